@@ -1,0 +1,98 @@
+"""The port of every tool: its name, its JSON schema, what a crash may repeat, and `execute`.
+
+Tools keep no turn in their pockets. What they need from the turn comes in `ctx`, which is handed in only where
+`execute` asks for it; services come by constructor.
+"""
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, ClassVar
+
+from nanobot.agent.tools.validation import problems_with
+from nanobot.bus.events import Address
+from nanobot.messages.types import Provenance, ToolSchema
+from nanobot.utils.clock import Clock
+
+
+class Effect(StrEnum):
+    """What may be done about a call that was running when the process died."""
+
+    READ = "read"
+    """It only reads: run it again."""
+    REPEATABLE = "repeatable"
+    """Running it twice is the same as running it once."""
+    ONCE = "once"
+    """It must not run twice: say that its outcome is unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolContext:
+    """The turn a call belongs to."""
+
+    session_key: str
+    address: Address
+    turn_id: str
+    workspace: Path
+    clock: Clock
+    provenance: Provenance = Provenance.OWNER
+    """The least trusted words in the window when the call was made."""
+    emit: Callable[[str], None] = field(default=lambda text: None)
+    """Say how far the call is. Neither blocks nor raises."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """What came back. `content` goes to the model; `display`, where it differs, to the person's screen.
+
+    `error` marks a failure; its text says what to do differently. `provenance` where the words are not the tool's own.
+    """
+
+    content: str | list[dict[str, Any]]
+    error: bool = False
+    provenance: Provenance | None = None
+    display: str | None = None
+
+    @classmethod
+    def failed(cls, text: str) -> "ToolResult":
+        """A failure the model can act on."""
+        return cls(f"Error: {text}" if not text.startswith("Error") else text, error=True)
+
+
+class Tool(ABC):
+    """An ability of the agent."""
+
+    name: str
+    description: str
+    parameters: dict[str, Any]
+    """A JSON schema of type object."""
+
+    effect: ClassVar[Effect] = Effect.ONCE
+    alone: ClassVar[bool] = False
+    """Whether no other call of the same step may run beside it."""
+    provenance: ClassVar[Provenance] = Provenance.TOOL
+
+    @abstractmethod
+    async def execute(self, **kwargs: Any) -> str | ToolResult:
+        """Do it. Cancelling must be safe: nothing half-written, no child process left.
+
+        A failure is a `ToolResult.failed`; what is raised all the same becomes one at the wall of the tool. Declare a
+        keyword-only `ctx: ToolContext` to be told of the turn.
+        """
+
+    def validate_params(self, params: dict[str, Any]) -> list[str]:
+        """What is wrong with these arguments, each in a sentence for the model. Empty where they fit."""
+        return problems_with(params, self.parameters)
+
+    def to_schema(self) -> ToolSchema:
+        """The tool as a provider is told of it."""
+        function = {"name": self.name, "description": self.description, "parameters": self.parameters}
+        return {"type": "function", "function": function}
+
+    @property
+    def wants_context(self) -> bool:
+        """Whether `execute` asks for the turn."""
+        return "ctx" in inspect.signature(self.execute).parameters

@@ -1,0 +1,212 @@
+"""A turn as plain data: its phases, what happens in it (turn events), how it ends.
+
+The terminal, `--json`, the SDK, delivery and the trace all carry these same events.
+"""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
+from itertools import count
+from typing import Any, ClassVar
+
+
+class TurnPhase(StrEnum):
+    """A station of a turn in the pipeline."""
+
+    RESTORE = "restore"
+    COMMAND = "command"
+    COMPACT = "compact"
+    BUILD = "build"
+    RUN = "run"
+    SAVE = "save"
+    RESPOND = "respond"
+    DONE = "done"
+
+
+class TurnOutcome(StrEnum):
+    """How a turn ended."""
+
+    ANSWERED = "answered"
+    PARTIAL = "partial"
+    STOPPED = "stopped"
+    REFUSED = "refused"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class TurnResult:
+    """The end of a turn. `text` is what a person reads, also when it failed; `error` is the class of what went wrong."""
+
+    outcome: TurnOutcome
+    text: str
+    error: str | None = None
+    turn_id: str = ""
+    usage: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnEvent:
+    """Something that happened in a turn. `seq` counts from 0 within the turn, without gaps."""
+
+    type: ClassVar[str]
+    turn_id: str = ""
+    seq: int = -1
+
+    def to_json(self) -> dict[str, Any]:
+        """The event as `{type, turn_id, seq, ...}`; fields that are None are left out."""
+        fields = {key: value for key, value in asdict(self).items() if value is not None}
+        return {"type": self.type, **fields}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStarted(TurnEvent):
+    """Model and tools begin to work. RunEnded follows, always."""
+
+    type: ClassVar[str] = "run_started"
+    session_key: str
+    model: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEnded(TurnEvent):
+    """The run is over. `usage` is the sum of its steps, in tokens."""
+
+    type: ClassVar[str] = "run_ended"
+    steps: int
+    usage: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepStarted(TurnEvent):
+    """A model is asked. StepEnded follows, always."""
+
+    type: ClassVar[str] = "step_started"
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepEnded(TurnEvent):
+    """The model's answer and the tools it asked for are done. `prompt_tokens` is what the request weighed."""
+
+    type: ClassVar[str] = "step_ended"
+    step: int
+    finish_reason: str
+    usage: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextStarted(TurnEvent):
+    """The model begins to speak. TextEnded follows, always."""
+
+    type: ClassVar[str] = "text_started"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextDelta(TurnEvent):
+    """More of what it says."""
+
+    type: ClassVar[str] = "text_delta"
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextEnded(TurnEvent):
+    """What it said, whole. `final` where no tool call stands behind it."""
+
+    type: ClassVar[str] = "text_ended"
+    text: str
+    final: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReasoningStarted(TurnEvent):
+    """The model begins to think aloud. ReasoningEnded follows, always."""
+
+    type: ClassVar[str] = "reasoning_started"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReasoningDelta(TurnEvent):
+    """More of its thinking."""
+
+    type: ClassVar[str] = "reasoning_delta"
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReasoningEnded(TurnEvent):
+    """Its thinking, whole."""
+
+    type: ClassVar[str] = "reasoning_ended"
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolStarted(TurnEvent):
+    """A tool begins. ToolEnded with the same `call_id` follows, always."""
+
+    type: ClassVar[str] = "tool_started"
+    call_id: str
+    name: str
+    arguments: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolDelta(TurnEvent):
+    """A tool says how far it is."""
+
+    type: ClassVar[str] = "tool_delta"
+    call_id: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolEnded(TurnEvent):
+    """What came back. `display` is for screens (a diff, say); `seconds` is how long it took."""
+
+    type: ClassVar[str] = "tool_ended"
+    call_id: str
+    name: str
+    ok: bool
+    content: str
+    seconds: float
+    display: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice(TurnEvent):
+    """A word of ours to the person: something is being tried again, something was left out."""
+
+    type: ClassVar[str] = "notice"
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnEnded(TurnEvent):
+    """The last event of every turn."""
+
+    type: ClassVar[str] = "turn_ended"
+    outcome: TurnOutcome
+    text: str
+    error: str | None = None
+    usage: dict[str, int] = field(default_factory=dict)
+    model: str | None = None
+    phase_seconds: dict[str, float] = field(default_factory=dict)
+
+
+EventSink = Callable[[TurnEvent], None]
+"""Who watches a turn. A sink neither blocks nor raises: who needs time puts the event in a queue of its own."""
+
+
+class Emitter:
+    """Stamps each event with the turn and its number, and hands it to the sink."""
+
+    def __init__(self, turn_id: str, sink: EventSink | None) -> None:
+        self.turn_id = turn_id
+        self._sink = sink
+        self._seq = count()
+
+    def __call__(self, event: TurnEvent) -> None:
+        """Tell what happened."""
+        if self._sink is not None:
+            self._sink(replace(event, turn_id=self.turn_id, seq=next(self._seq)))

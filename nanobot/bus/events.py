@@ -1,0 +1,116 @@
+"""What crosses the bus: a message in, a message out, and the receipt of a sending.
+
+`metadata` belongs to the platform alone; a word that two of our files share has a field here.
+"""
+
+import asyncio
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from nanobot.messages.types import Origin, Provenance
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a reply goes. Fixed when the message arrives; nobody edits it later."""
+
+    channel: str
+    chat_id: str
+    thread_id: str | None = None
+
+
+@dataclass(slots=True)
+class InboundMessage:
+    """A message on its way to the agent."""
+
+    channel: str
+    sender_id: str
+    chat_id: str
+    content: str
+    timestamp: datetime = field(default_factory=datetime.now)
+    media: list[str] = field(default_factory=list)
+    metadata: dict[str, Any] = field(default_factory=dict)
+    session_key_override: str | None = None
+    message_id: str | None = None
+    thread_id: str | None = None
+    origin: Origin = Origin.USER
+    provenance: Provenance = Provenance.PERSON
+    """Whose words these are: OWNER only where the channel knows its owner (the terminal always does)."""
+
+    @property
+    def session_key(self) -> str:
+        """The session this message belongs to."""
+        return self.session_key_override or f"{self.channel}:{self.chat_id}"
+
+    @property
+    def address(self) -> Address:
+        """Where the answer goes."""
+        return Address(self.channel, self.chat_id, self.thread_id)
+
+
+class OutboundKind(StrEnum):
+    """What a message to a person is, so that a channel may show it, fold it or leave it out."""
+
+    REPLY = "reply"
+    PROGRESS = "progress"
+    TOOL_HINT = "tool_hint"
+    REASONING = "reasoning"
+    STREAM_DELTA = "stream_delta"
+    STREAM_END = "stream_end"
+    NOTICE = "notice"
+
+
+class Receipt:
+    """The outcome of one sending: await `wait()` for the platform's ids of what was sent.
+
+    `wait` raises what `fail` was given. Settling twice is harmless: the first outcome stands. Cancelling a wait does
+    not cancel the sending.
+    """
+
+    def __init__(self) -> None:
+        self._done = asyncio.Event()
+        self._ids: tuple[str, ...] = ()
+        self._error: Exception | None = None
+
+    @property
+    def settled(self) -> bool:
+        """Whether the outcome is known."""
+        return self._done.is_set()
+
+    def settle(self, platform_ids: tuple[str, ...] = ()) -> None:
+        """The platform has it, under these ids (splitting makes several)."""
+        if not self.settled:
+            self._ids = platform_ids
+            self._done.set()
+
+    def fail(self, error: Exception) -> None:
+        """The platform does not have it, and will not."""
+        if not self.settled:
+            self._error = error
+            self._done.set()
+
+    async def wait(self) -> tuple[str, ...]:
+        """The platform's ids, once it has the message."""
+        await self._done.wait()
+        if self._error is not None:
+            raise self._error
+        return self._ids
+
+
+@dataclass(slots=True)
+class OutboundMessage:
+    """A message on its way to a person."""
+
+    channel: str
+    chat_id: str
+    content: str
+    reply_to: str | None = None
+    media: list[str] = field(default_factory=list)
+    metadata: dict[str, Any] = field(default_factory=dict)
+    kind: OutboundKind = OutboundKind.REPLY
+    turn_id: str | None = None
+    thread_id: str | None = None
+    receipt: Receipt | None = field(default=None, repr=False, compare=False)
+    """Set by the bus when the message is published."""

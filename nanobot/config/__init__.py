@@ -1,0 +1,1 @@
+"""The configuration: shapes, places and tables; no behaviour. Read schema, then paths, then loader."""

@@ -1,0 +1,48 @@
+"""The tree of our errors. Each tells the person who meets it what to do next.
+
+    NanobotError
+    |-- ConfigError                 the config cannot be used (exit 78)
+    |-- UsageError                  a command was called wrongly (exit 2)
+    |-- InstanceLockedError         another process holds the lock (exit 75)
+    |-- StorageError                the disk refused: full, read-only, no permission
+    |-- PluginError                 a "module:Class" name that cannot be loaded
+    `-- ProviderError               a model gave no answer; its kinds live in providers/errors.py
+
+Errors are made where they are understood. `str(error)` is what a person reads: one or two lines, the next step in it.
+"""
+
+
+class NanobotError(Exception):
+    """Anything we raise on purpose."""
+
+    exit_code = 1
+
+
+class ConfigError(NanobotError):
+    """The config cannot be used. The command stops; the file is neither replaced nor rewritten."""
+
+    exit_code = 78
+
+
+class UsageError(NanobotError):
+    """A command was called with words that do not fit."""
+
+    exit_code = 2
+
+
+class InstanceLockedError(NanobotError):
+    """Another process holds what may be held once."""
+
+    exit_code = 75
+
+
+class StorageError(NanobotError):
+    """The disk did not take what had to be kept."""
+
+
+class PluginError(NanobotError):
+    """A name at the door leads nowhere."""
+
+
+class ProviderError(NanobotError):
+    """A model gave no answer. `providers/errors.py` has the kinds."""

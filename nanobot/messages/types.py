@@ -1,0 +1,103 @@
+"""Chat messages: one entry of the conversation a model sees, as it is stored and as it is handed around.
+
+A chat message is a plain dict at run time. Each wire keeps a whitelist of the fields it sends, so the fields that are
+ours (provenance, turn_id, runtime_context...) never leave the house.
+"""
+
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import Any, Literal, NotRequired, TypedDict
+
+
+class Origin(StrEnum):
+    """Why a message exists."""
+
+    USER = "user"
+    CRON = "cron"
+    HEARTBEAT = "heartbeat"
+    SUBAGENT = "subagent"
+    API = "api"
+    CLI = "cli"
+    SYSTEM = "system"
+    """Our own words to the model (go on, a nudge): replayed, never shown to a person."""
+
+
+class Provenance(StrEnum):
+    """Where words came from, in falling trust. It is stored, and it never rises."""
+
+    OWNER = "owner"
+    SYSTEM = "system"
+    FILE = "file"
+    TOOL = "tool"
+    MCP = "mcp"
+    PERSON = "person"
+    MAIL = "mail"
+    WEB = "web"
+
+
+_TRUST = {provenance: rank for rank, provenance in enumerate(Provenance)}
+
+
+def least_trusted(provenances: Iterable[str]) -> Provenance:
+    """What is derived from several keeps the least trusted; a word we do not know counts as the least trusted of all.
+
+    Of nothing, OWNER.
+    """
+    worst = Provenance.OWNER
+    for name in provenances:
+        known = Provenance(name) if name in _TRUST else Provenance.WEB
+        worst = max(worst, known, key=_TRUST.__getitem__)
+    return worst
+
+
+class FunctionCall(TypedDict):
+    """The name and the arguments, as JSON text, byte for byte as the model wrote them."""
+
+    name: str
+    arguments: str
+
+
+class ToolCall(TypedDict):
+    """A request to use a tool, in OpenAI's shape."""
+
+    id: str
+    type: Literal["function"]
+    function: FunctionCall
+
+
+Content = str | list[dict[str, Any]] | None
+"""Text, or content blocks in OpenAI's shape (`text`, `image_url`; images are stored by path, never inline)."""
+
+
+class ChatMessage(TypedDict):
+    """A row of a session and an entry of a request. Which fields go with which role: docs/formats.md."""
+
+    role: Literal["system", "user", "assistant", "tool"]
+    content: Content
+    timestamp: NotRequired[str]
+    turn_id: NotRequired[str]
+    provenance: NotRequired[str]
+    # user
+    runtime_context: NotRequired[str]
+    media: NotRequired[list[str]]
+    sender_id: NotRequired[str]
+    origin: NotRequired[str]
+    # assistant
+    tool_calls: NotRequired[list[ToolCall]]
+    reasoning_content: NotRequired[str | None]
+    thinking_blocks: NotRequired[list[dict[str, Any]] | None]
+    error: NotRequired[str]
+    # tool
+    tool_call_id: NotRequired[str]
+    name: NotRequired[str]
+
+
+ToolSchema = dict[str, Any]
+"""A tool as a provider is told of it: `{"type": "function", "function": {name, description, parameters}}`."""
+
+
+def text_of(content: Content) -> str:
+    """The words of a content, its blocks joined by lines; images and unknown blocks left out."""
+    if isinstance(content, str):
+        return content
+    return "\n".join(str(block.get("text", "")) for block in content or [] if block.get("type") == "text")

@@ -1,0 +1,4 @@
+"""Providers: ways to reach models. Whoever asks a model knows `base` and `errors`; `factory` knows which one to make.
+
+Reading order: base, errors, registry, custom_provider, litellm_provider, offline_provider, factory.
+"""

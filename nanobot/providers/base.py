@@ -1,0 +1,208 @@
+"""The port between the agent and models: a request goes in, deltas come out, the last thing is the whole response.
+
+A provider overrides `chat` or `chat_stream`; the base class derives each from the other. Signatures are those that
+providers written for the original design have, so what a call is for travels beside them, in `call_context`.
+"""
+
+import json
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+from nanobot.errors import ProviderError
+from nanobot.messages.types import ChatMessage, ToolCall, ToolSchema
+from nanobot.providers.errors import error_from_response
+
+
+@dataclass(slots=True)
+class ToolCallRequest:
+    """A model asks for a tool. `arguments_text` is what it wrote, byte for byte; `arguments` is what we understood.
+
+    `problem` says why the text could not be understood; then `arguments` is empty and the tool must not run.
+    """
+
+    id: str
+    name: str
+    arguments: dict[str, Any]
+    arguments_text: str | None = None
+    problem: str | None = None
+
+    @classmethod
+    def from_text(cls, call_id: str, name: str, text: str) -> "ToolCallRequest":
+        """Read the arguments a model wrote, mending what JSON can be mended."""
+        arguments, problem = parse_arguments(text)
+        return cls(call_id, name, arguments, text, problem)
+
+    def to_message(self) -> ToolCall:
+        """The call as it is stored and replayed: the model's own text where that is legal JSON."""
+        text = self.arguments_text
+        if text is None or not _is_json_object(text):
+            text = json.dumps(self.arguments, ensure_ascii=False)
+        return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": text}}
+
+
+def parse_arguments(text: str) -> tuple[dict[str, Any], str | None]:
+    """The arguments in a model's text, and what is wrong with it if they cannot be read. Never raises."""
+    if not text.strip():
+        return {}, None
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        from json_repair import repair_json  # only broken JSON pays for its import
+
+        try:
+            found = repair_json(text, return_objects=True)
+        except Exception as error:  # a repairer of anything may fail on anything
+            return {}, f"the arguments are not JSON ({error})"
+    if isinstance(found, dict):
+        return found, None
+    return {}, f"the arguments must be one JSON object, not {text[:80]!r}"
+
+
+def _is_json_object(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+@dataclass(slots=True)
+class LLMResponse:
+    """What a provider returned. `usage` counts tokens: prompt_tokens, completion_tokens, cached_tokens.
+
+    A provider of somebody's own may report a failure as finish_reason "error" with the `error_` fields; `chat_stream`
+    turns that into our typed error. Ours raise.
+    """
+
+    content: str | None
+    tool_calls: list[ToolCallRequest] = field(default_factory=list)
+    finish_reason: str = "stop"
+    usage: dict[str, int] = field(default_factory=dict)
+    reasoning_content: str | None = None
+    thinking_blocks: list[dict[str, Any]] | None = None
+    error_status_code: int | None = None
+    error_kind: str | None = None
+    error_retry_after_s: float | None = None
+    error_should_retry: bool | None = None
+
+    @property
+    def has_tool_calls(self) -> bool:
+        """Whether the model asked for tools."""
+        return bool(self.tool_calls)
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    """More of the answer."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningDelta:
+    """More of the thinking before it."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallDelta:
+    """More of a tool call: its name once it is known, then pieces of its arguments."""
+
+    index: int
+    name: str = ""
+    arguments_text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The end of every stream that did not raise; the whole response, deltas included."""
+
+    response: LLMResponse
+
+
+Delta = TextDelta | ReasoningDelta | ToolCallDelta | Finished
+
+
+@dataclass(frozen=True, slots=True)
+class CallContext:
+    """What a model call is for."""
+
+    cause: str = "turn"
+    session_key: str = ""
+    turn_id: str = ""
+
+
+_call_context: ContextVar[CallContext] = ContextVar("nanobot_call_context", default=CallContext())  # noqa: B039 frozen
+
+
+@contextmanager
+def calling_for(context: CallContext) -> Iterator[None]:
+    """Say what the model calls inside are for."""
+    token = _call_context.set(context)
+    try:
+        yield
+    finally:
+        _call_context.reset(token)
+
+
+def call_context() -> CallContext:
+    """What the running model call is for."""
+    return _call_context.get()
+
+
+class LLMProvider:
+    """A way to reach models. One instance serves all sessions at once and keeps nothing of any of them."""
+
+    def __init__(self, api_key: str | None = None, api_base: str | None = None) -> None:
+        self.api_key = api_key
+        self.api_base = api_base
+
+    def get_default_model(self) -> str:
+        """The model asked when a call names none."""
+        raise NotImplementedError(f"{type(self).__name__} has no default model")
+
+    async def chat(
+        self,
+        messages: Sequence[ChatMessage],
+        tools: Sequence[ToolSchema] | None = None,
+        model: str | None = None,
+        max_tokens: int = 4096,
+        temperature: float = 0.7,
+    ) -> LLMResponse:
+        """The whole response at once.
+
+        Raises ProviderError. Cancelling is safe: the connection is closed, nothing is kept.
+        """
+        if type(self).chat_stream is LLMProvider.chat_stream:
+            raise NotImplementedError(f"{type(self).__name__} must define chat or chat_stream")
+        async for delta in self.chat_stream(messages, tools, model, max_tokens, temperature):
+            if isinstance(delta, Finished):
+                return delta.response
+        raise ProviderError(f"{type(self).__name__} ended its answer without finishing it. Send the message again.")
+
+    async def chat_stream(
+        self,
+        messages: Sequence[ChatMessage],
+        tools: Sequence[ToolSchema] | None = None,
+        model: str | None = None,
+        max_tokens: int = 4096,
+        temperature: float = 0.7,
+    ) -> AsyncIterator[Delta]:
+        """The same as it comes: deltas, then exactly one Finished. Errors and cancelling as in `chat`.
+
+        The messages are legal (see messages/repair.py); fields the wire does not know are left out by the provider.
+        """
+        response = await self.chat(messages, tools, model, max_tokens, temperature)
+        if response.finish_reason == "error":
+            raise error_from_response(response)
+        if response.reasoning_content:
+            yield ReasoningDelta(response.reasoning_content)
+        if response.content:
+            yield TextDelta(response.content)
+        yield Finished(response)
+
+    async def close(self) -> None:
+        """Let go of connections. Called once, after the last call."""

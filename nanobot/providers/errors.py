@@ -1,0 +1,207 @@
+"""How a model call fails. A type says whether another model or another provider is worth a try; its text says which
+key or setting to change.
+
+    ProviderError
+    |-- AuthenticationError          401, 403: the key                      another provider
+    |-- QuotaExceededError           the account is empty                   another provider
+    |-- ModelNotFoundError           404: the model's name                  nobody
+    |-- InvalidRequestError          400, 422: what we sent                 nobody
+    |-- ContextOverflowError         the request is longer than the window  nobody, after one shrink
+    |-- ContentFilteredError         refused for what it says               nobody
+    |-- RateLimitedError             429                                    another model
+    |-- ModelOverloadedError         408, 409, 5xx, 529                     another model
+    |-- ProviderTimeoutError         nothing came in time                   another model
+    |-- ConnectionFailedError        refused, reset, no such host           another model
+    |-- StreamCutError               the answer broke off                   another model
+    `-- MalformedResponseError       what came cannot be read               another model
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from nanobot import errors
+
+
+class TryElsewhere(StrEnum):
+    """Who else is worth asking after a failure."""
+
+    NOBODY = "nobody"
+    OTHER_MODEL = "other_model"
+    OTHER_PROVIDER = "other_provider"
+
+
+@dataclass(frozen=True, slots=True)
+class CallTarget:
+    """Who was asked, in words a person can act on."""
+
+    provider: str = ""
+    model: str = ""
+    api_base: str = ""
+    config_key: str = ""
+    """The config key to look at first, such as `providers.openai.apiKey`."""
+
+    def __str__(self) -> str:
+        parts = [self.provider or "the model", f"model {self.model}" if self.model else "", self.api_base]
+        return ", ".join(part for part in parts if part)
+
+
+class ModelCallError(errors.ProviderError):
+    """A model call failed. `str()` is one line with the provider, the base URL, the model sent and what to change."""
+
+    try_elsewhere = TryElsewhere.NOBODY
+    next_step = "Send the message again."
+
+    def __init__(
+        self,
+        detail: str = "",
+        *,
+        target: CallTarget | None = None,
+        status: int | None = None,
+        retry_after_s: float | None = None,
+    ) -> None:
+        self.detail = " ".join(detail.split())[:400]
+        self.target = target or CallTarget()
+        self.status = status
+        self.retry_after_s = retry_after_s
+        super().__init__(self._sentence())
+
+    def _sentence(self) -> str:
+        what = (self.__doc__ or "").split("\n")[0].rstrip(".")
+        detail = f": {self.detail}" if self.detail else ""
+        status = f" (HTTP {self.status})" if self.status else ""
+        return f"{what} [{self.target}]{status}{detail}. {self.advice()}".replace("..", ".")
+
+    def advice(self) -> str:
+        """The next step."""
+        return self.next_step.format(
+            config_key=self.target.config_key or "the provider's apiKey",
+            provider=self.target.provider or "the provider",
+        )
+
+
+class AuthenticationError(ModelCallError):
+    """The key was not accepted."""
+
+    try_elsewhere = TryElsewhere.OTHER_PROVIDER
+    next_step = "Check {config_key} in the config, or run `nanobot onboard`."
+
+
+class QuotaExceededError(ModelCallError):
+    """The account has no money or quota left."""
+
+    try_elsewhere = TryElsewhere.OTHER_PROVIDER
+    next_step = "Top up the account of {provider}, or choose another model with `/model`."
+
+
+class ModelNotFoundError(ModelCallError):
+    """The provider does not know this model."""
+
+    next_step = "Change agents.defaults.model in the config, or the provider it goes to."
+
+
+class InvalidRequestError(ModelCallError):
+    """The provider did not take the request."""
+
+    next_step = "If it goes on, start afresh with `/new`, and report it."
+
+
+class ContextOverflowError(ModelCallError):
+    """The request is longer than the model's window."""
+
+    next_step = "Start afresh with `/new`, or set agents.defaults.contextWindowTokens to the model's window."
+
+
+class ContentFilteredError(ModelCallError):
+    """The provider's content filter refused."""
+
+    next_step = "Put it another way, or choose another model with `/model`."
+
+
+class RateLimitedError(ModelCallError):
+    """Too many requests for this key."""
+
+    try_elsewhere = TryElsewhere.OTHER_MODEL
+    next_step = "Wait a moment and send the message again."
+
+
+class ModelOverloadedError(ModelCallError):
+    """The provider is busy or broken; another may not be."""
+
+    try_elsewhere = TryElsewhere.OTHER_MODEL
+    next_step = "Wait a moment and send the message again."
+
+
+class ProviderTimeoutError(ModelCallError):
+    """The model did not answer in time."""
+
+    try_elsewhere = TryElsewhere.OTHER_MODEL
+    next_step = "Send the message again, or raise firstTokenTimeoutS, idleTimeoutS or totalTimeoutS of {provider}."
+
+
+class ConnectionFailedError(ModelCallError):
+    """The provider cannot be reached."""
+
+    try_elsewhere = TryElsewhere.OTHER_MODEL
+    next_step = "Check the network and the apiBase of {provider} in the config."
+
+
+class StreamCutError(ModelCallError):
+    """The answer broke off in the middle."""
+
+    try_elsewhere = TryElsewhere.OTHER_MODEL
+    next_step = "Send the message again."
+
+
+class MalformedResponseError(ModelCallError):
+    """The answer cannot be read."""
+
+    try_elsewhere = TryElsewhere.OTHER_MODEL
+    next_step = "Check that the apiBase of {provider} is an API of the right kind."
+
+
+class FailedResponse(Protocol):
+    """What an answer with finish_reason "error" tells, in the words of the original design."""
+
+    content: str | None
+    error_status_code: int | None
+    error_kind: str | None
+    error_retry_after_s: float | None
+    error_should_retry: bool | None
+
+
+_BY_KIND: dict[str, type[ModelCallError]] = {
+    "timeout": ProviderTimeoutError,
+    "connection": ConnectionFailedError,
+    "rate_limit": RateLimitedError,
+    "overloaded": ModelOverloadedError,
+    "auth": AuthenticationError,
+    "quota": QuotaExceededError,
+    "context_length": ContextOverflowError,
+    "content_filter": ContentFilteredError,
+}
+
+
+def kind_of_status(status: int) -> type[ModelCallError]:
+    """What an HTTP status means where nothing more is known."""
+    if status in (401, 403):
+        return AuthenticationError
+    if status == 402:
+        return QuotaExceededError
+    if status == 404:
+        return ModelNotFoundError
+    if status == 429:
+        return RateLimitedError
+    if status in (408, 409) or status >= 500:
+        return ModelOverloadedError
+    return InvalidRequestError
+
+
+def error_from_response(response: FailedResponse) -> ModelCallError:
+    """Our typed error for a failure that a provider of somebody's own reported as an answer."""
+    kind = _BY_KIND.get(response.error_kind or "")
+    if kind is None and response.error_status_code is not None:
+        kind = kind_of_status(response.error_status_code)
+    if kind is None:
+        kind = ModelOverloadedError if response.error_should_retry else InvalidRequestError
+    return kind(response.content or "", status=response.error_status_code, retry_after_s=response.error_retry_after_s)

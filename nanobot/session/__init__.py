@@ -1,0 +1,1 @@
+"""Sessions: stored conversations. Read types, then manager."""

@@ -1,0 +1,79 @@
+"""Writing so that a crash at any moment leaves either the old file or the new one, whole; and appending for good.
+
+Modes and folder syncs are what POSIX has; where they are absent they are left out, nothing else changes.
+"""
+
+import os
+import secrets
+from pathlib import Path
+
+PRIVATE_FILE = 0o600
+PRIVATE_FOLDER = 0o700
+
+
+def make_private_folder(folder: Path) -> Path:
+    """Make the folder and its missing parents, ours alone to read; a folder that exists keeps its mode."""
+    missing = [place for place in (folder, *folder.parents) if not place.exists()]
+    for place in reversed(missing):
+        place.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
+    return folder
+
+
+def write_atomic(path: Path, data: bytes | str, *, mode: int | None = None) -> None:
+    """Replace the file in one step and see it to the disk: temp file, fsync, rename, fsync of the folder.
+
+    Keeps the mode of a file that exists; a new one gets `mode`, PRIVATE_FILE if none is given. A link is followed, so
+    that what it names is replaced and the link stays. Raises OSError, and leaves no temp file behind.
+    """
+    content = data.encode() if isinstance(data, str) else data
+    path = Path(os.path.realpath(path))
+    if mode is None:
+        mode = path.stat().st_mode & 0o7777 if path.exists() else PRIVATE_FILE
+    temp = path.with_name(f".{path.name[:80]}.{secrets.token_hex(4)}.tmp")
+    try:
+        descriptor = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), mode)
+        with open(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        if os.name != "nt":
+            os.chmod(temp, mode)  # the umask had its say at open
+        os.replace(temp, path)
+    except BaseException:
+        temp.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def append_durable(path: Path, data: bytes, *, mode: int = PRIVATE_FILE) -> int:
+    """Append in one write and see it to the disk; the offset where it begins. Raises OSError."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0)
+    existed = path.exists()
+    descriptor = os.open(path, flags, mode)
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(descriptor, view) :]
+        sync_data(descriptor)
+        end = os.lseek(descriptor, 0, os.SEEK_CUR)
+    finally:
+        os.close(descriptor)
+    if not existed:
+        sync_folder(path.parent)
+    return end - len(data)
+
+
+def sync_data(descriptor: int) -> None:
+    """See the data of an open file to the disk."""
+    getattr(os, "fdatasync", os.fsync)(descriptor)
+
+
+def sync_folder(folder: Path) -> None:
+    """See a rename or a new name to the disk, where folders can be opened."""
+    if os.name == "nt":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
