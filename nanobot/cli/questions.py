@@ -12,7 +12,7 @@ import typer
 def choose(question: str, options: Sequence[tuple[str, str]], default: str | None = None) -> str:
     """One of the options, each a value and its label. Without a word, the default (the first if none is given)."""
     default = options[0][0] if default is None else default
-    if _in_terminal():
+    if in_terminal():
         from prompt_toolkit.shortcuts import choice  # 100 ms, for those who are asked
 
         return choice(question, options=options, default=default, show_frame=False)
@@ -33,7 +33,7 @@ def choose(question: str, options: Sequence[tuple[str, str]], default: str | Non
 
 def ask(question: str, default: str = "") -> str:
     """A line of text, stripped. In a terminal the default stands there to be edited."""
-    if _in_terminal():
+    if in_terminal():
         from prompt_toolkit import prompt
 
         return prompt(f"{question}: ", default=default).strip() or default
@@ -42,7 +42,7 @@ def ask(question: str, default: str = "") -> str:
 
 def ask_secret(question: str) -> str:
     """A line of text that does not show on the screen."""
-    if _in_terminal():
+    if in_terminal():
         from prompt_toolkit import prompt
 
         return prompt(f"{question}: ", is_password=True).strip()
@@ -54,7 +54,8 @@ def confirm(question: str) -> bool:
     return _read_line(f"{question} [y/N] ").lower() in ("y", "yes")
 
 
-def _in_terminal() -> bool:
+def in_terminal() -> bool:
+    """Whether a person sits at both ends."""
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 
