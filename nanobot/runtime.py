@@ -126,9 +126,7 @@ class ConfiguredModels:
             name = wanted or self._provider.get_default_model()
             chosen = Chosen(self._provider, type(self._provider).__name__, name, "handed in")
         else:
-            chosen = await choose_provider(
-                self._config, model=wanted, environ=self._environ, state_dir=self._state_dir
-            )
+            chosen = await choose_provider(self._config, model=wanted, environ=self._environ, state_dir=self._state_dir)
         return Model(chosen.provider, chosen.name, chosen.model, chosen.reason, self._limits(wanted, chosen.model))
 
     def _limits(self, wanted: str | None, model: str) -> RunLimits:

@@ -1,7 +1,7 @@
 """What tests of nanobot, and of what people build on it, work with: a scripted model, a recording sink, a held clock.
 
-    async with open_bot(tmp_path, "hi") as bot:
-        assert await bot.say("hello") == "hi"
+async with open_bot(tmp_path, "hi") as bot:
+    assert await bot.say("hello") == "hi"
 """
 
 import asyncio

@@ -20,9 +20,7 @@ class DeliveryPolicy:
 class Delivery:
     """A sink for one turn. The reply goes out once, when the turn has ended."""
 
-    def __init__(
-        self, bus: MessageBus, address: Address, policy: DeliveryPolicy, reply_to: str | None = None
-    ) -> None:
+    def __init__(self, bus: MessageBus, address: Address, policy: DeliveryPolicy, reply_to: str | None = None) -> None:
         self._bus = bus
         self._address = address
         self._policy = policy

@@ -17,8 +17,18 @@ from nanobot.agent.run.runner import Model, RunSpec, run
 from nanobot.agent.slash_commands import Command, Models, SlashCommands, parse_command
 from nanobot.agent.tools.base import ToolContext
 from nanobot.agent.tools.registry import ToolRegistry
-from nanobot.agent.turn import Emitter, EventSink, Notice, StepEnded, TurnEnded, TurnEvent, TurnOutcome, TurnPhase
-from nanobot.agent.turn import TurnResult, Vitals
+from nanobot.agent.turn import (
+    Emitter,
+    EventSink,
+    Notice,
+    StepEnded,
+    TurnEnded,
+    TurnEvent,
+    TurnOutcome,
+    TurnPhase,
+    TurnResult,
+    Vitals,
+)
 from nanobot.bus.events import InboundMessage
 from nanobot.errors import NanobotError, ProviderError
 from nanobot.messages.types import ChatMessage, Provenance, text_of
@@ -79,13 +89,13 @@ class Turn:
     text: str = ""
     error: str | None = None
     phase_seconds: dict[str, float] = field(default_factory=dict)
-    _session: Session | None = None
+    opened: Session | None = None
 
     @property
     def session(self) -> Session:
         """The session, from RESTORE on."""
-        assert self._session is not None, "a turn has its session from RESTORE on"  # noqa: S101
-        return self._session
+        assert self.opened is not None, "a turn has its session from RESTORE on"  # noqa: S101
+        return self.opened
 
 
 def new_turn(message: InboundMessage, sink: EventSink | None, parts: Parts) -> Turn:
@@ -152,7 +162,7 @@ class Pipeline:
         def waiting() -> None:
             turn.emit(Notice(text="Another nanobot is working in this session; waiting for it."))
 
-        turn._session = await turn.resources.enter_async_context(self._parts.sessions.hold(key, waiting))
+        turn.opened = await turn.resources.enter_async_context(self._parts.sessions.hold(key, waiting))
         turn.checkpoint = Checkpoint(self._parts.turns_folder, key)
         left = turn.checkpoint.load()
         if left is not None and left.text.strip():
@@ -240,12 +250,12 @@ class Pipeline:
     async def _failed(self, turn: Turn, error: Exception, text: str) -> None:
         turn.error = type(error).__name__
         self._parts.vitals.last_error = text
-        if isinstance(error, ProviderError) and turn._session is not None:
+        if isinstance(error, ProviderError) and turn.opened is not None:
             row: ChatMessage = {"role": "assistant", "content": _NO_ANSWER, "error": turn.error}
             try:
                 await self._record(turn, row)
             except NanobotError as second:
-                log.error("turn %s: the failure could not be kept: %s", turn.turn_id, second)
+                log.warning("turn %s: the failure could not be kept: %s", turn.turn_id, second)
         await self._end(turn, TurnOutcome.FAILED, text)
 
     async def _end(self, turn: Turn, outcome: TurnOutcome, text: str) -> None:
@@ -263,7 +273,7 @@ class Pipeline:
 
     def _said(self, turn: Turn) -> str:
         """What the model had said when the turn was stopped."""
-        if turn._session is None:
+        if turn.opened is None:
             return ""
         mine = [row for row in turn.session.get_history() if row.get("turn_id") == turn.turn_id]
         said = [text_of(row["content"]) for row in mine if row["role"] == "assistant"]

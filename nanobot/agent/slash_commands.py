@@ -124,7 +124,7 @@ class SlashCommands:
         desk, vitals = self._desk, self._desk.vitals
         try:
             model = await desk.models.get(session.metadata.get("model"))
-            asked = f"{model.name} ({model.provider_name}: {model.reason})"
+            asked = _described(model)
             window = f"{vitals.window_used(session.key):,} of {model.limits.window_tokens:,} tokens"
         except NanobotError as error:
             asked, window = f"none: {error}", "unknown"
@@ -147,8 +147,8 @@ class SlashCommands:
         desk = self._desk
         if not argument:
             model = await desk.models.get(session.metadata.get("model"))
-            choices = "".join(f"\n  {name}" for name in desk.models.names())
-            return f"This session asks {model.name} ({model.provider_name}: {model.reason}).\n/model NAME changes it:{choices}"
+            choices = "\n".join(f"  {name}" for name in desk.models.names())
+            return f"This session asks {_described(model)}.\n/model NAME changes it:\n{choices}"
         wanted = None if argument.lower() == "default" else argument
         try:
             model = await desk.models.get(wanted)
@@ -159,7 +159,7 @@ class SlashCommands:
         else:
             session.metadata["model"] = wanted
         desk.sessions.save(session)
-        return f"From now on this session asks {model.name} ({model.provider_name}: {model.reason})."
+        return f"From now on this session asks {_described(model)}."
 
     async def _history(self, session: Session, argument: str) -> str:
         if argument and not argument.isdigit():
@@ -180,12 +180,16 @@ class SlashCommands:
         }
         total = sum(parts.values())
         rows = "\n".join(f"{tokens:>9,}  {name}" for name, tokens in parts.items())
-        share = total / model.limits.window_tokens
-        return f"Tokens of the next request, estimated:\n{rows}\n{total:>9,}  of {model.limits.window_tokens:,} ({share:.0%})"
+        window = model.limits.window_tokens
+        return f"Tokens of the next request, estimated:\n{rows}\n{total:>9,}  of {window:,} ({total / window:.0%})"
 
     async def _help(self, session: Session, argument: str) -> str:
         rows = "\n".join(f"/{name:<9} {text}" for name, text in self.names().items())
         return f"Write anything; these words are for nanobot itself:\n{rows}"
+
+
+def _described(model: Model) -> str:
+    return f"{model.name} ({model.provider_name}: {model.reason})"
 
 
 def _span(seconds: float) -> str:

@@ -40,7 +40,7 @@ class TurnOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TurnResult:
-    """The end of a turn. `text` is what a person reads, also when it failed; `error` is the class of what went wrong."""
+    """The end of a turn. `text` is what a person reads, also when it failed; `error` names what went wrong."""
 
     outcome: TurnOutcome
     text: str

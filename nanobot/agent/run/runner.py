@@ -104,6 +104,7 @@ class _Run:
         self._schemas = spec.tools.get_definitions()
         self._schema_tokens = estimate_tokens(str(self._schemas)) if self._schemas else 0
         self._system: ChatMessage = {"role": "system", "content": spec.system}
+        self._trust = least_trusted(row.get("provenance", Provenance.TOOL) for row in self._rows)
         self._steps = 0
         self._usage: dict[str, int] = {}
 
@@ -166,15 +167,17 @@ class _Run:
             if calls or response.content:
                 await self._keep(self._assistant_row(response))
             if calls:
-                context = replace(spec.context, provenance=self._least_trusted())
+                context = replace(spec.context, provenance=self._trust)
                 bench = ToolBench(spec.tools, context, spec.emit, spec.record, spec.model.limits.max_result_chars)
-                self._rows += await run_calls(calls, bench)
+                results = await run_calls(calls, bench)
+                self._rows += results
+                self._trust = least_trusted([self._trust, *(row["provenance"] for row in results)])
             return response
         finally:
             spec.emit(events.StepEnded(step=step, finish_reason=reason, usage=usage))
 
     async def _ask(self) -> LLMResponse:
-        """One model call, streamed to the sink; text of an answer that broke off is recorded before the error goes up."""
+        """One model call, streamed to the sink. Text of an answer that broke off is kept before the error goes up."""
         spec, limits = self._spec, self._spec.model.limits
         speech = _Speech(spec)
         response: LLMResponse | None = None
@@ -223,7 +226,7 @@ class _Run:
             row["reasoning_content"] = response.reasoning_content
         if response.thinking_blocks:
             row["thinking_blocks"] = response.thinking_blocks
-        row["provenance"] = self._least_trusted()
+        row["provenance"] = self._trust
         return row
 
     def _stamped(self, row: ChatMessage) -> ChatMessage:
@@ -231,9 +234,6 @@ class _Run:
         row["timestamp"] = context.clock.now().replace(tzinfo=None).isoformat()
         row["turn_id"] = context.turn_id
         return row
-
-    def _least_trusted(self) -> Provenance:
-        return least_trusted(row.get("provenance", Provenance.TOOL) for row in self._rows)
 
     def _account(self, why: str) -> str:
         """What was done by code's own count, for when the model does not say it."""
