@@ -30,7 +30,7 @@ from nanobot.agent.turn import (
     Vitals,
 )
 from nanobot.bus.events import InboundMessage
-from nanobot.errors import NanobotError, ProviderError
+from nanobot.errors import NanobotError
 from nanobot.messages.types import ChatMessage, Provenance, text_of
 from nanobot.providers.base import CallContext, calling_for
 from nanobot.session.checkpoint import Checkpoint
@@ -40,7 +40,10 @@ from nanobot.utils.clock import Clock
 
 log = logging.getLogger(__name__)
 
-_NO_ANSWER = "(No answer: the model call failed.)"
+_NO_ANSWER = {
+    TurnOutcome.FAILED: "(No answer: the turn failed.)",
+    TurnOutcome.STOPPED: "(No answer: the turn was stopped.)",
+}
 
 
 class PromptBuilder(Protocol):
@@ -250,18 +253,24 @@ class Pipeline:
     async def _failed(self, turn: Turn, error: Exception, text: str) -> None:
         turn.error = type(error).__name__
         self._parts.vitals.last_error = text
-        if isinstance(error, ProviderError) and turn.opened is not None:
-            row: ChatMessage = {"role": "assistant", "content": _NO_ANSWER, "error": turn.error}
-            try:
-                await self._record(turn, row)
-            except NanobotError as second:
-                log.warning("turn %s: the failure could not be kept: %s", turn.turn_id, second)
         await self._end(turn, TurnOutcome.FAILED, text)
 
     async def _end(self, turn: Turn, outcome: TurnOutcome, text: str) -> None:
         """The way out for turns that did not come to RESPOND by themselves."""
         turn.outcome, turn.text = outcome, text
-        await finish(self._through(turn, TurnPhase.SAVE))
+        await finish(self._close(turn, outcome))
+
+    async def _close(self, turn: Turn, outcome: TurnOutcome) -> None:
+        """Where the model gave no answer, keep one of ours, so that roles alternate and the prefix stays."""
+        if turn.history and turn.opened is not None:
+            last = turn.opened.get_history()[-1:]
+            if not last or last[0]["role"] != "assistant" or last[0].get("tool_calls"):
+                row: ChatMessage = {"role": "assistant", "content": _NO_ANSWER[outcome], "error": turn.error or outcome}
+                try:
+                    await self._record(turn, row)
+                except NanobotError as error:
+                    log.warning("turn %s: its end could not be kept: %s", turn.turn_id, error)
+        await self._through(turn, TurnPhase.SAVE)
 
     async def _record(self, turn: Turn, row: ChatMessage) -> None:
         row.setdefault("timestamp", self._parts.clock.now().replace(tzinfo=None).isoformat())
