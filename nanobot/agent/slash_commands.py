@@ -175,7 +175,7 @@ class SlashCommands:
         parts = {
             "system prompt": estimate_tokens(desk.prompt.build_system_prompt()),
             f"{len(desk.tools.names)} tools": estimate_tokens(str(desk.tools.get_definitions())),
-            f"{len(history)} messages": sum(estimate_tokens(row) for row in history),
+            f"{len(history)} messages": estimate_tokens(history),
             "room for the reply": model.limits.max_tokens,
         }
         total = sum(parts.values())

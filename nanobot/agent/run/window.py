@@ -17,7 +17,7 @@ def fit(history: Sequence[ChatMessage], budget_tokens: int, budget_messages: int
     `history` holds no system row. Appending rows keeps the start where it is until a budget is used up.
     """
     turns = _turns(history)
-    weights = [sum(estimate_tokens(row) for row in turn) for turn in turns]
+    weights = [estimate_tokens(turn) for turn in turns]
     first = tokens = messages = 0
     for index, turn in enumerate(turns):
         tokens += weights[index]
