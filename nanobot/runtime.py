@@ -4,7 +4,7 @@ Here the config is mapped to the small policies that the lower rooms take.
 """
 
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ from nanobot.agent.loop import AgentLoop
 from nanobot.agent.pipeline import Parts
 from nanobot.agent.run.runner import Model, RunLimits
 from nanobot.agent.slash_commands import Desk, SlashCommands
-from nanobot.agent.tools.builtin import build_tools
+from nanobot.agent.tools.builtin import ToolPolicies, build_tools
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.tools.shell import ExecPolicy
 from nanobot.agent.turn import Vitals
@@ -71,7 +71,7 @@ async def build_runtime(
     clock = SystemClock(zone_named(defaults.timezone))
     bus = MessageBus()
     sessions = SessionManager(workspace, old_folder=data_dir / "sessions")
-    tools = build_tools(_path_policy(config, data_dir, workspace), _exec_policy(config))
+    tools = build_tools(ToolPolicies(_path_policy(config, data_dir, workspace), _exec_policy(config)))
     context = ContextBuilder(
         workspace, clock=clock, name=defaults.bot_name, disabled_skills=frozenset(defaults.disabled_skills)
     )
@@ -145,15 +145,17 @@ class ConfiguredModels:
 
 
 def _path_policy(config: Config, data_dir: Path, workspace: Path) -> PathPolicy:
-    ours = [data_dir / "config.json", data_dir / "pairing.json", data_dir / "state"]
-    kept = [workspace / "sessions", workspace / "cron" / "jobs.json", workspace / "memory" / "HISTORY.md"]
-    named = [Path(name).expanduser() for name in config.tools.protected_paths]
     return PathPolicy(
         workspace,
         restrict=config.tools.restrict_to_workspace,
-        allowed=tuple(Path(name).expanduser() for name in config.tools.allowed_paths),
-        protected=(*ours, *kept, *named),
+        allowed=_places(config.tools.allowed_paths),
+        protected=_places(config.tools.protected_paths),
+        data_folder=data_dir,
     )
+
+
+def _places(names: Sequence[str]) -> tuple[Path, ...]:
+    return tuple(Path(name).expanduser() for name in names)
 
 
 def _exec_policy(config: Config) -> ExecPolicy | None:

@@ -1,9 +1,9 @@
 """nanobot inside another program.
 
-    async with Nanobot.from_config() as bot:
-        print((await bot.run("What is in my workspace?")).text)
-        async for event in bot.stream("And in there?"):
-            ...
+async with Nanobot.from_config() as bot:
+    print((await bot.run("What is in my workspace?")).text)
+    async for event in bot.stream("And in there?"):
+        ...
 """
 
 import asyncio
@@ -25,7 +25,9 @@ DEFAULT_SESSION = "sdk:direct"
 class Nanobot:
     """One bot; its sessions may be used side by side. Open it with `async with`."""
 
-    def __init__(self, config: Config, data_dir: Path, *, workspace: Path | None = None, model: str | None = None) -> None:
+    def __init__(
+        self, config: Config, data_dir: Path, *, workspace: Path | None = None, model: str | None = None
+    ) -> None:
         self._config = config
         self._data_dir = data_dir
         self._workspace = workspace

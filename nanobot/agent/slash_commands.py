@@ -4,7 +4,6 @@ A command is the whole message, in any case, `/cmd@botname` too. It is never sto
 `/status` act at once, even while a turn runs; the others wait their turn in the lane.
 """
 
-import difflib
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from nanobot.errors import NanobotError
 from nanobot.messages.repair import shown_text
 from nanobot.messages.tokens import estimate_tokens
 from nanobot.session.manager import Session, SessionManager
+from nanobot.utils.text import nearest
 
 _COMMAND = re.compile(r"^/([a-z][a-z_-]*)(?:@\w+)?(?:\s+(.*))?$", re.IGNORECASE | re.DOTALL)
 
@@ -101,7 +101,7 @@ class SlashCommands:
         """Do it; what a person is told. Raises NanobotError only where storage does."""
         name = self.canonical(command)
         if name not in self._table:
-            near = difflib.get_close_matches(command.name, self.names(), n=3)
+            near = nearest(command.name, self.names())
             hint = f"Did you mean {' or '.join('/' + one for one in near)}?" if near else "Type /help for the list."
             return f"There is no command /{command.name}. {hint}"
         return await self._table[name][0](session, command.argument)

@@ -1,5 +1,6 @@
 """One step's tool calls: run together, recorded as each ends, handed back in the order they were asked for."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -72,18 +73,16 @@ async def _run_call(call: ToolCallRequest, bench: ToolBench) -> ChatMessage:
         ended(ToolResult("stopped", error=True), "stopped")
         raise
     content = result.content
-    if isinstance(content, str):
-        content = await clip_result(content, bench.max_result_chars, bench.context)
+    if isinstance(content, str) and len(content) > bench.max_result_chars:
+        content = await asyncio.to_thread(clip_result, content, bench.max_result_chars, bench.context)
     ended(result, text_of(content))
-    tool = bench.tools.get(call.name)
-    provenance = result.provenance or (tool.provenance if tool else Provenance.SYSTEM)
     row: ChatMessage = {
         "role": "tool",
         "tool_call_id": call.id,
         "name": call.name,
         "content": content,
         "timestamp": bench.context.clock.now().replace(tzinfo=None).isoformat(),
-        "provenance": provenance,
+        "provenance": result.provenance or Provenance.TOOL,
         "turn_id": bench.context.turn_id,
     }
     await bench.record(row)
