@@ -4,6 +4,7 @@ A command is the whole message, in any case, `/cmd@botname` too. It is never sto
 `/status` act at once, even while a turn runs; the others wait their turn in the lane.
 """
 
+import asyncio
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -107,7 +108,7 @@ class SlashCommands:
         return await self._table[name][0](session, command.argument)
 
     async def _new(self, session: Session, argument: str) -> str:
-        archived = await self._desk.sessions.archive(session.key)
+        archived = await asyncio.to_thread(self._desk.sessions.archive, session.key)
         self._desk.vitals.forget(session.key)
         if archived is None:
             return "This session is fresh already."
@@ -136,7 +137,7 @@ class SlashCommands:
             f"Model: {asked}",
             f"Tokens: {sent:,} in{share}, {usage.get('completion_tokens', 0):,} out",
             f"Window: {window}",
-            f"Messages: {len(session.messages)}",
+            f"Messages: {session.message_count}",
             f"Running turns: {', '.join(sorted(vitals.running)) or 'none'}",
         ]
         if vitals.last_error:
@@ -158,13 +159,14 @@ class SlashCommands:
             session.metadata.pop("model", None)
         else:
             session.metadata["model"] = wanted
-        desk.sessions.save(session)
+        await desk.sessions.append(session)
         return f"From now on this session asks {_described(model)}."
 
     async def _history(self, session: Session, argument: str) -> str:
         if argument and not argument.isdigit():
             return "How many messages? For example: /history 20"
-        shown = [row for row in session.messages if row["role"] in ("user", "assistant") and shown_text(row)]
+        messages = await asyncio.to_thread(lambda: session.messages)
+        shown = [row for row in messages if row.get("role") in ("user", "assistant") and shown_text(row)]
         lines = [f"{'you' if row['role'] == 'user' else 'bot'}: {shown_text(row)}" for row in shown]
         return "\n".join(lines[-int(argument or 10) :]) or "Nothing was said in this session yet."
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from itertools import pairwise
 
 import pytest
 from nanobot.config.schema import Config
@@ -224,5 +225,5 @@ async def test_each_request_is_the_head_of_the_next(bot: Bot):
     for n in range(4):
         await bot.say(f"question {n}")
 
-    for request, following in zip(bot.provider.requests, bot.provider.requests[1:], strict=False):
+    for request, following in pairwise(bot.provider.requests):
         assert following[: len(request)] == request

@@ -1,5 +1,7 @@
 """What of a history goes into a request."""
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -48,5 +50,5 @@ def test_the_start_moves_seldom(sizes: list[int], tokens: int):
 
     assert starts == sorted(starts)
     jumps = [(n, start) for n, start in enumerate(starts) if n and start != starts[n - 1]]
-    for (n, _), (later, _) in zip(jumps, jumps[1:], strict=False):
+    for (n, _), (later, _) in pairwise(jumps):
         assert estimate_tokens(history[2 * n + 2 : 2 * later + 2]) + 8 >= tokens // 2 - 200
