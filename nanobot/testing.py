@@ -8,7 +8,6 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -80,7 +79,7 @@ class ScriptedProvider(LLMProvider):
         temperature: float = 0.7,
     ) -> AsyncIterator[Delta]:
         """The next line of the script, text word by word."""
-        self.requests.append(deepcopy(list(messages)))
+        self.requests.append([{**row} for row in messages])  # type: ignore[misc]
         self.tools.append(tools or [])
         line = self._next()
         while isinstance(line, Pause):
