@@ -51,3 +51,15 @@ class FrozenClock:
         """Let time go by."""
         self._now += timedelta(seconds=seconds)
         self._monotonic += seconds
+
+
+def zone_named(name: str | None) -> tzinfo | None:
+    """The zone of that IANA name; None, which is the host's, for none or for one this host does not know."""
+    if not name:
+        return None
+    from zoneinfo import ZoneInfo  # 10 ms that most people, who live where their host does, need not wait
+
+    try:
+        return ZoneInfo(name)
+    except (OSError, ValueError, KeyError):
+        return None
