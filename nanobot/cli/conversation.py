@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
 from nanobot.cli.common import one_line
 from nanobot.messages.repair import shown_text
@@ -46,26 +47,32 @@ def as_markdown(session: Session) -> str:
 def _speeches(messages: Iterable[ChatMessage]) -> Iterator[Speech]:
     """What a person may see of the messages. Our own words to the model are left out, results stand at their calls."""
     rows = list(messages)
-    results = {row.get("tool_call_id"): row for row in rows if row.get("role") == "tool"}
+    results = {str(row.get("tool_call_id")): row for row in rows if row.get("role") == "tool"}
     for row in rows:
         if row.get("role") not in SPEAKERS:
             continue
         text = shown_text(row).strip()
-        calls = [_call_line(call, results) for call in row.get("tool_calls") or []]
+        calls = [_call_line(call, results) for call in _calls(row)]
         if row.get("error"):
             text = f"{text}\n[failed: {row['error']}]".strip()
         if text or calls:
             yield Speech(SPEAKERS[row["role"]], _time(row), text, calls)
 
 
-def _call_line(call: object, results: dict[str | None, ChatMessage]) -> str:
+def _calls(row: ChatMessage) -> list[dict[str, Any]]:
+    """The tool calls of a row, whatever a file holds under that name."""
+    calls: Any = row.get("tool_calls")
+    return [call for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
+
+
+def _call_line(call: dict[str, Any], results: dict[str, ChatMessage]) -> str:
     """`read_file {"path": "notes.md"} -> 1: first line`, cut to fit a line."""
-    found = call if isinstance(call, dict) else {}
-    function = found.get("function") or {}
+    function = call.get("function")
+    function = function if isinstance(function, dict) else {}
     arguments = function.get("arguments") or ""
-    said = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-    result = results.get(found.get("id"))
-    answer = one_line(shown_text(result))[: RESULT_CHARS + 1] if result else "no result"
+    said = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False, default=str)
+    result = results.get(str(call.get("id")))
+    answer = one_line(shown_text(result)) if result else "no result"
     return f"{function.get('name', '?')} {_cut(one_line(said), CALL_CHARS)} -> {_cut(answer, RESULT_CHARS)}"
 
 

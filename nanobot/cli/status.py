@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
+from json import dumps
 from typing import Annotated, Any
 
 import typer
@@ -126,7 +127,8 @@ def _columns(rows: Iterable[tuple[str, ...]]) -> Iterator[str]:
 
 
 def _value(value: object) -> str:
-    return value if isinstance(value, str) and value else repr(value) if value != "" else '""'
+    """As the config file would have it, without the quotes around a text."""
+    return value if isinstance(value, str) and value else dumps(value, ensure_ascii=False)
 
 
 def _where(setting: Setting) -> str:
