@@ -7,9 +7,8 @@ import json
 import math
 from typing import Any, NoReturn
 
-from pydantic.alias_generators import to_camel
-
 from nanobot.config.origin import KeyPath
+from nanobot.config.spelling import camel
 
 LONGEST = 10 * 1024 * 1024
 
@@ -91,7 +90,7 @@ def _entry(text: str, at: int, name: str | int, decoder: json.JSONDecoder) -> tu
         if opened == "{":
             key, at = decoder.raw_decode(text, at)
             at = _space(text, _space(text, at) + 1)
-        if name == key or (isinstance(key, str) and to_camel(key) == name):
+        if name == key or (isinstance(key, str) and camel(key) == name):
             return begin, at
         _, at = decoder.raw_decode(text, at)
         at = _space(text, at)

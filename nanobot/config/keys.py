@@ -8,10 +8,10 @@ from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel
-from pydantic.alias_generators import to_camel
 
 from nanobot.config.legacy import is_legacy
 from nanobot.config.origin import KeyPath
+from nanobot.config.spelling import camel
 
 SECRET_ENDINGS = ("key", "token", "secret", "password")
 SECRET_MAPS = ("env", "headers", "extraHeaders", "extraBody")
@@ -38,7 +38,7 @@ class UnknownKey:
 @cache
 def shapes(section: type[BaseModel]) -> Mapping[str, Shape]:
     """The keys of a section, in camelCase."""
-    return {to_camel(name): _shape(name, field.annotation) for name, field in section.model_fields.items()}
+    return {camel(name): _shape(name, field.annotation) for name, field in section.model_fields.items()}
 
 
 def _shape(name: str, annotation: Any) -> Shape:
@@ -78,7 +78,7 @@ def in_camel_case(tree: Mapping[str, Any], section: type[BaseModel], path: KeyPa
     result: dict[str, Any] = {}
     known = shapes(section)
     for key, value in tree.items():
-        name = to_camel(key) if to_camel(key) in known else key
+        name = camel(key) if camel(key) in known else key
         if name in result:
             raise TwiceError((*path, name))
         shape = known.get(name)

@@ -3,6 +3,8 @@
 Names are camelCase; `*` stands for any one name. A key stands for all below it.
 """
 
+from nanobot.config.spelling import camel
+
 _SECTION_KEYS: dict[str, str] = {
     "": "transcription",
     "agents.defaults": (
@@ -42,10 +44,5 @@ def is_legacy(path: tuple[str | int, ...]) -> bool:
     """Whether an earlier release, or another client whose sections are copied here, may have written the key."""
     names = [str(part) for part in path]
     exact, any_name = ".".join(names[:-1]), ".".join([*names[:-2], "*"])
-    key = _camel(names[-1])
+    key = camel(names[-1])
     return key in _KNOWN.get(exact, ()) or (len(names) > 1 and key in _KNOWN.get(any_name, ()))
-
-
-def _camel(name: str) -> str:
-    head, *rest = name.split("_")
-    return head + "".join(part.capitalize() for part in rest)

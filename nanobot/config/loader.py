@@ -116,7 +116,7 @@ def _warnings(place: Path, text: str, tree: Mapping[str, Any], strays: tuple[str
 
 def load_warnings(config: Config) -> tuple[str, ...]:
     """What was odd about the file but did no harm: unknown keys, each in one line."""
-    return config.origin.warnings if config.origin else ()
+    return config.origin.warnings
 
 
 def closed_channels(config: Config) -> list[str]:
@@ -144,7 +144,7 @@ def save_config(config: Config, path: Path | str | None = None) -> None:
     Without a path, to where the config came from. What the environment filled in stays out of the file. Raises
     StorageError, and then the old file is whole.
     """
-    place = expand(path) if path is not None else config.origin.file if config.origin else get_config_path()
+    place = expand(path) if path is not None else config.origin.file or get_config_path()
     text = json.dumps(to_document(config), indent=2, ensure_ascii=False) + "\n"
     try:
         make_private_folder(place.parent)
@@ -167,8 +167,7 @@ def _back_up(place: Path, old: bytes) -> None:
 def to_document(config: Config) -> dict[str, Any]:
     """The config as its file would hold it: camelCase, without defaults, `${VAR}` as it was written."""
     result = _differences(config)
-    if (origin := config.origin) is None:
-        return result
+    origin = config.origin
     result |= {key: value for key, value in origin.written.items() if key.startswith("_")}
     for path in origin.filled:
         if _value_at(config, path) == origin.filled[path]:

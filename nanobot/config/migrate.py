@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic.alias_generators import to_camel
+from nanobot.config.spelling import camel
 
 KeyPath = tuple[str, ...]
 
@@ -51,7 +51,7 @@ def _make(tree: dict[str, Any], path: KeyPath) -> dict[str, Any] | None:
 
 def _spelling(holder: Mapping[str, Any], name: str) -> str | None:
     """The key as it stands there, in either style."""
-    return next((key for key in holder if key == name or to_camel(key) == name), None)
+    return next((key for key in holder if key == name or camel(key) == name), None)
 
 
 def _copy(value: Any) -> Any:

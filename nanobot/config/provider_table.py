@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from nanobot.config.spelling import camel
+
 AUTO = "auto"
 DEFAULT_MODEL = "anthropic/claude-opus-4-5"
 DEFAULT_CONTEXT_WINDOW = 65536
@@ -50,8 +52,7 @@ class ProviderSpec:
     @property
     def config_key(self) -> str:
         """Its name under `providers` in config.json: camelCase."""
-        head, *rest = self.name.split("_")
-        return head + "".join(part.capitalize() for part in rest)
+        return camel(self.name)
 
     def key_in(self, environ: Mapping[str, str]) -> str | None:
         """Its key in the environment, if one is set."""

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PrivateAttr, field_validator, model_validator
-from pydantic.alias_generators import to_camel
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from nanobot.config.channels import ChannelsConfig
@@ -37,6 +36,7 @@ from nanobot.config.section import (
     Text,
     Whole,
 )
+from nanobot.config.spelling import camel
 
 
 def _empty_is_null(value: object) -> object:
@@ -327,7 +327,7 @@ class Config(BaseSettings):
     """The whole of config.json."""
 
     model_config = SettingsConfigDict(
-        alias_generator=to_camel,
+        alias_generator=camel,
         populate_by_name=True,
         extra="allow",
         allow_inf_nan=False,
@@ -345,7 +345,7 @@ class Config(BaseSettings):
     tools: ToolsConfig = Field(default_factory=ToolsConfig)
     limits: LimitsConfig = Field(default_factory=LimitsConfig)
 
-    _origin: Origin | None = PrivateAttr(default=None)
+    _origin: Origin = PrivateAttr(default_factory=Origin)
 
     @classmethod
     def settings_customise_sources(
@@ -376,8 +376,8 @@ class Config(BaseSettings):
         return self
 
     @property
-    def origin(self) -> Origin | None:
-        """Where it was loaded from; None for one that was made."""
+    def origin(self) -> Origin:
+        """Where it was loaded from."""
         return self._origin
 
     def came_from(self, origin: Origin) -> "Config":

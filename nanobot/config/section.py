@@ -6,7 +6,8 @@ Attributes are snake_case. In the file both styles are read and camelCase is wri
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
-from pydantic.alias_generators import to_camel
+
+from nanobot.config.spelling import camel
 
 
 class Section(BaseModel):
@@ -14,7 +15,7 @@ class Section(BaseModel):
 
     # defer_build: a model costs its share of start-up only when a config is really made.
     model_config = ConfigDict(
-        alias_generator=to_camel, populate_by_name=True, extra="allow", allow_inf_nan=False, defer_build=True
+        alias_generator=camel, populate_by_name=True, extra="allow", allow_inf_nan=False, defer_build=True
     )
 
 

@@ -46,9 +46,7 @@ def shown(path: KeyPath, value: Any) -> Any:
     return _USERINFO.sub("••••", value) if isinstance(value, str) else value
 
 
-def _source(path: KeyPath, origin: Origin | None) -> tuple[Source, str]:
-    if origin is None:
-        return "default", ""
+def _source(path: KeyPath, origin: Origin) -> tuple[Source, str]:
     for filled, variable in origin.variables.items():
         if path[: len(filled)] == filled:
             return "environment", variable
