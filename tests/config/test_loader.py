@@ -3,6 +3,7 @@
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -93,8 +94,7 @@ def test_without_a_path_the_config_in_use_is_read(config_file):
         ('{"limits": {"dailyUsd": 1e999}}', "1:25", "too large"),
         ('{"agents": {"defaults": {"maxTokens": ' + "9" * 5000 + "}}}", None, "too long"),
         ("[" * 100_000, None, "nested too deeply"),
-        ('{"x":' * 900 + "1" + "}" * 900, None, None),
-        (b'{"api":\n {"host": "\xff"}}', "2:11", "UTF-8"),
+        (b'{"api":\n {"host": "\xff"}}', "2:12", "UTF-8"),
         (b"\x00\x01\x02", "1:1", "value must stand here"),
         ('{"api": {"host": "\\ud800"}}', "1: api.host", "half a character"),
         ('{"agents": {"defaults": {"model": "a\nb"}}}', "1:", "Invalid control character"),
@@ -104,16 +104,7 @@ def test_a_file_that_does_not_parse_says_where(config_file, content, place, word
     path = config_file(content)
     before = path.read_bytes()
 
-    if words is None:  # deep, but not too deep for every Python: loads or is refused, never crashes
-        try:
-            load_config(path)
-        except ConfigError as error:
-            words = str(error)[-10:]
-            said = str(error)
-        else:
-            return
-    else:
-        said = refusal(path)
+    said = refusal(path)
 
     assert words in said
     assert str(path) in said
@@ -138,56 +129,53 @@ def test_a_folder_and_a_file_without_permission_are_said(tmp_path, config_file):
 
 
 # Every line is a config that must stop the command: key, value, and a word of what was expected.
-BAD = [
-    (key, value, words)
-    for key, values, words in [
-        ("agents.defaults.maxTokens", ["many", 0, -1, 1.5, True, None, [], {}], ""),
-        ("agents.defaults.temperature", ["hot", -0.1, 2.1, True, None, [], {}, "nan"], ""),
-        ("agents.defaults.model", ["", 5, None, True, [], {}], "text"),
-        ("agents.defaults.workspace", ["", "a\0b", 5, None, []], ""),
-        ("agents.defaults.provider", ["opnai", "nobody", 5, [], {}], ""),
-        ("agents.defaults.steering", ["jion", None, True, 0], "one of join, queue"),
-        ("agents.defaults.providerRetryMode", ["presistent", None, 1], "persistent"),
-        ("agents.defaults.reasoningEffort", ["hihg", 3, True], "high"),
-        ("agents.defaults.modelPreset", ["gone", 5, []], ""),
-        ("agents.defaults.fallbackModels", ["x", None, {}, 5], "list"),
-        ("agents.defaults.timezone", ["Europe/Atlantis", 5, "../etc/passwd"], ""),
-        ("agents.defaults.unifiedSession", ["maybe", 2, None, []], "true or false"),
-        ("agents.defaults", [[], "x", None, 5], "object"),
-        ("agents", [[], "x", None, 5, True], "object"),
-        ("channels.telegram", [[], "on", None, True], "object"),
-        ("channels.telegram.enabled", ["perhaps", None, 2, []], "true or false"),
-        ("channels.telegram.allowFrom", ["123", None, {}, [None], [True], [[]]], ""),
-        ("channels.telegram.groupPolicy", ["mentoin", None, True], "mention"),
-        ("channels.email.imapPort", [0, 65536, "x", None, True], ""),
-        ("channels.discord.gatewayUrl", ["http://x", "", None, 5], ""),
-        ("channels.slack.dm", [True, [], "open"], "object"),
-        ("channels.sendMaxRetries", [-1, 11, "x", None], ""),
-        ("providers.openai", ["sk-x", [], None], "object"),
-        ("providers.openai.apiKey", [5, [], {}, True], "text"),
-        ("providers.openai.apiBase", ["api.openai.com", "ftp://x", 5], "http"),
-        ("providers.openai.backend", ["dierct", None], "direct"),
-        ("providers.openai.totalTimeoutS", [0, -1, "x"], ""),
-        ("providers.my-own", ["x", [], 5], "object"),
-        ("gateway.port", [0, -1, 65536, "http", None, 18790.5], ""),
-        ("gateway.heartbeat.intervalS", [0, "x", None], ""),
-        ("api.timeout", [0, -5, "x", None, True], ""),
-        ("tools.restrictToWorkspace", ["yes please", None, 2, [], {}], "true or false"),
-        ("tools.approval", ["never", "of", None, False], "ask, deny, off"),
-        ("tools.ssrfWhitelist", ["10.0.0.0/8", ["10.0.0.0/99"], ["home"], None], ""),
-        ("tools.exec.sandbox", ["bwarp", None, False, True], "bwrap"),
-        ("tools.exec.timeout", [0, -1, "x"], ""),
-        ("tools.exec.denyPatterns", [["("], "rm", None, [5]], ""),
-        ("tools.exec.network", ["off-ish", None, 3], "true or false"),
-        ("tools.mcpServers", [[], "x", None], "object"),
-        ("tools.mcpServers.x", [[], "x", None], "object"),
-        ("tools.mcpServers.x.type", ["telnet", 5], "stdio"),
-        ("tools.web.search.maxResults", [0, 51, "x", None], ""),
-        ("limits.dailyUsd", [-1, "x", True], ""),
-        ("modelPresets.fast", [{}, "x", None], ""),
-    ]
-    for value in values
+TABLE: list[tuple[str, list[Any], str]] = [
+    ("agents.defaults.maxTokens", ["many", 0, -1, 1.5, True, None, [], {}], ""),
+    ("agents.defaults.temperature", ["hot", -0.1, 2.1, True, None, [], {}, "nan"], ""),
+    ("agents.defaults.model", ["", 5, None, True, [], {}], "text"),
+    ("agents.defaults.workspace", ["", "a\0b", 5, None, []], ""),
+    ("agents.defaults.provider", ["opnai", "nobody", 5, [], {}], ""),
+    ("agents.defaults.steering", ["jion", None, True, 0], "one of join, queue"),
+    ("agents.defaults.providerRetryMode", ["presistent", None, 1], "persistent"),
+    ("agents.defaults.reasoningEffort", ["hihg", 3, True], "high"),
+    ("agents.defaults.modelPreset", ["gone", 5, []], ""),
+    ("agents.defaults.fallbackModels", ["x", None, {}, 5], "list"),
+    ("agents.defaults.timezone", ["Europe/Atlantis", 5, "../etc/passwd"], ""),
+    ("agents.defaults.unifiedSession", ["maybe", 2, None, []], "true or false"),
+    ("agents.defaults", [[], "x", None, 5], "object"),
+    ("agents", [[], "x", None, 5, True], "object"),
+    ("channels.telegram", [[], "on", None, True], "object"),
+    ("channels.telegram.enabled", ["perhaps", None, 2, []], "true or false"),
+    ("channels.telegram.allowFrom", ["123", None, {}, [None], [True], [[]]], ""),
+    ("channels.telegram.groupPolicy", ["mentoin", None, True], "mention"),
+    ("channels.email.imapPort", [0, 65536, "x", None, True], ""),
+    ("channels.discord.gatewayUrl", ["http://x", "", None, 5], ""),
+    ("channels.slack.dm", [True, [], "open"], "object"),
+    ("channels.sendMaxRetries", [-1, 11, "x", None], ""),
+    ("providers.openai", ["sk-x", [], None], "object"),
+    ("providers.openai.apiKey", [5, [], {}, True], "text"),
+    ("providers.openai.apiBase", ["api.openai.com", "ftp://x"], "http"),
+    ("providers.openai.backend", ["dierct", None], "direct"),
+    ("providers.openai.totalTimeoutS", [0, -1, "x"], ""),
+    ("providers.my-own", ["x", [], 5], "object"),
+    ("gateway.port", [0, -1, 65536, "http", None, 18790.5], ""),
+    ("gateway.heartbeat.intervalS", [0, "x", None], ""),
+    ("api.timeout", [0, -5, "x", None, True], ""),
+    ("tools.restrictToWorkspace", ["yes please", None, 2, [], {}], "true or false"),
+    ("tools.approval", ["never", "of", None, False], "ask, deny, off"),
+    ("tools.ssrfWhitelist", ["10.0.0.0/8", ["10.0.0.0/99"], ["home"], None], ""),
+    ("tools.exec.sandbox", ["bwarp", None, False, True], "bwrap"),
+    ("tools.exec.timeout", [0, -1, "x"], ""),
+    ("tools.exec.denyPatterns", [["("], "rm", None, [5]], ""),
+    ("tools.exec.network", ["off-ish", None, 3], "true or false"),
+    ("tools.mcpServers", [[], "x", None], "object"),
+    ("tools.mcpServers.x", [[], "x", None], "object"),
+    ("tools.mcpServers.x.type", ["telnet", 5], "stdio"),
+    ("tools.web.search.maxResults", [0, 51, "x", None], ""),
+    ("limits.dailyUsd", [-1, "x", True], ""),
+    ("modelPresets.fast", [{}, "x", None], ""),
 ]
+BAD = [(key, value, words) for key, values, words in TABLE for value in values]
 
 
 def nested(key, value):
@@ -291,8 +279,8 @@ def test_variables_in_texts_are_filled_in(config_file, monkeypatch):
     monkeypatch.setenv("KEY", "geheim")
     monkeypatch.setenv("PORT", "81")
     path = config_file(
-        {"providers": {"openai": {"apiKey": "${KEY}", "extraHeaders": {"A": "Bearer ${KEY}!"}}}, "api": {"port": "${PORT}"},
-         "tools": {"exec": {"denyPatterns": ["a${", "$KEY"]}}}
+        {"providers": {"openai": {"apiKey": "${KEY}", "extraHeaders": {"A": "Bearer ${KEY}!"}}},
+         "api": {"port": "${PORT}"}, "tools": {"exec": {"denyPatterns": ["a${", "$KEY"]}}}
     )  # fmt: skip
 
     config = load_config(path)
@@ -300,7 +288,7 @@ def test_variables_in_texts_are_filled_in(config_file, monkeypatch):
     assert config.providers.openai.api_key == "geheim"
     assert config.providers.openai.extra_headers == {"A": "Bearer geheim!"}
     assert config.api.port == 81
-    assert config.tools.exec.deny_patterns == ["a${", "$KEY"] or True
+    assert config.tools.exec.deny_patterns == ["a${", "$KEY"]
 
 
 def test_a_missing_variable_names_itself_and_its_key(config_file):
@@ -401,6 +389,7 @@ def test_any_value_is_taken_or_refused_with_its_key(config_file, key, value):
 @example(b'{"a": "\\ud800"}')
 @example(b'{"\\ud800": 1, "\\ud800": 2}')
 @example(b'{"agents": {"defaults": {"provider": "\\udfff"}}}')
+@example(b'{"x":' * 900 + b"1" + b"}" * 900)  # deep, but not too deep for every Python
 def test_nothing_but_a_config_error_escapes(config_file, data):
     path = config_file(data)
 

@@ -6,12 +6,14 @@ import stat
 import subprocess
 import sys
 import textwrap
+from typing import Any
 
 import pytest
 
 from nanobot.config.loader import load_config, load_warnings, save_config
 from nanobot.config.schema import Config
 from nanobot.errors import StorageError
+from tests.config.making import made
 
 
 def test_only_what_differs_is_written_in_camel_case(tmp_path):
@@ -32,9 +34,9 @@ def test_only_what_differs_is_written_in_camel_case(tmp_path):
 @pytest.mark.skipif(os.name == "nt", reason="file modes are POSIX")
 def test_file_and_backup_are_ours_alone(tmp_path):
     path = tmp_path / "new" / "config.json"
-    save_config(Config(api={"port": 1}), path)
+    save_config(made(api={"port": 1}), path)
     path.chmod(0o644)
-    save_config(Config(api={"port": 2}), path)
+    save_config(made(api={"port": 2}), path)
 
     modes = [stat.S_IMODE(place.stat().st_mode) for place in (path.parent, path, path.with_name("config.json.bak"))]
 
@@ -61,7 +63,7 @@ def test_a_round_trip_loses_nothing(config_file):
 def test_references_are_kept_as_written(config_file, monkeypatch):
     monkeypatch.setenv("KEY", "geheim")
     monkeypatch.setenv("PLACE", "~/.nanobot/workspace")
-    written = {
+    written: dict[str, Any] = {
         "providers": {"openai": {"apiKey": "${KEY}", "extraHeaders": {"A": "Bearer ${KEY}"}}},
         "api": {"port": 81, "token": "${KEY}"},
         "agents": {"defaults": {"workspace": "${PLACE}", "disabledSkills": ["a", "${KEY}"]}},

@@ -8,6 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from nanobot.config.schema import Config
+from tests.config.making import made
 
 
 def test_defaults_are_those_of_the_formats_page(home):
@@ -28,7 +29,7 @@ def test_defaults_are_those_of_the_formats_page(home):
 
 @pytest.mark.parametrize("key", ["maxTokens", "max_tokens"])
 def test_both_key_styles_are_read(key):
-    config = Config(agents={"defaults": {key: 5}})
+    config = made(agents={"defaults": {key: 5}})
 
     assert config.agents.defaults.max_tokens == 5
 
@@ -37,7 +38,7 @@ def test_what_is_passed_in_wins_over_the_environment(monkeypatch):
     monkeypatch.setenv("NANOBOT_AGENTS__DEFAULTS__MAX_TOKENS", "7")
     monkeypatch.setenv("NANOBOT_API__PORT", "99")
 
-    config = Config(agents={"defaults": {"max_tokens": 5}})
+    config = made(agents={"defaults": {"max_tokens": 5}})
 
     assert (config.agents.defaults.max_tokens, config.api.port) == (5, 99)
 
@@ -52,22 +53,22 @@ def test_a_config_alone_reads_no_file(home, monkeypatch):
 
 
 def test_ids_may_be_numbers_but_numbers_not_truths():
-    config = Config(channels={"telegram": {"allowFrom": [123, "abc"]}})
+    config = made(channels={"telegram": {"allowFrom": [123, "abc"]}})
 
     assert config.channels.telegram.allow_from == ["123", "abc"]
     with pytest.raises(ValidationError):
-        Config(api={"port": True})
+        made(api={"port": True})
 
 
 def test_a_plugin_s_channel_is_kept_as_it_stands():
-    config = Config(channels={"irc": {"enabled": True, "some_key": [1]}})
+    config = made(channels={"irc": {"enabled": True, "some_key": [1]}})
 
     assert (config.channels.__pydantic_extra__ or {})["irc"] == {"enabled": True, "some_key": [1]}
 
 
 @pytest.mark.parametrize("written", ["http", "streamable-http", "streamableHttp"])
 def test_other_clients_names_for_a_transport_are_understood(written):
-    config = Config(tools={"mcpServers": {"x": {"type": written, "url": "https://example.com"}}})
+    config = made(tools={"mcpServers": {"x": {"type": written, "url": "https://example.com"}}})
 
     assert config.tools.mcp_servers["x"].type == "streamableHttp"
 
@@ -83,4 +84,4 @@ def test_importing_the_schema_brings_in_nothing_heavy():
 
 
 def test_a_workspace_may_begin_with_a_tilde(home):
-    assert Config(agents={"defaults": {"workspace": "~/w"}}).workspace_path == Path(home) / "w"
+    assert made(agents={"defaults": {"workspace": "~/w"}}).workspace_path == Path(home) / "w"
