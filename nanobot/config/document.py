@@ -5,6 +5,7 @@ Reading is the standard library's. Places are looked for only when something is 
 
 import json
 import math
+from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from nanobot.config.origin import KeyPath
@@ -22,8 +23,16 @@ class DocumentError(ValueError):
         self.column = column
 
 
-class _NamedError(ValueError):
-    """A value that JSON does not have, or that no computer holds."""
+class _TwinError(ValueError):
+    """A key that stands twice in one object."""
+
+
+class _NumberError(ValueError):
+    """A number that JSON does not have, or that no computer holds."""
+
+    def __init__(self, what: str, problem: str) -> None:
+        super().__init__(problem)
+        self.what = what
 
 
 def parse(data: bytes) -> tuple[str, dict[str, Any]]:
@@ -42,8 +51,10 @@ def parse(data: bytes) -> tuple[str, dict[str, Any]]:
         tree = json.loads(text, object_pairs_hook=_no_twins, parse_constant=_no_such_number, parse_float=_finite)
     except json.JSONDecodeError as error:
         raise DocumentError(_explain(text, error), error.lineno, error.colno) from error
-    except _NamedError as error:
-        raise DocumentError(str(error), *_place_of(text, error.args[1])) from error
+    except _TwinError as error:
+        raise DocumentError(str(error), *_place(text, _find_twin(text))) from error
+    except _NumberError as error:
+        raise DocumentError(f"{error.what[:20]} {error}", *_place(text, text.find(error.what))) from error
     except RecursionError as error:
         raise DocumentError("is nested too deeply") from error
     except ValueError as error:  # a number with thousands of digits
@@ -66,11 +77,12 @@ def has(text: str, path: KeyPath) -> bool:
 
 def _places(text: str, path: KeyPath) -> list[int]:
     """Where each key of a path stands, as far as it goes."""
-    decoder = json.JSONDecoder()
     at = _space(text, 0)
     found: list[int] = []
     for name in path:
-        step = _entry(text, at, name, decoder)
+        step = next(
+            ((begin, value) for begin, key, value in _entries(text, at) if name in (key, camel(str(key)))), None
+        )
         if step is None:
             break
         found.append(step[0])
@@ -78,11 +90,12 @@ def _places(text: str, path: KeyPath) -> list[int]:
     return found
 
 
-def _entry(text: str, at: int, name: str | int, decoder: json.JSONDecoder) -> tuple[int, int] | None:
-    """Where an entry of the object or list at a place begins, and where its value does."""
+def _entries(text: str, at: int) -> Iterator[tuple[int, str | int, int]]:
+    """The entries of the object or list at a place: where each begins, its key or index, where its value begins."""
     opened, at = text[at], _space(text, at + 1)
     if opened not in "{[":
-        return None
+        return
+    decoder = json.JSONDecoder()
     index = 0
     while text[at] not in "}]":
         key: str | int = index
@@ -90,13 +103,24 @@ def _entry(text: str, at: int, name: str | int, decoder: json.JSONDecoder) -> tu
         if opened == "{":
             key, at = decoder.raw_decode(text, at)
             at = _space(text, _space(text, at) + 1)
-        if name == key or (isinstance(key, str) and camel(key) == name):
-            return begin, at
+        yield begin, key, at
         _, at = decoder.raw_decode(text, at)
         at = _space(text, at)
         if text[at] == ",":
             at = _space(text, at + 1)
         index += 1
+
+
+def _second_twin(text: str, at: int) -> int | None:
+    """Where the first key stands that was there before in its object."""
+    seen: set[str] = set()
+    for begin, key, value in _entries(text, at):
+        if isinstance(key, str):
+            if key in seen:
+                return begin
+            seen.add(key)
+        if (inner := _second_twin(text, value)) is not None:
+            return inner
     return None
 
 
@@ -110,26 +134,31 @@ def _no_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result = dict(pairs)
     if len(result) < len(pairs):
         names = [name for name, _ in pairs]
-        twin = next(name for name in names if names.count(name) > 1)
-        shown = twin.encode("utf-8", "replace").decode("utf-8")
-        raise _NamedError(f'the key "{shown}" stands twice in one object. Keep one', json.dumps(twin))
+        twin = next(name for name in names if names.count(name) > 1).encode("utf-8", "replace").decode("utf-8")
+        raise _TwinError(f'the key "{twin}" stands twice in one object. Keep one')
     return result
 
 
+def _find_twin(text: str) -> int:
+    try:
+        return _second_twin(text, _space(text, 0)) or 0
+    except (ValueError, IndexError, RecursionError):  # the text is broken further down, too
+        return 0
+
+
 def _no_such_number(name: str) -> NoReturn:
-    raise _NamedError(f"{name} is not a value of JSON", name)
+    raise _NumberError(name, "is not a value of JSON")
 
 
 def _finite(digits: str) -> float:
     number = float(digits)
     if not math.isfinite(number):
-        raise _NamedError(f"{digits[:20]} is too large a number", digits)
+        raise _NumberError(digits, "is too large a number")
     return number
 
 
-def _place_of(text: str, word: str) -> tuple[int, int]:
-    """Line and column of a word; of a twin the last, which is the one too many."""
-    at = max(text.rfind(word), 0)
+def _place(text: str, at: int) -> tuple[int, int]:
+    """Line and column."""
     return text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at)
 
 

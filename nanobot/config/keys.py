@@ -1,4 +1,4 @@
-"""Names in both styles: which keys the schema knows, what they are called in the file, which of them are secret."""
+"""Names in both styles: which keys the schema knows and what they are called in the file."""
 
 import difflib
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,9 +12,6 @@ from pydantic import BaseModel
 from nanobot.config.legacy import is_legacy
 from nanobot.config.origin import KeyPath
 from nanobot.config.spelling import camel
-
-SECRET_ENDINGS = ("key", "token", "secret", "password")
-SECRET_MAPS = ("env", "headers", "extraHeaders", "extraBody")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +94,18 @@ def _entries_in_camel_case(value: Any, inner: type[BaseModel] | None, many: str,
     return in_camel_case(value, inner, path) if isinstance(value, dict) else value
 
 
+def with_all_sections(tree: Mapping[str, Any], section: type[BaseModel]) -> dict[str, Any]:
+    """The tree with an empty object for each section that is not there.
+
+    Nothing changes but the cost: pydantic then checks it all by one schema, where each default would build its own.
+    """
+    result = dict(tree)
+    for key, shape in shapes(section).items():
+        if shape.section and not shape.many and isinstance(result.setdefault(key, {}), dict):
+            result[key] = with_all_sections(result[key], shape.section)
+    return result
+
+
 class TwiceError(ValueError):
     """A key stands twice, in both styles."""
 
@@ -144,11 +153,3 @@ def dotted(path: KeyPath) -> str:
     """A key as people write it: `agents.defaults.fallbackModels[0]`."""
     text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")
     return text.encode("utf-8", "replace").decode("utf-8")
-
-
-def is_secret(path: KeyPath) -> bool:
-    """Whether the value under a key must not be shown."""
-    names = [part for part in path if isinstance(part, str)]
-    if not names:
-        return False
-    return names[-1].lower().endswith(SECRET_ENDINGS) or any(name in SECRET_MAPS for name in names[:-1])

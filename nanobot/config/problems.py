@@ -7,7 +7,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from nanobot.config.keys import dotted, is_secret, nearest
+from nanobot.config.keys import dotted, nearest
+from nanobot.config.masking import is_secret
 from nanobot.config.origin import MISSING, KeyPath, entry_of
 
 

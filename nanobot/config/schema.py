@@ -5,7 +5,7 @@ the loader does. Channels have a file of their own.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -35,6 +35,7 @@ from nanobot.config.section import (
     StrMap,
     Text,
     Whole,
+    masked,
 )
 from nanobot.config.spelling import camel
 
@@ -320,7 +321,8 @@ class _Layers(PydanticBaseSettingsSource):
         from nanobot.config import environment, keys
 
         tree = keys.in_camel_case(self._passed, self.settings_cls)
-        return environment.fill(tree, self.settings_cls, os.environ).tree
+        filled = environment.fill(tree, self.settings_cls, os.environ).tree
+        return keys.with_all_sections(filled, self.settings_cls)
 
 
 class Config(BaseSettings):
@@ -332,6 +334,7 @@ class Config(BaseSettings):
         extra="allow",
         allow_inf_nan=False,
         defer_build=True,
+        hide_input_in_errors=True,
         env_prefix="NANOBOT_",
         env_nested_delimiter="__",
     )
@@ -352,11 +355,12 @@ class Config(BaseSettings):
         cls,
         settings_cls: type[BaseSettings],
         init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003 their port; ours lets the file win
-        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
-        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """What is passed in wins over the environment; nothing else is read."""
+        del env_settings, dotenv_settings, file_secret_settings  # their environment would win over the file
         passed = init_settings.init_kwargs if isinstance(init_settings, InitSettingsSource) else {}
         return (_Layers(settings_cls, passed),)
 
@@ -374,6 +378,10 @@ class Config(BaseSettings):
                 names = [spec.config_key for spec in PROVIDERS] + list(self.providers.__pydantic_extra__)
                 raise unknown_name(key, name, names, "providers")
         return self
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        """What a log or a traceback would print: no secrets."""
+        return masked(super().__repr_args__())
 
     @property
     def origin(self) -> Origin:

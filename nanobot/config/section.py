@@ -3,10 +3,12 @@
 Attributes are snake_case. In the file both styles are read and camelCase is written. Keys we do not know are kept.
 """
 
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from nanobot.config.masking import shown
 from nanobot.config.spelling import camel
 
 
@@ -15,8 +17,22 @@ class Section(BaseModel):
 
     # defer_build: a model costs its share of start-up only when a config is really made.
     model_config = ConfigDict(
-        alias_generator=camel, populate_by_name=True, extra="allow", allow_inf_nan=False, defer_build=True
+        alias_generator=camel,
+        populate_by_name=True,
+        extra="allow",
+        allow_inf_nan=False,
+        defer_build=True,
+        hide_input_in_errors=True,
     )
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        """What a log or a traceback would print: no secrets."""
+        return masked(super().__repr_args__())
+
+
+def masked(arguments: Iterable[tuple[str | None, Any]]) -> Iterator[tuple[str | None, Any]]:
+    """The parts of a model's repr, its secrets hidden."""
+    return ((name, shown((name,), value) if name else value) for name, value in arguments)
 
 
 def _null_is_empty(value: object) -> object:

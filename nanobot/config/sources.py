@@ -1,19 +1,17 @@
 """Where each setting comes from: file, environment or default. Secrets are masked here, not by who shows them."""
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from pydantic import BaseModel
 
-from nanobot.config.keys import dotted, is_secret
+from nanobot.config.keys import dotted
+from nanobot.config.masking import shown
 from nanobot.config.origin import MISSING, KeyPath, Origin, entry_of
 from nanobot.config.schema import Config
 
 Source = Literal["file", "environment", "default"]
-
-_USERINFO = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,20 +28,6 @@ def sources(config: Config) -> list[Setting]:
     """Every setting in force, by dotted camelCase key, in the order of the schema."""
     origin = config.origin
     return [Setting(dotted(path), shown(path, value), *_source(path, origin)) for path, value in _leaves(config, ())]
-
-
-def shown(path: KeyPath, value: Any) -> Any:
-    """The value as it may be shown: a secret shows its last four characters at most."""
-    if isinstance(value, dict):
-        return {name: shown((*path, name), entry) for name, entry in value.items()}
-    if isinstance(value, list):
-        return [shown((*path, index), entry) for index, entry in enumerate(value)]
-    if value in (None, "") or isinstance(value, bool):
-        return value
-    if is_secret(path):
-        text = str(value)
-        return "••••" + (text[-4:] if len(text) >= 16 else "")
-    return _USERINFO.sub("••••", value) if isinstance(value, str) else value
 
 
 def _source(path: KeyPath, origin: Origin) -> tuple[Source, str]:

@@ -88,7 +88,8 @@ def test_without_a_path_the_config_in_use_is_read(config_file):
         ('{"api": {"port": 1}', None, "too early"),
         ('{"api": {"host": "x}}', "1:18", "no closing quote"),
         ('{}\n{"api": {}}', "2:1", "after the last"),
-        ('{"api":\n {"port": 1,\n  "port": 2}}', "3:3", '"port" stands twice'),
+        ('{"api":\n {"port": 1,\n  "port": 2},\n "gateway": {"port": 3}}', "3:3", '"port" stands twice'),
+        ('[{"a": 1, "a": 2}, {]', "1:1", '"a" stands twice'),
         ('{"limits": {"dailyUsd": NaN}}', "1:25", "NaN"),
         ('{"limits": {"dailyUsd": -Infinity}}', "1:25", "-Infinity"),
         ('{"limits": {"dailyUsd": 1e999}}', "1:25", "too large"),
@@ -136,7 +137,7 @@ TABLE: list[tuple[str, list[Any], str]] = [
     ("agents.defaults.workspace", ["", "a\0b", 5, None, []], ""),
     ("agents.defaults.provider", ["opnai", "nobody", 5, [], {}], ""),
     ("agents.defaults.steering", ["jion", None, True, 0], "one of join, queue"),
-    ("agents.defaults.providerRetryMode", ["presistent", None, 1], "persistent"),
+    ("agents.defaults.providerRetryMode", ["persistentt", None, 1], "persistent"),
     ("agents.defaults.reasoningEffort", ["hihg", 3, True], "high"),
     ("agents.defaults.modelPreset", ["gone", 5, []], ""),
     ("agents.defaults.fallbackModels", ["x", None, {}, 5], "list"),
@@ -235,11 +236,11 @@ def test_a_key_in_both_styles_is_refused(config_file):
 
 def test_an_unknown_key_is_told_with_its_nearest_name(config_file):
     path = config_file(
-        '{\n"agents": {"defaults": {"modle": "x"}},\n"tool": {},\n"channels": {"telegrm": {}, "irc": {}}}'
+        '{\n"agents": {"defaults": {"modelx": "x"}},\n"tool": {},\n"channels": {"telegrm": {}, "irc": {}}}'
     )
 
     assert load_warnings(load_config(path)) == (
-        f"{path}:2: agents.defaults.modle is not a key we know. Did you mean model?",
+        f"{path}:2: agents.defaults.modelx is not a key we know. Did you mean model?",
         f"{path}:3: tool is not a key we know. Did you mean tools?",
         f"{path}:4: channels.telegrm is not a key we know. Did you mean telegram?",
     )
@@ -340,10 +341,10 @@ def test_a_bad_variable_is_named(config_file, monkeypatch, variable, value, word
 
 
 def test_a_variable_that_fits_no_key_is_told(config_file, monkeypatch):
-    monkeypatch.setenv("NANOBOT_AGENTS__DEFAULTS__MODLE", "x")
+    monkeypatch.setenv("NANOBOT_AGENTS__DEFAULTS__MODELX", "x")
 
     assert load_warnings(load_config(config_file({}))) == (
-        "NANOBOT_AGENTS__DEFAULTS__MODLE in the environment fits no key of the config.",
+        "NANOBOT_AGENTS__DEFAULTS__MODELX in the environment fits no key of the config.",
     )
 
 
@@ -376,7 +377,10 @@ JSON = st.recursive(
 @example(key="agents.defaults.fallbackModels", value=[{"model": 5}, "gone", None])
 @example(key="tools.mcpServers", value={"": {"env": None}})
 def test_any_value_is_taken_or_refused_with_its_key(config_file, key, value):
-    path = config_file(nested(key, value))
+    tree = nested(key, value)
+    if key.startswith("modelPresets.some.") and key != "modelPresets.some.model":
+        tree["modelPresets"]["some"]["model"] = "m"  # without one, the preset itself is wrong
+    path = config_file(tree)
 
     try:
         load_config(path)

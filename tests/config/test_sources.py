@@ -1,8 +1,12 @@
 """Where each value comes from, and that no secret is shown."""
 
+import pytest
+from pydantic import ValidationError
+
 from nanobot.config.loader import load_config
 from nanobot.config.schema import Config
 from nanobot.config.sources import sources
+from tests.config.making import made
 
 
 def test_each_setting_knows_its_source(config_file, monkeypatch):
@@ -41,3 +45,18 @@ def test_secrets_are_masked(config_file):
 def test_a_config_that_was_made_has_defaults_only():
     assert {setting.source for setting in sources(Config())} == {"default"}
     assert "agents.defaults.maxTokens" in {setting.key for setting in sources(Config())}
+
+
+def test_no_secret_is_in_a_repr_or_in_an_error():
+    config = made(
+        providers={"openai": {"apiKey": "geheim", "extraHeaders": {"X": "geheim"}}},
+        channels={"telegram": {"token": "geheim"}, "irc": {"password": "geheim"}},
+        tools={"mcpServers": {"x": {"env": {"A": "geheim"}}}},
+        api={"token": "geheim"},
+    )
+
+    assert "geheim" not in f"{config} {config!r} {config.providers.openai!r}"
+    assert "telegram" in repr(config)
+    with pytest.raises(ValidationError) as caught:
+        made(api={"token": ["geheim"]})
+    assert "geheim" not in str(caught.value)
