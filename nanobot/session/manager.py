@@ -11,6 +11,7 @@ import shutil
 from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable
 from datetime import datetime
+from glob import escape
 from pathlib import Path
 from typing import Any, cast
 from weakref import WeakValueDictionary
@@ -205,8 +206,9 @@ class SessionManager:
     def _path(self, key: str, *, claim: bool = True) -> Path:
         """The file of a key: its stem, unless that is another key's; what lies at the old place is moved here."""
         path = self.folder / f"{stem_of(key)}.jsonl"
-        if self._is_taken(path, key):
-            path = self.folder / f"{other_stem_of(key)}.jsonl"
+        other = self.folder / f"{other_stem_of(key)}.jsonl"
+        if self._is_taken(path, key) or (other.exists() and not path.exists()):
+            path = other
         if claim:
             self._claims[path.stem.casefold()] = key
         if self._old_folder is not None and not path.exists():
@@ -358,6 +360,8 @@ class SessionManager:
         """A new file in place of the old one, which goes to the archive. Messages of another writer are kept."""
         stored = _stored(session)
         with locked(self._locks / WRITE_LOCK):
+            for stray in self.folder.glob(f".{escape(stored.path.name[:80])}.*.tmp"):
+                stray.unlink()  # of a process killed while it held this lock
             if stored.path.exists():
                 known = Counter(session.known_prints())
                 theirs = [
@@ -426,7 +430,7 @@ def _stored(session: Session) -> Stored:
 def _key_in(record: Row, path: Path) -> str:
     """The key a file says, else the one its name says."""
     key = record.get("key")
-    return key if isinstance(key, str) and key else key_of(path.stem)
+    return key if isinstance(key, str) else key_of(path.stem)
 
 
 def _owner(path: Path) -> str | None:
@@ -435,7 +439,7 @@ def _owner(path: Path) -> str | None:
         key = peek(path)[0].record.get("key")
     except OSError:
         return None
-    return key if isinstance(key, str) and key else None
+    return key if isinstance(key, str) else None
 
 
 def _take(counted: Counter[int], number: int) -> bool:

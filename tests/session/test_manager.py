@@ -220,13 +220,13 @@ def test_the_cursor_is_stored_with_the_place_it_points_to(tmp_path: Path, manage
 
 def test_a_file_of_the_original_is_read_as_it_is(tmp_path: Path, manager: SessionManager, file: Path):
     record = {"_type": "metadata", "created_at": "2026-01-01T10:00:00", "updated_at": "2026-01-02T10:00:00",
-              "metadata": {"runtime_checkpoint": {"a": 1}, "pending_user_turn": True, "goal_state": {}, "_last_summary": {}},
-              "last_consolidated": 2}  # fmt: skip
+              "metadata": {"runtime_checkpoint": {"a": 1}, "pending_user_turn": True, "goal_state": {},
+                           "_last_summary": {}}, "last_consolidated": 2}  # fmt: skip
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
     rows: list[dict[str, Any]] = [
         {"role": "user", "content": "old"}, {"role": "assistant", "content": "old"},
         {"role": "user", "content": [{"type": "text", "text": "see"}, image], "timestamp": "2026-01-02T10:00:00+00:00"},
-        {"role": "assistant", "content": None, "tool_calls": [{"id": "a", "function": {"name": "x", "arguments": "{}"}}]},
+        {"role": "assistant", "content": None, "tool_calls": [{"id": "a", "function": {"name": "x"}}]},
     ]  # fmt: skip
     before = write_lines(file, [record, *rows]).read_bytes()
 
@@ -298,7 +298,9 @@ async def test_cancelling_an_append_leaves_it_whole(tmp_path: Path, manager: Ses
     await manager.append(session, user("end"))
 
     assert contents(SessionManager(tmp_path).get_or_create(KEY)) == contents(session)
-    assert sum(text.endswith("a") for text in contents(session)) == sum(text.endswith("b") for text in contents(session))
+    assert sum(text.endswith("a") for text in contents(session)) == sum(
+        text.endswith("b") for text in contents(session)
+    )
 
 
 async def test_a_session_is_held_once_and_in_order(manager: SessionManager):
