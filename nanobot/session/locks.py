@@ -24,7 +24,7 @@ else:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-_POLL_S = 0.005
+_POLL_S = 0.001
 
 
 class ProcessLock:

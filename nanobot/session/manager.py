@@ -82,7 +82,10 @@ class SessionManager:
             lock = ProcessLock(self._locks / f"{self._path(key).stem}.lock")
             await self._acquire(key, lock, on_wait)
             try:
-                yield await asyncio.to_thread(self.get_or_create, key)
+                live = self._live.get(key)
+                if live is None or self._is_outdated(live):  # a long file is not read on the event loop
+                    await asyncio.to_thread(self.get_or_create, key)
+                yield self.get_or_create(key)
             finally:
                 lock.release()
 
@@ -103,7 +106,7 @@ class SessionManager:
         session.keep(rows)
         task = asyncio.create_task(self._commit(session, append, rows))
         self._writes.add(task)
-        task.add_done_callback(self._writes.discard)
+        task.add_done_callback(self._wrote)
         await asyncio.shield(task)
 
     def save(self, session: Session) -> None:
@@ -341,11 +344,20 @@ class SessionManager:
             stored.writing -= 1
         self._note(session, append)
 
+    def _wrote(self, task: asyncio.Task[None]) -> None:
+        """Let go of a write. Who was cancelled while waiting for it does not hear of its failure."""
+        self._writes.discard(task)
+        if not task.cancelled():
+            task.exception()
+
     def _note(self, session: Session, append: Append) -> None:
         """Remember the file as it is after an append. If somebody else wrote before it, it is read again next time."""
         stored = _stored(session)
-        expected = stored.print.size if stored.print is not None else 0
-        ours = append.created or append.start - expected in {0, 1}
+        before, after = stored.print, append.print
+        if before is None or after is None:
+            ours = append.created
+        else:
+            ours = before.inode == after.inode and append.start - before.size in {0, 1}
         stored.print = append.print if ours else None
         stored.lines = stored.lines if ours else None
         session.forget_old_rows()

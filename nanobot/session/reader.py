@@ -16,7 +16,7 @@ from nanobot.utils.files import append_durable
 
 TAIL_ROWS = 500
 """How many messages of the end are read at once."""
-_BLOCK = 1 << 16
+_BLOCK = 1 << 17
 _FIRST_CHUNK = 1 << 17
 _MARK = b'"_type"'
 
@@ -166,7 +166,7 @@ def _blocks(descriptor: int, start: int, end: int) -> Iterator[tuple[int, bytes]
     kept: list[bytes] = []
     begin = position = start
     while position < end:
-        block = _read(descriptor, position, min(end, position + 4 * _BLOCK))
+        block = _read(descriptor, position, min(end, position + 2 * _BLOCK))
         if not block:
             break
         position += len(block)
@@ -257,18 +257,37 @@ def _anchor(descriptor: int, record: Row, record_at: int, lines: int) -> Anchor:
         return Anchor(count, consolidated, offset)
     if consolidated == 0:
         return Anchor()
-    seen, size = 0, os.fstat(descriptor).st_size
+    return Anchor(consolidated, consolidated, _offset_of(descriptor, consolidated, lines))
+
+
+def _offset_of(descriptor: int, line: int, lines: int) -> int:
+    """Where this line begins, of so many in the file: walked to from the nearer end."""
+    size = os.fstat(descriptor).st_size
+    chunk = _FIRST_CHUNK
+    while lines - line < line and chunk < size:
+        start = _line_start(descriptor, size - chunk)
+        data = _read(descriptor, start, size)
+        here = sum(_MARK not in one for one in _split(data))
+        if here >= lines - line:
+            return _walk(data, start, here - (lines - line))
+        chunk *= 2
+    seen = 0
     for begin, block in _blocks(descriptor, 0, size):
-        if seen + _chat_lines(block) < consolidated:
-            seen += _chat_lines(block)
-            continue
-        at = begin
-        for line in _split(block):
-            if seen == consolidated:
-                return Anchor(consolidated, consolidated, at)
-            at += len(line)
-            seen += _MARK not in line
-    return Anchor(consolidated, consolidated, size)
+        here = _chat_lines(block)
+        if seen + here >= line:
+            return _walk(block, begin, line - seen)
+        seen += here
+    return size
+
+
+def _walk(data: bytes, at: int, line: int) -> int:
+    """Where this line of the data begins; the data begins at `at`."""
+    for one in _split(data):
+        if line == 0:
+            break
+        at += len(one)
+        line -= _MARK not in one
+    return at
 
 
 def _tail(descriptor: int, opened: Opened, limit: int) -> tuple[int, Found]:

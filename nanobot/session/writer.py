@@ -75,10 +75,13 @@ class GroupCommit:
             batch, self._waiting = self._waiting, []
             try:
                 await asyncio.to_thread(append_all, self._lock, [append for append, _ in batch])
-            finally:
+            except BaseException:
                 for _, done in batch:
-                    if not done.done():
-                        done.set_result(None)
+                    done.cancel()  # the loop is closing: nobody may be told that it is on the disk
+                raise
+            for _, done in batch:
+                if not done.done():
+                    done.set_result(None)
 
 
 def _write(append: Append, opened: dict[Path, int]) -> None:

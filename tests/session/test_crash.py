@@ -1,5 +1,6 @@
 """Two writers, and processes that are killed at any moment: what was acknowledged is there, once, and in order."""
 
+import asyncio
 import subprocess
 import sys
 import threading
@@ -77,11 +78,13 @@ def test_a_lock_goes_with_its_holder(tmp_path: Path):
     holder.stdout.readline()
     waited = threading.Event()
 
-    async def second() -> None:
-        async with SessionManager(tmp_path).hold(KEY, on_wait=lambda: (waited.set(), holder.kill())):
-            pass
+    def on_wait() -> None:
+        waited.set()
+        holder.kill()
 
-    import asyncio
+    async def second() -> None:
+        async with SessionManager(tmp_path).hold(KEY, on_wait):
+            pass
 
     asyncio.run(asyncio.wait_for(second(), 10))
     holder.wait()
