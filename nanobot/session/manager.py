@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, cast
 from weakref import WeakValueDictionary
 
+from nanobot.errors import StorageError
 from nanobot.messages.types import ChatMessage
 from nanobot.session.lines import Row, encode
 from nanobot.session.locks import ProcessLock, locked
@@ -94,12 +95,16 @@ class SessionManager:
         changed metadata record. Raises StorageError, and then they are not part of the session. Cancelling is safe:
         they are written wholly all the same.
         """
-        session.add_rows(messages)
+        new = session.add_rows(messages)
         moved = session.stored is None or session.last_consolidated != session.stored.anchor.count
-        if moved or session.cleared or session.was_changed(deeply=False):
-            await asyncio.to_thread(self.save, session)
-            return
-        append = self._next_append(session)
+        try:
+            if moved or session.cleared or session.was_changed(deeply=False):
+                await asyncio.to_thread(self.save, session)
+                return
+            append = self._next_append(session)
+        except StorageError:
+            session.lose(new)
+            raise
         if append is None:
             return
         rows = session.waiting
@@ -186,6 +191,8 @@ class SessionManager:
         record = found.record or {}
         session = Session(_key_in(record, path), cast("list[ChatMessage]", found.rows))
         _apply(session, record, found.rows)
+        cursor = record.get("count", record.get("last_consolidated"))
+        session.last_consolidated = min(cursor, len(found.rows)) if isinstance(cursor, int) and cursor > 0 else 0
         return session
 
     def delete(self, key_or_stem: str) -> bool:
@@ -215,7 +222,7 @@ class SessionManager:
         if claim:
             self._claims[path.stem.casefold()] = key
         if self._old_folder is not None and not path.exists():
-            self._fetch_old(path)
+            self._fetch_old(path, key)
         return path
 
     def _is_taken(self, path: Path, key: str) -> bool:
@@ -237,9 +244,9 @@ class SessionManager:
             self._claims[stored.path.stem.casefold()] = str(owner)
             session.stored = Stored(self._path(session.key))
 
-    def _fetch_old(self, path: Path) -> None:
+    def _fetch_old(self, path: Path, key: str) -> None:
         old = cast(Path, self._old_folder) / path.name
-        if old.is_file():
+        if old.is_file() and _owner(old) in {None, key}:
             try:
                 make_private_folder(path.parent)
                 shutil.move(old, path)
