@@ -111,6 +111,14 @@ def test_no_page_and_no_file_names_a_place_on_one_machine():
     assert found == []
 
 
+def test_the_picture_of_the_terminal_shows_a_real_answer_and_no_place_of_one_machine():
+    picture = text_of(ROOT / "docs" / "terminal.svg")
+
+    assert "AGENTS.md" in picture
+    assert not re.search(r"/(?:tmp|home|Users|private)/", picture)
+    assert set(re.findall(r"https?://[^\s\"')]+", picture)) <= {"http://www.w3.org/2000/svg"}
+
+
 def test_the_first_block_of_the_readme_installs_and_answers_and_the_second_runs_the_tests():
     first, second = blocks(ROOT / "README.md", "bash")[:2]
 

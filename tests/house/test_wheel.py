@@ -27,7 +27,6 @@ def run(unpacked: Path, home: Path, *arguments: str) -> subprocess.CompletedProc
     """Run Python with only the wheel and the dependencies to import from; `-P` keeps the checkout off the path."""
     kept = ("PATH", "SYSTEMROOT", "TEMP", "TMP", "LANG", "VIRTUAL_ENV")
     environment = {name: os.environ[name] for name in kept if name in os.environ}
-    # localhost ports where a developer's own model server may answer are not asked: this test is about the wheel
     environment |= {"PYTHONPATH": str(unpacked), "HOME": str(home), "USERPROFILE": str(home), "PYTHONUTF8": "1"}
     command = [sys.executable, "-P", *arguments]
     return subprocess.run(command, cwd=home, env=environment, capture_output=True, text=True, encoding="utf-8")
