@@ -18,7 +18,7 @@ from typing import Any
 from nanobot.agent.memory import MemoryStore, read_capped
 from nanobot.agent.skills import Skill, SkillsLoader
 from nanobot.messages.types import ChatMessage, Content
-from nanobot.utils.clock import Clock, SystemClock
+from nanobot.utils.clock import Clock, SystemClock, zone_name
 
 BOOTSTRAP_FILES = ("AGENTS.md", "SOUL.md", "USER.md", "TOOLS.md", "IDENTITY.md")
 MAX_NOTES_CHARS = 4_000
@@ -209,8 +209,7 @@ def _with_texts(content: Content, texts: Sequence[str], between: str) -> Content
 
 def _spoken_time(now: datetime) -> str:
     offset = now.strftime("%z") or "+0000"
-    zone = getattr(now.tzinfo, "key", None) or now.tzname() or "local time"
-    return f"{now:%Y-%m-%d %H:%M (%A)} ({zone}, UTC{offset[:3]}:{offset[3:5]})"
+    return f"{now:%Y-%m-%d %H:%M (%A)} ({zone_name(now)}, UTC{offset[:3]}:{offset[3:5]})"
 
 
 def _notes_shown_in(history: Sequence[ChatMessage]) -> str:

@@ -116,7 +116,10 @@ def test_the_picture_of_the_terminal_shows_a_real_answer_and_no_place_of_one_mac
 
     assert "AGENTS.md" in picture
     assert not re.search(r"/(?:tmp|home|Users|private)/", picture)
-    assert set(re.findall(r"https?://[^\s\"')]+", picture)) <= {"http://www.w3.org/2000/svg"}
+    assert set(re.findall(r"https?://[^\s\"')]+", picture)) <= {
+        "http://www.w3.org/2000/svg",
+        "https://www.textualize.io",
+    }
 
 
 def test_the_first_block_of_the_readme_installs_and_answers_and_the_second_runs_the_tests():
