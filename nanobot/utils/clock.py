@@ -69,3 +69,15 @@ def _host_zone() -> str:
     named = os.environ.get("TZ", "").removeprefix(":")
     place = named if named.startswith("/") else f"zoneinfo/{named}" if named else os.path.realpath("/etc/localtime")
     return place.partition("zoneinfo/")[2]
+
+
+def zone_named(name: str | None) -> tzinfo | None:
+    """The zone of that IANA name; None, which is the host's, for none or for one this host does not know."""
+    if not name:
+        return None
+    from zoneinfo import ZoneInfo  # 10 ms that most people, who live where their host does, need not wait
+
+    try:
+        return ZoneInfo(name)
+    except (OSError, ValueError, KeyError):
+        return None
