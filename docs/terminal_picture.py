@@ -18,7 +18,7 @@ from rich.text import Text
 
 COLUMNS = 100
 QUESTION = "What is in my workspace?"
-TARGET = Path(__file__).with_name("terminal.svg")
+TARGET = Path(__file__).resolve().with_name("terminal.svg")
 _NOT_COLOUR = re.compile(r"\x1b(?:\[[0-9;?>=]*[A-HJ-ln-z]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[=>()][A-Z0-9]?)")
 
 _FONT_FROM_AFAR = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
@@ -32,6 +32,7 @@ def run(home: Path) -> str:
         "TERM": "xterm-256color",
         "COLORTERM": "truecolor",
         "COLUMNS": str(COLUMNS),
+        "PYTHONPATH": str(TARGET.parent.parent),
         "PYTHONUTF8": "1",
     }
     command = ["-m", "nanobot", "agent", "-m", QUESTION]

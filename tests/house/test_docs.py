@@ -19,7 +19,7 @@ from tests.house.repo import ROOT, documents, text_of, tracked_files
 _FENCE = re.compile(r"^ *```(\w*)[^\n]*\n(.*?)^ *```[ \t]*$", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"`([^`\n]+)`")
 _LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
-_COMMAND = re.compile(r"(?:^|[\s/\\])nanobot +([a-z][a-z-]*)(?: +([a-z][a-z-]*))?", re.MULTILINE)
+_COMMAND = re.compile(r"(?:^|[|;&/\\]) *nanobot +([a-z][a-z-]*)(?: +([a-z][a-z-]*))?", re.MULTILINE)
 _MACHINE_PATH = re.compile(r"(?:^|[^A-Za-z0-9_.])/(?:work|farm|root)/")
 
 
@@ -31,10 +31,9 @@ def blocks(page: Path, language: str) -> list[str]:
     return [body for kind, body in _FENCE.findall(text_of(page)) if kind == language]
 
 
-def config_examples() -> Iterator[object]:
-    for page in documents():
-        for number, body in enumerate(blocks(page, "json"), 1):
-            yield pytest.param(body, id=f"{page_name(page)}-{number}")
+CONFIGS = {
+    f"{page_name(page)}-{number}": body for page in documents() for number, body in enumerate(blocks(page, "json"), 1)
+}
 
 
 def unknown_keys(section: BaseModel, place: str = "") -> Iterator[str]:
@@ -44,7 +43,7 @@ def unknown_keys(section: BaseModel, place: str = "") -> Iterator[str]:
             yield from unknown_keys(value, f"{place}{name}.")
 
 
-@pytest.mark.parametrize("body", config_examples())
+@pytest.mark.parametrize("body", CONFIGS.values(), ids=CONFIGS.keys())
 def test_a_config_in_the_pages_loads_and_every_key_of_it_is_known(body, tmp_path, monkeypatch):
     for name in re.findall(r"\$\{(\w+)\}", body):
         monkeypatch.setenv(name, "a-key")

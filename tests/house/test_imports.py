@@ -11,14 +11,16 @@ from threading import Thread
 
 import pytest
 
+from tests.house.repo import ROOT
+
 HEAVY = {"litellm", "openai", "mcp", "telegram", "prompt_toolkit"}
 NOT_FOR_A_WORD = HEAVY | {"pydantic", "httpx", "loguru", "yaml", "jsonschema", "tiktoken", "rich.markdown"}
 
 
-def imported_by(home: Path, *arguments: str, **variables: str) -> tuple[str, set[str]]:
+def imported_by(home: Path, *arguments: str) -> tuple[str, set[str]]:
     """What a command prints, and the modules it imports. (Python's own report, which an early exit cannot hide.)"""
     kept = {name: value for name, value in os.environ.items() if name in {"PATH", "SYSTEMROOT", "TEMP", "TMP"}}
-    environment = kept | {"HOME": str(home), "USERPROFILE": str(home), "PYTHONUTF8": "1"} | variables
+    environment = kept | {"HOME": str(home), "USERPROFILE": str(home), "PYTHONUTF8": "1", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "nanobot", *arguments],
         cwd=home, env=environment, capture_output=True, text=True, encoding="utf-8", stdin=subprocess.DEVNULL,
