@@ -13,6 +13,7 @@ import typer.main
 from nanobot.cli.commands import app
 from nanobot.config.loader import load_config
 from pydantic import BaseModel
+from typer.testing import CliRunner
 
 from tests.house.repo import ROOT, documents, text_of, tracked_files
 
@@ -20,6 +21,7 @@ _FENCE = re.compile(r"^ *```(\w*)[^\n]*\n(.*?)^ *```[ \t]*$", re.MULTILINE | re.
 _CODE = re.compile(r"`([^`\n]+)`")
 _LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 _COMMAND = re.compile(r"(?:^|[|;&/\\]) *nanobot +([a-z][a-z-]*)(?: +([a-z][a-z-]*))?", re.MULTILINE)
+_OPTION = re.compile(r"(?<![\w-])--?[a-z][a-z-]*")
 _MACHINE_PATH = re.compile(r"(?:^|[^A-Za-z0-9_.])/(?:work|farm|root)/")
 
 
@@ -76,6 +78,30 @@ def test_every_command_in_the_pages_exists():
 
     assert unknown == []
     assert any(commands_named_in(page) for page in pages)
+
+
+def options_named_in(page: Path) -> set[tuple[str, str, str]]:
+    """(command, its subcommand or "", option) for every line of code that calls us."""
+    lines = [line for body in blocks(page, "sh") + blocks(page, "bash") for line in body.splitlines()]
+    lines += _CODE.findall(_FENCE.sub("", text_of(page)))
+    found = set()
+    for line in lines:
+        code = re.sub(r'"[^"]*"|#.*', "", line)
+        for match in _COMMAND.finditer(code):
+            found |= {(*match.groups(""), option) for option in _OPTION.findall(code[match.end() :])}
+    return found
+
+
+def test_every_option_in_the_pages_exists():
+    named = {option for page in documents() for option in options_named_in(page)}
+
+    helps = {
+        (first, second): CliRunner().invoke(app, [*filter(None, (first, second)), "--help"]).output
+        for first, second, _ in named
+    }
+
+    assert [row for row in named if not re.search(rf"(?<![\w-]){row[2]}\b", helps[row[0], row[1]])] == []
+    assert ("agent", "", "-m") in named
 
 
 def anchors(page: Path) -> set[str]:
