@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from nanobot.agent.context import with_attachments
 from nanobot.agent.run.runner import Model, RunSpec, run
 from nanobot.agent.slash_commands import Command, Models, SlashCommands, parse_command
 from nanobot.agent.tools.base import ToolContext
@@ -189,7 +190,7 @@ class Pipeline:
         history = turn.session.get_history()
         row: ChatMessage = {
             "role": "user",
-            "content": message.content or "[empty message]",
+            "content": with_attachments(message.content, message.media),
             "runtime_context": parts.prompt.runtime_context(message.channel, message.chat_id, history),
             "sender_id": message.sender_id,
             "origin": message.origin,
