@@ -173,7 +173,11 @@ async def test_a_result_carries_where_its_words_came_from():
 
 
 async def test_the_context_is_handed_only_to_who_asks(ctx: ToolContext):
-    class Asking(Echo):
+    class Asking(Tool):
+        name = "echo"
+        description = Echo.description
+        parameters = Echo.parameters
+
         async def execute(self, text: str, *, ctx: ToolContext) -> str:
             return f"{text} in {ctx.session_key}"
 

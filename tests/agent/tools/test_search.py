@@ -2,6 +2,7 @@ import asyncio
 import shutil
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -63,7 +64,7 @@ async def test_grep_context_parts_its_groups(tree: Path):
     ]
 
 
-SEARCHES = [
+SEARCHES: list[dict[str, Any]] = [
     {"pattern": "hello"},
     {"pattern": "hello", "ignore_case": True},
     {"pattern": "hello", "context": 1},
@@ -85,12 +86,12 @@ SEARCHES = [
 
 @needs_ripgrep
 @pytest.mark.parametrize("search", SEARCHES, ids=str)
-async def test_with_and_without_ripgrep_the_answer_is_the_same(tree: Path, search: dict[str, object]):
+async def test_with_and_without_ripgrep_the_answer_is_the_same(tree: Path, search: dict[str, Any]):
     assert await found(tree, ripgrep=True, **search) == await found(tree, **search)
 
 
 @pytest.mark.parametrize("search", SEARCHES, ids=str)
-async def test_every_search_is_answered_without_ripgrep(tree: Path, search: dict[str, object]):
+async def test_every_search_is_answered_without_ripgrep(tree: Path, search: dict[str, Any]):
     assert await found(tree, **search)
 
 

@@ -100,10 +100,9 @@ def test_an_environment_without_path_gets_the_systems():
 async def test_a_command_that_never_ends_is_stopped_with_all_its_family(run, workspace: Path):
     began = time.monotonic()
 
-    result = await run(
-        "sleep 311 & echo $! >>pids; (setsid sh -c 'echo $$ >>pids; setsid sleep 312 & echo $! >>pids; wait' &); sleep 310",
-        timeout=0.5,
-    )
+    hides = "(setsid sh -c 'echo $$ >>pids; setsid sleep 312 & echo $! >>pids; wait' &)"
+
+    result = await run(f"sleep 311 & echo $! >>pids; {hides}; sleep 310", timeout=0.5)
 
     assert "Timed out after 0.5 s" in text(result)
     assert result.error
