@@ -279,7 +279,7 @@ class Pipeline:
         row.setdefault("provenance", Provenance.SYSTEM)
         await finish(self._parts.sessions.append(turn.session, row))
         if row["role"] == "assistant" and turn.checkpoint is not None:
-            turn.checkpoint.discard()  # the row has what was streamed
+            turn.checkpoint.step_ended()
 
     def _said(self, turn: Turn) -> str:
         """What the model had said when the turn was stopped."""

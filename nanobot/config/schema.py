@@ -312,7 +312,7 @@ class _Layers(PydanticBaseSettingsSource):
         super().__init__(settings_cls)
         self._passed = passed
 
-    def get_field_value(self, field: object, field_name: str) -> tuple[Any, str, bool]:  # noqa: ARG002 their port
+    def get_field_value(self, field: object, field_name: str) -> tuple[Any, str, bool]:
         """Not asked: `__call__` answers for all fields at once."""
         return None, field_name, False
 

@@ -37,7 +37,8 @@ class Checkpoint:
 
     def step_ended(self) -> None:
         """What was said so far is in the session now. Raises StorageError."""
-        self._write({"key": self._key, "step": "ended"})
+        if self._descriptor is not None:
+            self._write({"key": self._key, "step": "ended"})
 
     def call_started(self, call_id: str) -> None:
         """This call is about to run. Raises StorageError."""

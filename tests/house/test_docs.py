@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import typer.main
 from nanobot.cli.commands import app
-from nanobot.config.loader import load_config
 from pydantic import BaseModel
 from typer.testing import CliRunner
 
+from nanobot.config.loader import load_config
 from tests.house.repo import ROOT, documents, text_of, tracked_files
 
 _FENCE = re.compile(r"^ *```(\w*)[^\n]*\n(.*?)^ *```[ \t]*$", re.MULTILINE | re.DOTALL)
