@@ -169,9 +169,11 @@ def to_document(config: Config) -> dict[str, Any]:
     result = _differences(config)
     origin = config.origin
     result |= {key: value for key, value in origin.written.items() if key.startswith("_")}
-    for path in origin.filled:
-        if _value_at(config, path) == origin.filled[path]:
-            _drop(result, path)
+    lent = {path for path, value in origin.filled.items() if _value_at(config, path) == value}
+    for path in lent:
+        _drop(result, path)
+    for path in environment.fill(result, Config, os.environ).variables.keys() - lent:
+        _restore(result, path, _plain(_value_at(config, path)))  # a default, but left out a variable would win over it
     for path, reference in origin.references.items():
         if reference.loaded is not MISSING and _value_at(config, path) == reference.loaded:
             _restore(result, path, reference.written)
@@ -225,8 +227,8 @@ def _drop(tree: dict[str, Any], path: KeyPath) -> None:
     del tree[key]
 
 
-def _restore(tree: Any, path: KeyPath, written: str) -> None:
-    """Put a written text in the place of its value; where that was a default, and so left out, too."""
+def _restore(tree: Any, path: KeyPath, written: Any) -> None:
+    """Put a value where the file is to hold it; where that was a default, and so left out, too."""
     *above, last = path
     for name in above:
         tree = tree.setdefault(name, {}) if isinstance(tree, dict) else entry_of(tree, name)

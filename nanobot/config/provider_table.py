@@ -59,7 +59,7 @@ class ProviderSpec:
         return next((environ[name] for name in self.env_keys if environ.get(name)), None)
 
 
-# Gateways come first, so that a key that reaches many models is tried before one that reaches a few.
+# In the order in which keys of the environment are tried.
 PROVIDERS: tuple[ProviderSpec, ...] = (
     ProviderSpec(
         "openrouter",
@@ -103,17 +103,6 @@ PROVIDERS: tuple[ProviderSpec, ...] = (
         "doubao-seed-1-6-250615",
         is_gateway=True,
         litellm_prefix="volcengine",
-    ),
-    ProviderSpec(
-        "huggingface",
-        "Hugging Face",
-        ("huggingface",),
-        "hf_",
-        ("HUGGINGFACE_API_KEY", "HF_TOKEN"),
-        "https://router.huggingface.co/v1",
-        "openai/gpt-oss-120b",
-        is_gateway=True,
-        litellm_prefix="huggingface",
     ),
     ProviderSpec("custom", "Any endpoint that speaks OpenAI chat completions", needs_key=False),
     ProviderSpec(
@@ -224,7 +213,7 @@ PROVIDERS: tuple[ProviderSpec, ...] = (
         "meta/llama-3.3-70b-instruct",
         litellm_prefix="nvidia_nim",
     ),
-    # After those whose key is there for a model: a Groq key is often there for transcription alone.
+    # After those whose key is there for a model: these are often there for transcription or downloads alone.
     ProviderSpec(
         "groq",
         "Groq",
@@ -235,6 +224,17 @@ PROVIDERS: tuple[ProviderSpec, ...] = (
         "llama-3.3-70b-versatile",
         prompt_cache="automatic",
         litellm_prefix="groq",
+    ),
+    ProviderSpec(
+        "huggingface",
+        "Hugging Face",
+        ("huggingface",),
+        "hf_",
+        ("HUGGINGFACE_API_KEY", "HF_TOKEN"),
+        "https://router.huggingface.co/v1",
+        "openai/gpt-oss-120b",
+        is_gateway=True,
+        litellm_prefix="huggingface",
     ),
     # Azure and Bedrock have no endpoint and no model that is everybody's: they are chosen in the config.
     ProviderSpec(
@@ -424,7 +424,7 @@ def match_provider(
     for spec in _by_keywords(model):
         if _is_configured(spec, sections):
             return ProviderMatch(spec, model, "keyword", f"the model's name is one of {spec.display_name}")
-    for spec in PROVIDERS:
+    for spec in sorted(PROVIDERS, key=lambda spec: not spec.is_gateway):
         if _is_configured(spec, sections):
             asked = (spec.default_model or model) if model == DEFAULT_MODEL else model
             return ProviderMatch(spec, asked, "key", f"providers.{spec.config_key} is set up")

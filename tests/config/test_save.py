@@ -6,6 +6,7 @@ import stat
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,8 @@ from nanobot.config.loader import load_config, load_warnings, save_config
 from nanobot.config.schema import Config
 from nanobot.errors import StorageError
 from tests.config.making import made
+
+RELEASES = sorted((Path(__file__).parent / "fixtures").glob("release-*.json"))
 
 
 def test_only_what_differs_is_written_in_camel_case(tmp_path):
@@ -94,6 +97,27 @@ def test_what_the_environment_filled_in_stays_out(config_file, monkeypatch):
     save_config(config)
 
     assert json.loads(path.read_text()) == {"gateway": {"port": 7}, "api": {"port": 6}}
+
+
+def test_what_the_file_said_still_wins_after_a_save(config_file, monkeypatch):
+    monkeypatch.setenv("NANOBOT_API__PORT", "5")
+    path = config_file({"api": {"port": 8900}, "gateway": {"port": 7}})
+
+    save_config(load_config(path))
+
+    assert json.loads(path.read_text()) == {"api": {"port": 8900}, "gateway": {"port": 7}}
+
+
+@pytest.mark.parametrize("release", RELEASES, ids=lambda path: path.stem)
+def test_what_a_release_wrote_means_the_same_after_a_save(release, tmp_path):
+    config = load_config(release)
+
+    save_config(config, tmp_path / "config.json")
+    again = load_config(tmp_path / "config.json")
+
+    assert again == config
+    assert load_warnings(again) == ()
+    assert len((tmp_path / "config.json").read_text()) < len(release.read_text()) / 2
 
 
 def test_an_old_key_is_saved_at_its_new_place(config_file):
