@@ -17,6 +17,7 @@ from asyncio.subprocess import SubprocessStreamProtocol
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 MARK = "NANOBOT_CHILD"
@@ -83,16 +84,21 @@ class Child:
 
 
 @asynccontextmanager
-async def child_process(argv: Sequence[str], *, cwd: Path, env: Mapping[str, str]) -> AsyncIterator[Child]:
+async def child_process(argv: Sequence[str] | str, *, cwd: Path, env: Mapping[str, str]) -> AsyncIterator[Child]:
     """Run a program without a terminal and with nothing on its stdin. Raises OSError where it cannot be started.
+
+    A text instead of a list is a line for the system's shell.
 
     Whatever ends the block early (a time-out, a cancel, an error) ends the whole family of the child.
     """
     loop = asyncio.get_running_loop()
     mark = secrets.token_hex(8)
-    transport, protocol = await loop.subprocess_exec(
-        lambda: _Protocol(loop),
-        *argv,
+    start = (
+        partial(loop.subprocess_shell, lambda: _Protocol(loop), argv)
+        if isinstance(argv, str)
+        else partial(loop.subprocess_exec, lambda: _Protocol(loop), *argv)
+    )
+    transport, protocol = await start(
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

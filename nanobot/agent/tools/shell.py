@@ -302,9 +302,9 @@ def _cleaned(data: bytes) -> str:
     return decode(data).replace("\r\n", "\n").rstrip()
 
 
-def _shell(command: str) -> list[str]:
+def _shell(command: str) -> list[str] | str:
     if os.name == "nt":
-        return [os.environ.get("COMSPEC", "cmd.exe"), "/d", "/s", "/c", command]
+        return command  # the system's own shell takes it as one line
     return [shutil.which("bash") or "/bin/sh", "-c", command]
 
 
