@@ -12,9 +12,9 @@ from tests.house.repo import ROOT
 _BIN = Path(sys.executable).parent
 
 CHECKS = {
+    "types": ["mypy"],
     "format": ["ruff", "format", "--check", "."],
     "lint": ["ruff", "check", "."],
-    "types": ["mypy"],
     "contracts": ["lint-imports", "--no-cache"],
     "dependencies": ["deptry", "nanobot"],
     "spelling": ["codespell"],
