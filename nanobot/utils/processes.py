@@ -77,10 +77,17 @@ class Child:
         if not reaped:
             _signal_group(self.pid, _KILL)  # at once; the search for those who left the group takes a moment
         await asyncio.shield(asyncio.to_thread(_kill_family, self.pid, self._mark, reaped=reaped))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_KILL_PATIENCE_S):
+                await self._protocol.gone.wait()
 
-    def close(self) -> None:
-        """Let go of the streams. A process that still runs is killed, alone."""
-        self._transport.close()
+    async def close(self) -> None:
+        """Let go of the streams. A process that still runs ends, with its family."""
+        try:
+            if self.returncode is None:
+                await self.kill()
+        finally:
+            self._transport.close()
 
 
 @asynccontextmanager
@@ -91,6 +98,25 @@ async def child_process(argv: Sequence[str] | str, *, cwd: Path, env: Mapping[st
 
     Whatever ends the block early (a time-out, a cancel, an error) ends the whole family of the child.
     """
+    starting = asyncio.create_task(_start(argv, cwd, env))
+    try:
+        child = await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        with suppress(OSError):  # it is there in a moment; one that is only half there could not be ended as a whole
+            child = await starting
+            await child.kill()
+            await child.close()
+        raise
+    try:
+        yield child
+    except BaseException:
+        await child.kill()
+        raise
+    finally:
+        await child.close()
+
+
+async def _start(argv: Sequence[str] | str, cwd: Path, env: Mapping[str, str]) -> Child:
     loop = asyncio.get_running_loop()
     mark = secrets.token_hex(8)
     start = (
@@ -107,14 +133,7 @@ async def child_process(argv: Sequence[str] | str, *, cwd: Path, env: Mapping[st
         start_new_session=sys.platform != "win32",
         creationflags=_CREATION_FLAGS,
     )
-    child = Child(transport, protocol, mark)
-    try:
-        yield child
-    except BaseException:
-        await child.kill()
-        raise
-    finally:
-        child.close()
+    return Child(transport, protocol, mark)
 
 
 def count_processes() -> int:

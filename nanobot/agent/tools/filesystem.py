@@ -32,7 +32,7 @@ from nanobot.utils.text import counted, human_size, nearest
 
 NOISE = frozenset(
     {".git", ".hg", ".svn", "node_modules", "__pycache__", ".venv", "venv", ".tox", ".idea", ".cache", ".mypy_cache"}
-    | {".ruff_cache", ".pytest_cache"}
+    | {".ruff_cache", ".pytest_cache", ".nanobot"}
 )
 """Names that are listed but not entered: what is in there is rarely what anybody asks for."""
 

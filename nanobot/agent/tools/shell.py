@@ -302,10 +302,15 @@ def _cleaned(data: bytes) -> str:
     return decode(data).replace("\r\n", "\n").rstrip()
 
 
+_BETWEEN = 'exec 3>&2 2>/dev/null; "$0" -c "$1" 2>&3 3>&-; exit $?'
+"""A shell between us and the command's own, which keeps quiet: its parent, `$PPID`, is not the bot."""
+
+
 def _shell(command: str) -> list[str] | str:
     if os.name == "nt":
         return command  # the system's own shell takes it as one line
-    return [shutil.which("bash") or "/bin/sh", "-c", command]
+    shell = shutil.which("bash") or "/bin/sh"
+    return ["/bin/sh", "-c", _BETWEEN, shell, command]
 
 
 _KNOWN_CODES = {126: "found, but may not be run", 127: "no such command"}
