@@ -187,6 +187,7 @@ class Pipeline:
         """Keep the message before any model is asked, with the context that is sent with it."""
         parts, message = self._parts, turn.message
         turn.model = await parts.models.get(turn.session.metadata.get("model"))
+        turn.model.provider.prepare()
         history = turn.session.get_history()
         row: ChatMessage = {
             "role": "user",
