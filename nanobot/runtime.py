@@ -24,7 +24,7 @@ from nanobot.bus.queue import MessageBus
 from nanobot.config.provider_table import context_window
 from nanobot.config.schema import Config
 from nanobot.providers.base import LLMProvider
-from nanobot.providers.factory import Chosen, choose_provider
+from nanobot.providers.factory import choose_provider
 from nanobot.security.paths import PathPolicy
 from nanobot.session.manager import SessionManager
 from nanobot.utils.clock import Clock, SystemClock, zone_named
@@ -113,8 +113,8 @@ class ConfiguredModels:
         return made
 
     def names(self) -> list[str]:
-        """The presets, then the configured model."""
-        return [*self._config.model_presets, self._config.agents.defaults.model]
+        """The presets, and the word for the configured model."""
+        return [*self._config.model_presets, "default"]
 
     async def close(self) -> None:
         """Let go of every provider's connections."""
@@ -122,26 +122,33 @@ class ConfiguredModels:
             await provider.close()
 
     async def _make(self, wanted: str | None) -> Model:
+        config, name = self._config, wanted
+        if wanted in config.model_presets:
+            config, name = _with_preset(config, wanted), None
         if self._provider is not None:
-            name = wanted or self._provider.get_default_model()
-            chosen = Chosen(self._provider, type(self._provider).__name__, name, "handed in")
-        else:
-            chosen = await choose_provider(self._config, model=wanted, environ=self._environ, state_dir=self._state_dir)
-        return Model(chosen.provider, chosen.name, chosen.model, chosen.reason, self._limits(wanted, chosen.model))
+            provider = self._provider
+            active = config.active_preset().model if config is not self._config else None
+            asked = name or active or provider.get_default_model()
+            return Model(provider, type(provider).__name__, asked, "handed in", _limits(config, asked))
+        chosen = await choose_provider(config, model=name, environ=self._environ, state_dir=self._state_dir)
+        return Model(chosen.provider, chosen.name, chosen.model, chosen.reason, _limits(config, chosen.model))
 
-    def _limits(self, wanted: str | None, model: str) -> RunLimits:
-        """The preset's figures where it sets them, else the defaults'."""
-        defaults = self._config.agents.defaults
-        preset = self._config.model_presets.get(wanted or defaults.model_preset or "")
-        return RunLimits(
-            max_steps=defaults.max_tool_iterations,
-            max_tokens=(preset and preset.max_tokens) or defaults.max_tokens,
-            temperature=defaults.temperature if preset is None or preset.temperature is None else preset.temperature,
-            window_tokens=(preset and preset.context_window_tokens)
-            or defaults.context_window_tokens
-            or context_window(model),
-            max_result_chars=defaults.max_tool_result_chars,
-        )
+
+def _with_preset(config: Config, name: str) -> Config:
+    """The config as it would be with this preset in force."""
+    defaults = config.agents.defaults.model_copy(update={"model_preset": name})
+    return config.model_copy(update={"agents": config.agents.model_copy(update={"defaults": defaults})})
+
+
+def _limits(config: Config, model: str) -> RunLimits:
+    defaults, active, usual = config.agents.defaults, config.active_preset(), RunLimits()
+    return RunLimits(
+        max_steps=defaults.max_tool_iterations,
+        max_tokens=active.max_tokens or usual.max_tokens,
+        temperature=usual.temperature if active.temperature is None else active.temperature,
+        window_tokens=active.context_window_tokens or context_window(model),
+        max_result_chars=defaults.max_tool_result_chars,
+    )
 
 
 def tool_policies(config: Config, data_dir: Path, workspace: Path) -> ToolPolicies:

@@ -13,12 +13,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path, PurePath
-from typing import Any
 
 from nanobot.agent.memory import MemoryStore, read_capped
 from nanobot.agent.skills import Skill, SkillsLoader
-from nanobot.messages.types import ChatMessage, Content
-from nanobot.utils.clock import Clock, SystemClock
+from nanobot.messages.types import ChatMessage
+from nanobot.utils.clock import Clock, SystemClock, zone_name
 
 BOOTSTRAP_FILES = ("AGENTS.md", "SOUL.md", "USER.md", "TOOLS.md", "IDENTITY.md")
 MAX_NOTES_CHARS = 4_000
@@ -125,7 +124,8 @@ class ContextBuilder:
         """
         if runtime_context is None:
             runtime_context = self.runtime_context(channel, chat_id, history)
-        message: ChatMessage = {"role": "user", "content": current_message, "runtime_context": runtime_context}
+        content = with_attachments(current_message, media or ())
+        message: ChatMessage = {"role": "user", "content": content, "runtime_context": runtime_context}
         if media:
             message["media"] = list(media)
         system: ChatMessage = {"role": "system", "content": self.build_system_prompt(summary)}
@@ -177,40 +177,38 @@ class ContextBuilder:
 
 
 def as_sent(message: ChatMessage) -> ChatMessage:
-    """A chat message as a model reads it: attachments and the stored runtime context made part of its content.
+    """A chat message as a model reads it: the stored runtime context made part of its content.
 
     A pure function of the row, so that a row is replayed byte for byte as it was first sent.
     """
-    if message["role"] != "user":
+    context = message.get("runtime_context")
+    if message["role"] != "user" or not context:
         return message
     sent = message.copy()
-    tags = [attachment_tag(path) for path in sent.pop("media", None) or []]
-    context = sent.pop("runtime_context", "")
+    del sent["runtime_context"]
     content = sent["content"]
-    if not tags and not (content.strip() if isinstance(content, str) else content):
-        content = "[empty message]"
-    sent["content"] = _with_texts(_with_texts(content, tags, "\n"), [context] if context else [], "\n\n")
+    if isinstance(content, list):
+        sent["content"] = [*content, {"type": "text", "text": context}]
+    else:
+        sent["content"] = f"{content}\n\n{context}"
     return sent
 
 
-def attachment_tag(path: str) -> str:
-    """How an attachment is named in the text: `[image: path]`, `[audio: path]`, `[file: path]`."""
+def with_attachments(text: str, media: Sequence[str] = ()) -> str:
+    """What a person sent, in words: the text, and each attachment it does not name itself as `[image: path]`,
+    `[audio: path]` or `[file: path]`, so that the agent can open it."""
+    tags = [tag for path in media if (tag := f"[{_kind_of(path)}: {path}]") not in text]
+    return "\n".join([text, *tags] if text.strip() else tags) or "[empty message]"
+
+
+def _kind_of(path: str) -> str:
     suffix = PurePath(path).suffix.lower()
-    kind = "image" if suffix in _IMAGES else "audio" if suffix in _AUDIO else "file"
-    return f"[{kind}: {path}]"
-
-
-def _with_texts(content: Content, texts: Sequence[str], between: str) -> Content:
-    if isinstance(content, list):
-        blocks: list[dict[str, Any]] = [{"type": "text", "text": text} for text in texts]
-        return [*content, *blocks]
-    return between.join([text for text in (content, *texts) if text])
+    return "image" if suffix in _IMAGES else "audio" if suffix in _AUDIO else "file"
 
 
 def _spoken_time(now: datetime) -> str:
     offset = now.strftime("%z") or "+0000"
-    zone = getattr(now.tzinfo, "key", None) or now.tzname() or "local time"
-    return f"{now:%Y-%m-%d %H:%M (%A)} ({zone}, UTC{offset[:3]}:{offset[3:5]})"
+    return f"{now:%Y-%m-%d %H:%M (%A)} ({zone_name(now)}, UTC{offset[:3]}:{offset[3:5]})"
 
 
 def _notes_shown_in(history: Sequence[ChatMessage]) -> str:

@@ -9,6 +9,7 @@ and is never overwritten by it; damaged bytes become replacement marks and take 
 """
 
 import json
+import logging
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from pathlib import Path
 from nanobot.errors import StorageError
 from nanobot.utils.clock import Clock, SystemClock
 from nanobot.utils.files import append_durable, make_private_folder, write_atomic
+
+_log = logging.getLogger(__name__)
 
 MAX_PROMPT_CHARS = 16_000
 """More of one file than this is left for `read_file`."""
@@ -129,9 +132,7 @@ def read_or_empty(path: Path, limit: int = -1) -> str:
     except FileNotFoundError:
         return ""
     except OSError as error:
-        from loguru import logger  # only trouble pays for the log
-
-        logger.warning("Cannot read {}: {}. Going on without it.", path, error.strerror)
+        _log.warning("Cannot read %s: %s. Going on without it.", path, error.strerror)
         return ""
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from nanobot.agent.context import with_attachments
 from nanobot.agent.run.runner import Model, RunSpec, run
 from nanobot.agent.slash_commands import Command, Models, SlashCommands, parse_command
 from nanobot.agent.tools.base import ToolContext
@@ -186,10 +187,11 @@ class Pipeline:
         """Keep the message before any model is asked, with the context that is sent with it."""
         parts, message = self._parts, turn.message
         turn.model = await parts.models.get(turn.session.metadata.get("model"))
+        turn.model.provider.prepare()
         history = turn.session.get_history()
         row: ChatMessage = {
             "role": "user",
-            "content": message.content or "[empty message]",
+            "content": with_attachments(message.content, message.media),
             "runtime_context": parts.prompt.runtime_context(message.channel, message.chat_id, history),
             "sender_id": message.sender_id,
             "origin": message.origin,
@@ -278,7 +280,7 @@ class Pipeline:
         row.setdefault("provenance", Provenance.SYSTEM)
         await finish(self._parts.sessions.append(turn.session, row))
         if row["role"] == "assistant" and turn.checkpoint is not None:
-            turn.checkpoint.discard()  # the row has what was streamed
+            turn.checkpoint.step_ended()
 
     def _said(self, turn: Turn) -> str:
         """What the model had said when the turn was stopped."""

@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shutil
+import stat
 import sys
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -138,7 +139,8 @@ def _skill_files(folder: Path) -> Iterator[tuple[str, Path, _Stamp]]:
             status = path.stat()
         except (OSError, ValueError):
             continue
-        yield path.parent.name, path, (status.st_ino, status.st_mtime_ns, status.st_size)
+        if stat.S_ISREG(status.st_mode):  # opening a pipe of that name would wait for ever
+            yield path.parent.name, path, (status.st_ino, status.st_mtime_ns, status.st_size)
 
 
 def _read_text(path: Path) -> tuple[str, str]:

@@ -47,7 +47,7 @@ class Models(Protocol):
         ...
 
     def names(self) -> list[str]:
-        """The presets and the configured model, for a person to choose from."""
+        """What a person may choose from; any model's own name is good too."""
         ...
 
 

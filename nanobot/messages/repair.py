@@ -36,7 +36,7 @@ _FOREIGN = {
 }
 """Fields that belong to another role."""
 
-_TYPED = {"runtime_context": str, "reasoning_content": str, "thinking_blocks": list}
+_TYPED: dict[str, type] = {"runtime_context": str, "reasoning_content": str, "thinking_blocks": list}
 """Fields that reach a wire as they are; of another type they are left out."""
 
 _PICTURES = {"user": ("image_url", "input_audio", "file"), "tool": ("image_url",)}
@@ -196,11 +196,11 @@ def _without_strays(row: _Row, role: str) -> _Row:
     return {name: value for name, value in row.items() if name not in strays} if strays else row
 
 
-def _is_odd(value: str | list[Any]) -> bool:
+def _is_odd(value: object) -> bool:
     """A text no wire can encode, or blocks that are none."""
     if isinstance(value, str):
         return _sound(value) is not value
-    return not value or not all(isinstance(block, dict) for block in value)
+    return not isinstance(value, list) or not value or not all(isinstance(block, dict) for block in value)
 
 
 def _sound(text: str) -> str:

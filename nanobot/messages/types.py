@@ -100,5 +100,4 @@ def text_of(content: Content) -> str:
     """The words of a content, its blocks joined by lines; images and unknown blocks left out."""
     if isinstance(content, str):
         return content
-    blocks = content if isinstance(content, list) else []
-    return "\n".join(str(b.get("text", "")) for b in blocks if isinstance(b, dict) and b.get("type") == "text")
+    return "\n".join(str(block.get("text", "")) for block in content or [] if block.get("type") == "text")

@@ -17,6 +17,7 @@ from asyncio.subprocess import SubprocessStreamProtocol
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 MARK = "NANOBOT_CHILD"
@@ -76,23 +77,54 @@ class Child:
         if not reaped:
             _signal_group(self.pid, _KILL)  # at once; the search for those who left the group takes a moment
         await asyncio.shield(asyncio.to_thread(_kill_family, self.pid, self._mark, reaped=reaped))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_KILL_PATIENCE_S):
+                await self._protocol.gone.wait()
 
-    def close(self) -> None:
-        """Let go of the streams. A process that still runs is killed, alone."""
-        self._transport.close()
+    async def close(self) -> None:
+        """Let go of the streams. A process that still runs ends, with its family."""
+        try:
+            if self.returncode is None:
+                await self.kill()
+        finally:
+            self._transport.close()
 
 
 @asynccontextmanager
-async def child_process(argv: Sequence[str], *, cwd: Path, env: Mapping[str, str]) -> AsyncIterator[Child]:
+async def child_process(argv: Sequence[str] | str, *, cwd: Path, env: Mapping[str, str]) -> AsyncIterator[Child]:
     """Run a program without a terminal and with nothing on its stdin. Raises OSError where it cannot be started.
+
+    A text instead of a list is a line for the system's shell.
 
     Whatever ends the block early (a time-out, a cancel, an error) ends the whole family of the child.
     """
+    starting = asyncio.create_task(_start(argv, cwd, env))
+    try:
+        child = await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        with suppress(OSError):  # it is there in a moment; one that is only half there could not be ended as a whole
+            child = await starting
+            await child.kill()
+            await child.close()
+        raise
+    try:
+        yield child
+    except BaseException:
+        await child.kill()
+        raise
+    finally:
+        await child.close()
+
+
+async def _start(argv: Sequence[str] | str, cwd: Path, env: Mapping[str, str]) -> Child:
     loop = asyncio.get_running_loop()
     mark = secrets.token_hex(8)
-    transport, protocol = await loop.subprocess_exec(
-        lambda: _Protocol(loop),
-        *argv,
+    start = (
+        partial(loop.subprocess_shell, lambda: _Protocol(loop), argv)
+        if isinstance(argv, str)
+        else partial(loop.subprocess_exec, lambda: _Protocol(loop), *argv)
+    )
+    transport, protocol = await start(
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -101,14 +133,7 @@ async def child_process(argv: Sequence[str], *, cwd: Path, env: Mapping[str, str
         start_new_session=sys.platform != "win32",
         creationflags=_CREATION_FLAGS,
     )
-    child = Child(transport, protocol, mark)
-    try:
-        yield child
-    except BaseException:
-        await child.kill()
-        raise
-    finally:
-        child.close()
+    return Child(transport, protocol, mark)
 
 
 def count_processes() -> int:

@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from nanobot.agent.context import ContextBuilder, as_sent, attachment_tag
+from nanobot.agent.context import ContextBuilder, as_sent, with_attachments
 from nanobot.messages.types import ChatMessage
 from nanobot.utils.clock import FrozenClock
 from nanobot.utils.resources import templates_dir
@@ -207,11 +207,18 @@ def test_very_long_notes_keep_their_end(context):
     ],
 )
 def test_attachments_are_named_in_the_text(context, path, tag):
-    assert attachment_tag(path) == tag
-    assert context.build_messages([], "see", media=[path])[-1]["content"].startswith(f"see\n{tag}\n\n[Runtime")
+    message = context.build_messages([], "see", media=[path])[-1]
+
+    assert message["content"].startswith(f"see\n{tag}\n\n[Runtime")
+    assert message["media"] == [path]  # a provider may show the picture itself
+
+
+def test_an_attachment_a_channel_has_named_already_is_not_named_twice():
+    assert with_attachments("look [image: a.png]", ["a.png", "b.pdf"]) == "look [image: a.png]\n[file: b.pdf]"
 
 
 def test_an_empty_message_says_so(context):
+    assert with_attachments("", ["a.png"]) == "[image: a.png]"
     assert context.build_messages([], " \n")[-1]["content"].startswith("[empty message]\n\n[Runtime")
 
 
@@ -226,8 +233,9 @@ def test_blocks_of_a_stored_message_stay_and_the_context_follows_them():
 def test_a_stored_message_is_not_changed_by_sending_it():
     stored = said("hi", runtime_context="context", media=["a.png"])
 
-    as_sent(stored)
+    sent = as_sent(stored)
 
+    assert sent == said("hi\n\ncontext", media=["a.png"])
     assert stored == said("hi", runtime_context="context", media=["a.png"])
 
 

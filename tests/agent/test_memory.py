@@ -137,12 +137,13 @@ def test_half_a_surrogate_from_a_model_is_written_all_the_same(memory):
     assert memory.read_long_term() == "broken ? emoji"
 
 
-def test_a_folder_where_the_file_should_be_reads_as_empty_and_refuses_a_write(memory):
+def test_a_folder_where_the_file_should_be_reads_as_empty_and_refuses_a_write(memory, caplog):
     memory.memory_file.mkdir(parents=True)
 
     assert memory.read_long_term() == ""
     with pytest.raises(StorageError, match=r"Cannot write .*MEMORY\.md"):
         memory.write_long_term("x")
+    assert "Going on without it" in caplog.text
 
 
 def test_a_very_long_memory_is_cut_in_the_prompt_but_not_on_disk(memory):

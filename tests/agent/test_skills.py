@@ -169,6 +169,14 @@ def test_a_damaged_skill_is_listed_with_its_reason_and_the_others_work(tmp_path,
     assert 'available="true">\n<name>tea</name>' in summary
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="named pipes are POSIX's")
+def test_a_pipe_called_skill_md_keeps_nobody_waiting(tmp_path, loader):
+    (tmp_path / "skills" / "pipe").mkdir(parents=True)
+    os.mkfifo(tmp_path / "skills" / "pipe" / "SKILL.md")
+
+    assert loader.skills() == ()
+
+
 def test_a_description_with_a_colon_in_it_is_understood(tmp_path, loader):
     write_own(tmp_path, "tea", "---\nname: tea\ndescription: Use when: somebody is thirsty\n---\n")
 

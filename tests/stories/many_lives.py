@@ -49,8 +49,12 @@ def look(home: Path, told: list[tuple[str, str]], sound: Counter[str]) -> list[s
     stored = {str(row["content"]) for row in session.messages}
     problems = [f"lost: {word} {name}" for word, name in told if word == "replied" and f"reply {name}" not in stored]
     problems += [f"wrong reply: {name}" for word, name in told if word == "wrong"]
-    problems += [f"lost: question {name}" for word, name in told if word == "replied" and f"question {name}" not in stored]
-    request = legalise([{"role": "system", "content": "s"}, *session.get_history(), {"role": "user", "content": "next"}])
+    problems += [
+        f"lost: question {name}" for word, name in told if word == "replied" and f"question {name}" not in stored
+    ]
+    request = legalise(
+        [{"role": "system", "content": "s"}, *session.get_history(), {"role": "user", "content": "next"}]
+    )
     problems += openai_problems(request) + anthropic_problems(request)
     if "next" not in str(request[-1]["content"]):
         problems.append("the latest message is not in the request")

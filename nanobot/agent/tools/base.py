@@ -40,7 +40,7 @@ class ToolContext:
     clock: Clock
     provenance: Provenance = Provenance.OWNER
     """The least trusted words in the window when the call was made."""
-    emit: Callable[[str], None] = field(default=lambda text: None)
+    emit: Callable[[str], None] = field(default=lambda _: None)
     """Say how far the call is. Neither blocks nor raises."""
 
 

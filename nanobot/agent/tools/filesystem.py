@@ -32,7 +32,7 @@ from nanobot.utils.text import counted, human_size, nearest
 
 NOISE = frozenset(
     {".git", ".hg", ".svn", "node_modules", "__pycache__", ".venv", "venv", ".tox", ".idea", ".cache", ".mypy_cache"}
-    | {".ruff_cache", ".pytest_cache"}
+    | {".ruff_cache", ".pytest_cache", ".nanobot"}
 )
 """Names that are listed but not entered: what is in there is rarely what anybody asks for."""
 
@@ -116,8 +116,9 @@ class WriteFileTool(Tool):
     def _write(self, path: str, content: str) -> ToolResult:
         real = self._paths.writable(path)
         before = _text_before(real)
+        _check_permission(real)
         real.parent.mkdir(parents=True, exist_ok=True)
-        data = content.encode(errors="surrogatepass") if content.isascii() else content.encode(errors="replace")
+        data = content.encode(errors="replace")  # half a character of a model is no reason to write nothing
         write_atomic(real, data, mode=None if before is not None else _new_file_mode())
         size = f"{counted(len(content.splitlines()), 'line')}, {counted(len(data), 'byte')}"
         done = f"Created {path}" if before is None else f"Replaced {path}"
@@ -162,6 +163,7 @@ class EditFileTool(Tool):
             if size > _EDIT_CAP:
                 return ToolResult.failed(f"{path} has {human_size(size)}, too much to edit as text. Use exec (sed).")
             before = TextFile.parse(file.read(_EDIT_CAP + 1))
+        _check_permission(real)
         places = find_all(before.text, old_text)
         if not places:
             return ToolResult.failed(_miss(path, before.text, old_text))
@@ -263,6 +265,12 @@ def _open_regular(real: Path) -> Any:
     if not stat.S_ISREG(kind):
         raise NotTextError("{path} is a device, pipe or socket, not a file. It cannot be read or edited.")
     return open(os.open(real, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)), "rb")
+
+
+def _check_permission(real: Path) -> None:
+    """Respect a file that its owner made read-only: replacing it as a whole would not ask."""
+    if real.exists() and not os.access(real, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(real))
 
 
 _UNREADABLE = "\0"

@@ -302,10 +302,15 @@ def _cleaned(data: bytes) -> str:
     return decode(data).replace("\r\n", "\n").rstrip()
 
 
-def _shell(command: str) -> list[str]:
+_BETWEEN = 'exec 3>&2 2>/dev/null; "$0" -c "$1" 2>&3 3>&-; exit $?'
+"""A shell between us and the command's own, which keeps quiet: its parent, `$PPID`, is not the bot."""
+
+
+def _shell(command: str) -> list[str] | str:
     if os.name == "nt":
-        return [os.environ.get("COMSPEC", "cmd.exe"), "/d", "/s", "/c", command]
-    return [shutil.which("bash") or "/bin/sh", "-c", command]
+        return command  # the system's own shell takes it as one line
+    shell = shutil.which("bash") or "/bin/sh"
+    return ["/bin/sh", "-c", _BETWEEN, shell, command]
 
 
 _KNOWN_CODES = {126: "found, but may not be run", 127: "no such command"}

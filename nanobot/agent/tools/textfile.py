@@ -110,7 +110,7 @@ def read_page(file: BinaryIO, offset: int, count: int, max_chars: int) -> Page:
         if number < offset:
             continue
         shown = clip_line(line.rstrip("\r\n"), LINE_CHARS)
-        if length > len(line):
+        if length > len(line):  # longer than what was read of it
             shown = f"{line[:LINE_CHARS]}... [{length - LINE_CHARS} more characters]"
         room -= len(shown) + 7
         if len(page.lines) == count or (room < 0 and page.lines):
@@ -174,7 +174,7 @@ def _lines(reader: io.TextIOWrapper) -> Iterator[tuple[str, int]]:
     while head := reader.readline(_CHUNK):
         length, piece = len(head), head
         while not piece.endswith("\n") and (piece := reader.readline(_CHUNK)):
-            length += len(piece)
+            length += len(piece.rstrip("\r\n"))
         yield head, length
 
 
