@@ -13,8 +13,8 @@ from nanobot.config.schema import Config
 from nanobot.config.sources import shown
 from nanobot.providers.local_servers import models_of, usual_servers
 
-WELL_KNOWN = ("openai", "anthropic", "gemini", "openrouter", "deepseek", "ollama")
-KEEP, LATER = "keep", "later"
+WELL_KNOWN = ("openai", "anthropic", "gemini", "openrouter", "deepseek", "ollama", "custom")
+KEEP, MORE, LATER = "keep", "more", "later"
 ENVIRONMENT, CONFIG, BEFORE, ANOTHER = "environment", "config", "before", "another"
 OFFERED_S = 3.0
 """How long somebody who waits for it gives a server to list its models."""
@@ -70,7 +70,7 @@ class Found:
 def interview(config: Config, known: Wish, before: Wish, found: Found, *, may_keep: bool) -> Wish | None:
     """What the person wants; None for no model at all. `known` is not asked, `before` is what was answered last time.
 
-    Raises EOFError where answers come from a pipe that ends.
+    Raises EOFError where answers come from a pipe that ends in the middle.
     """
     provider = known.provider or _ask_provider(before.provider, found, may_keep=may_keep)
     if provider == LATER:
@@ -89,13 +89,22 @@ def _ask_provider(before: ProviderSpec | None, found: Found, *, may_keep: bool) 
     """A provider, or KEEP or LATER. Those that could be used at once come first, then those that many use."""
     usable = {spec.name: spec for spec in PROVIDERS if not spec.is_oauth}
     ready = [name for name, spec in usable.items() if found.note(spec)]
-    rest = sorted(usable, key=lambda name: usable[name].display_name.lower())
-    names = dict.fromkeys([*ready, *WELL_KNOWN, *rest])
-    options = [(name, _label(usable[name], found)) for name in names]
+    last = [before.name] if before else []
+    first = list(dict.fromkeys([*last, *ready, *WELL_KNOWN]))
+    options = [(name, _label(usable[name], found)) for name in first]
     if may_keep:
         options.insert(0, (KEEP, "What is configured already"))
-    options.append((LATER, "None for now: a stand-in shows how everything works"))
-    answer = questions.choose("Which provider of models?", options, before.name if before else None)
+    options += [(MORE, "Another one"), (LATER, "None for now: a stand-in shows how everything works")]
+    try:
+        answer = questions.choose("Which provider of models?", options, last[0] if last else None)
+    except EOFError:
+        if before or questions.in_terminal():
+            raise
+        typer.echo("\nNobody answers: going on without questions, as with --yes.")
+        return LATER
+    if answer == MORE:
+        rest = [(name, spec.display_name) for name, spec in usable.items() if name not in first]
+        answer = questions.choose("Which one?", sorted(rest, key=lambda option: option[1].lower()))
     return usable.get(answer, answer)
 
 

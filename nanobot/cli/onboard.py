@@ -118,13 +118,7 @@ def _with_questions(known: Wish, place: Place) -> Wish:
     """Ask until a model answers, or the person has enough. Leaving saves nothing."""
     before, found = Wish(), Found.look()
     while True:
-        try:
-            wish = interview(place.load(), known, before, found, may_keep=place.exists)
-        except EOFError:
-            if before or known or questions.in_terminal():
-                raise
-            typer.echo("\nNobody answers: going on without questions, as with --yes.")
-            return Wish()
+        wish = interview(place.load(), known, before, found, may_keep=place.exists)
         if wish is None:
             return Wish()
         problem = place.problem_with(wish)

@@ -185,6 +185,15 @@ def test_without_anybody_to_ask_it_goes_on_as_with_yes():
     assert config() == {}
 
 
+def test_less_known_providers_are_one_question_further():
+    result = onboard(answers="more\nmistral\n")
+
+    assert "Key for Mistral AI" in result.stdout
+    assert result.exit_code == 1
+    assert "Aborted." in result.stderr
+    assert not config_path().exists()
+
+
 def test_answers_may_come_from_a_pipe(models: FakeModels):
     result = onboard(answers=f"custom\n{models.v1}\n{KEY}\n")
 
@@ -236,7 +245,7 @@ def test_a_home_that_is_a_file_is_said_in_one_line(monkeypatch: pytest.MonkeyPat
 @pytest.mark.skipif(os.name == "nt", reason="pexpect needs a POSIX terminal")
 def test_the_wizard_takes_a_newcomer_to_a_real_reply_with_arrow_keys():
     with FakeModels(default=Say("Hello there."), models=("small", "large")) as models:
-        env = {**os.environ, "OLLAMA_HOST": models.url, "TERM": "xterm", "NO_COLOR": "1"}
+        env = {**os.environ, "OLLAMA_HOST": models.url, "TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1"}
         child = pexpect.spawn(sys.executable, ["-m", "nanobot", "onboard"], env=env, dimensions=(40, 100), timeout=20)
 
         child.expect("Which provider")
@@ -258,7 +267,7 @@ def test_the_wizard_takes_a_newcomer_to_a_real_reply_with_arrow_keys():
 
 @pytest.mark.skipif(os.name == "nt", reason="pexpect needs a POSIX terminal")
 def test_a_key_typed_into_the_wizard_is_not_shown(models: FakeModels):
-    env = {**os.environ, "TERM": "xterm"}
+    env = {**os.environ, "TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1"}
     words = ["-m", "nanobot", "onboard", "--provider", "openai", "--api-base", models.v1, "--model", "m"]
     child = pexpect.spawn(sys.executable, words, env=env, dimensions=(40, 100), timeout=20, encoding="utf-8")
 
@@ -276,7 +285,8 @@ def test_a_key_typed_into_the_wizard_is_not_shown(models: FakeModels):
 
 @pytest.mark.skipif(os.name == "nt", reason="pexpect needs a POSIX terminal")
 def test_ctrl_c_leaves_the_wizard_without_saving():
-    child = pexpect.spawn(sys.executable, ["-m", "nanobot", "onboard"], dimensions=(40, 100), timeout=20)
+    env = {**os.environ, "TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1"}
+    child = pexpect.spawn(sys.executable, ["-m", "nanobot", "onboard"], env=env, dimensions=(40, 100), timeout=20)
 
     child.expect("None for now")
     child.send("\x03")
