@@ -180,11 +180,19 @@ class _Run:
         try:
             remaining = hang_up and await child.hang_up()
             _, deaf = await asyncio.wait(pumps, timeout=_LAST_WORDS_S)
-            return await child.family() if hang_up and (remaining or deaf) else []
+            return await self._survivors(child) if hang_up and (remaining or deaf) else []
         finally:
             for pump in pumps:
                 pump.cancel()
             await asyncio.gather(*pumps, return_exceptions=True)
+
+    async def _survivors(self, child: Child) -> list[Process]:
+        """Who lives on after the session hung up. Dying takes a moment."""
+        for pause in (0.01, 0.05, 0.2):
+            if not await child.family():
+                return []
+            await asyncio.sleep(pause)
+        return await child.family()
 
     async def _watch(self, child: Child) -> None:
         """Stop a command that only makes more of itself, before the host has no room for anybody else."""
