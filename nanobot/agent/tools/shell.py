@@ -164,6 +164,8 @@ class _Run:
                 try:
                     async with asyncio.timeout(self._limit_s):
                         code = await child.wait()
+                    if self._too_many:
+                        await child.kill()  # the watch was interrupted by the end of the first of them
                 except (TimeoutError, asyncio.CancelledError) as stop:
                     await child.kill()
                     if isinstance(stop, asyncio.CancelledError):
@@ -180,7 +182,10 @@ class _Run:
         try:
             remaining = hang_up and await child.hang_up()
             _, deaf = await asyncio.wait(pumps, timeout=_LAST_WORDS_S)
-            return await self._survivors(child) if hang_up and (remaining or deaf) else []
+            left = await self._survivors(child) if hang_up and (remaining or deaf) else []
+            if deaf and not left:  # nobody writes any more: what is in the pipes has an end
+                await asyncio.wait(pumps, timeout=_LAST_WORDS_S * 10)
+            return left
         finally:
             for pump in pumps:
                 pump.cancel()
