@@ -89,25 +89,25 @@ def _write(append: Append, opened: dict[Path, int]) -> None:
     descriptor = opened.get(append.path)
     if descriptor is None:
         descriptor = opened[append.path] = _open(append)
-    size = os.lseek(descriptor, 0, os.SEEK_END)
-    append.created = size == 0
-    data = append.data
-    if size == 0:
-        data = append.header + data
-    else:
-        os.lseek(descriptor, size - 1, os.SEEK_SET)
-        if os.read(descriptor, 1) != b"\n":
-            data, size = b"\n" + data, size + 1
+    end = os.lseek(descriptor, 0, os.SEEK_END)
+    append.created = end == 0
+    before = append.header if append.created else _line_end(descriptor, end)
     try:
-        view = memoryview(data)
+        view = memoryview(before + append.data)
         while view:
             view = view[os.write(descriptor, view) :]
     except OSError:
         with contextlib.suppress(OSError):  # then the next append begins a new line
-            os.ftruncate(descriptor, size - (0 if append.created or not data.startswith(b"\n") else 1))
+            os.ftruncate(descriptor, end)
         raise
-    append.start = size
+    append.start = end + (0 if append.created else len(before))
     append.print = Print.of(os.fstat(descriptor))
+
+
+def _line_end(descriptor: int, end: int) -> bytes:
+    """What is missing before a new line can begin."""
+    os.lseek(descriptor, end - 1, os.SEEK_SET)
+    return b"" if os.read(descriptor, 1) == b"\n" else b"\n"
 
 
 def _open(append: Append) -> int:
