@@ -93,8 +93,8 @@ class SessionManager:
 
     async def append(self, session: Session, *messages: ChatMessage) -> None:
         """Put messages behind the others and return once they are on the disk, with all that waited before them and a
-        changed metadata record. Raises StorageError, and then they are not part of the session. Cancelling is safe:
-        they are written wholly all the same.
+        changed metadata record. Raises StorageError, and then none of these is part of the session. Cancelling is
+        safe: they are written wholly all the same.
         """
         new = session.add_rows(messages)
         moved = session.stored is None or session.last_consolidated != session.stored.anchor.count
@@ -344,10 +344,12 @@ class SessionManager:
         stored.writing += 1
         try:
             await self._commits.write(append)
-        except OSError as error:
+        except Exception as error:  # whatever it was, memory must not claim what the disk may not have
             session.lose(rows)
             _distrust(stored)
-            raise refusal(f"Session {session.key} could not be saved", error) from error
+            if isinstance(error, OSError):
+                raise refusal(f"Session {session.key} could not be saved", error) from error
+            raise
         finally:
             stored.writing -= 1
         self._note(session, append)

@@ -73,15 +73,18 @@ class GroupCommit:
     async def _rounds(self) -> None:
         while self._waiting:
             batch, self._waiting = self._waiting, []
+            failure: Exception | None = None
             try:
                 await asyncio.to_thread(append_all, self._lock, [append for append, _ in batch])
+            except Exception as error:  # whoever waits must hear of it, whatever it is
+                failure = error
             except BaseException:
-                for _, done in batch:
+                for _, done in [*batch, *self._waiting]:
                     done.cancel()  # the loop is closing: nobody may be told that it is on the disk
                 raise
             for _, done in batch:
                 if not done.done():
-                    done.set_result(None)
+                    done.set_result(None) if failure is None else done.set_exception(failure)
 
 
 def _write(append: Append, opened: dict[Path, int]) -> None:
