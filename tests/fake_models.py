@@ -519,6 +519,13 @@ def _ids(step: Calls) -> list[str]:
     return step.ids or [f"call_{index}" for index in range(len(step.calls))]
 
 
+_EMPTY: dict[str, dict[str, Any]] = {
+    "thinking": {"thinking": "", "signature": ""},
+    "text": {"text": ""},
+    "tool_use": {"input": {}},
+}
+
+
 class _Anthropic(_Format):
     def key(self, request: Request) -> str:
         return request.headers.get("x-api-key") or request.headers.get("authorization", "").removeprefix("Bearer ")
@@ -573,12 +580,7 @@ class _Anthropic(_Format):
         yield self._event("ping")
         for index, block in enumerate(self._blocks(step)):
             kind = block["type"]
-            empty: dict[str, Any] = {
-                "thinking": {"thinking": "", "signature": ""},
-                "text": {"text": ""},
-                "tool_use": {"input": {}},
-            }[kind]
-            yield self._event("content_block_start", index=index, content_block={**block, **empty})
+            yield self._event("content_block_start", index=index, content_block={**block, **_EMPTY[kind]})
             if kind == "tool_use":
                 deltas: list[dict[str, Any]] = [
                     {"type": "input_json_delta", "partial_json": piece}
@@ -591,8 +593,8 @@ class _Anthropic(_Format):
             for delta in deltas:
                 yield self._event("content_block_delta", index=index, delta=delta)
             yield self._event("content_block_stop", index=index)
-        delta: dict[str, Any] = {"stop_reason": self._stop_reason(step), "stop_sequence": None}
-        yield self._event("message_delta", delta=delta, usage={"output_tokens": 5})
+        end = {"stop_reason": self._stop_reason(step), "stop_sequence": None}
+        yield self._event("message_delta", delta=end, usage={"output_tokens": 5})
         yield self._event("message_stop")
 
     def cut(self, chunks: list[bytes]) -> list[bytes]:

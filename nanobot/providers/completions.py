@@ -6,9 +6,8 @@ Follows the public reference (platform.openai.com/docs/api-reference/chat) and w
 
 import asyncio
 import json
-import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
@@ -22,10 +21,10 @@ from nanobot.providers.errors import (
     ContentFilteredError,
     MalformedResponseError,
     ModelCallError,
-    ProviderTimeoutError,
     StreamCutError,
 )
 from nanobot.providers.failures import Refusal, error_of, mend_for, read_refusal, redact, refusal_of
+from nanobot.providers.limits import CallLimits, Timeouts
 from nanobot.providers.sse import EventTooLongError, SseParser
 from nanobot.providers.wire import Dialect, ToolsEncoder, has_images, request_body, wire_messages
 from nanobot.utils.http import HttpPools
@@ -38,21 +37,6 @@ _MENDS = 6
 """How many fields a server may find fault with before we believe that it is not about fields."""
 _THINKERS = ("deepseek", "kimi", "moonshot", "mimo")
 """Names of models that want their thinking back beside their tool calls."""
-
-
-@dataclass(frozen=True, slots=True)
-class Timeouts:
-    """How long to wait, in seconds, for a connection, the first sign of an answer, the next one, and the whole."""
-
-    connect_s: float = 10
-    first_token_s: float = 120
-    idle_s: float = 60
-    total_s: float = 600
-
-    @classmethod
-    def local(cls) -> "Timeouts":
-        """For a model on this machine, which reads a long prompt slowly and says nothing meanwhile."""
-        return cls(connect_s=5, first_token_s=600, idle_s=180, total_s=1800)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,14 +78,13 @@ class Call:
         self._messages = messages
         self._tools = tools
         self._model = model
-        self._limits = {"max_tokens": max_tokens, "temperature": temperature}
+        self._sampling = {"max_tokens": max_tokens, "temperature": temperature}
         self._timeouts = endpoint.timeouts
         self._target = endpoint.target(model)
-        self._deadline = 0.0
+        self._limits = CallLimits(endpoint.timeouts, self._target)
 
     async def run(self) -> AsyncIterator[Delta]:
         """Ask, and ask again with less while the server names a field that it does not take."""
-        self._deadline = time.monotonic() + self._timeouts.total_s
         for attempt in range(_MENDS + 1):
             body, sent = await self._request()
             try:
@@ -119,7 +102,7 @@ class Call:
         learned = endpoint.capabilities.get(endpoint.api_base, self._model)
         fields = {
             "model": self._model,
-            **self._limits,
+            **self._sampling,
             "reasoning_effort": endpoint.reasoning_effort,
             "stream": True,
             "stream_options": {"include_usage": True},
@@ -193,7 +176,7 @@ class Call:
             request = client.build_request("POST", url, content=body, headers=self._headers(), timeout=timeout)
         except (TypeError, ValueError) as error:  # a key or a header with a character that HTTP does not carry
             raise self._error(ConnectionFailedError, f"the request cannot be built: {type(error).__name__}") from None
-        async with self._limit(self._timeouts.first_token_s, "first token"):
+        async with self._limits.next_sign(began=False):
             response = await client.send(request, stream=True)
         try:
             if response.status_code != 200:
@@ -281,10 +264,9 @@ class Call:
         import httpx
 
         source = response.aiter_bytes()
-        seconds, waited_for = self._timeouts.first_token_s, "first token"
         while True:
             try:
-                async with self._limit(seconds, waited_for):
+                async with self._limits.next_sign(began=answer.began):
                     chunk = await anext(source, None)
             except (httpx.ReadError, httpx.RemoteProtocolError) as error:
                 if answer.finished:  # all is said; only the good-bye is missing
@@ -292,8 +274,6 @@ class Call:
                 raise self._error(StreamCutError, _reason(error)) from None
             if chunk is None:
                 return
-            if answer.began:
-                seconds, waited_for = self._timeouts.idle_s, "next token"
             yield chunk
 
     def _event(self, data: bytes, answer: Answer) -> list[Delta]:
@@ -338,19 +318,6 @@ class Call:
         if response.finish_reason == "content_filter" and not response.content and not response.tool_calls:
             raise self._error(ContentFilteredError, "")
         return deltas, Finished(response)
-
-    @asynccontextmanager
-    async def _limit(self, seconds: float, waited_for: str) -> AsyncIterator[None]:
-        """Raises ProviderTimeoutError when the block takes longer, or the whole call has taken too long."""
-        left = self._deadline - time.monotonic()
-        if left < seconds:
-            seconds, waited_for = max(left, 0), "end of the answer"
-        try:
-            async with asyncio.timeout(seconds):
-                yield
-        except TimeoutError:
-            limit = self._timeouts.total_s if waited_for == "end of the answer" else seconds
-            raise self._error(ProviderTimeoutError, f"waited {limit:g} s for the {waited_for}") from None
 
     def _error(self, kind: type[ModelCallError], detail: str, status: int | None = None) -> ModelCallError:
         return kind(redact(detail, self._secrets()), target=self._target, status=status)

@@ -36,6 +36,7 @@ _CODES: dict[str, type[ModelCallError]] = {
     "context_length_exceeded": ContextOverflowError,
     "exceed_context_size_error": ContextOverflowError,
     "string_above_max_length": ContextOverflowError,
+    "request_too_large": ContextOverflowError,
     "content_filter": ContentFilteredError,
     "content_policy_violation": ContentFilteredError,
     "responsibleaipolicyviolation": ContentFilteredError,
