@@ -49,7 +49,7 @@ class Endpoint:
     config_key: str = ""
     extra_headers: Mapping[str, str] = field(default_factory=dict)
     extra_body: Mapping[str, Any] = field(default_factory=dict)
-    timeouts: Timeouts = Timeouts()
+    timeouts: Timeouts = field(default_factory=Timeouts)
     reasoning_effort: str | None = None
     returns_reasoning: bool | None = None
     """Whether thinking goes back with tool calls; None decides by the model's name."""
