@@ -191,6 +191,7 @@ class FakeModels:
         self.open_connections = 0
         self.connections = 0
         self._steps: deque[Step] = deque()
+        self._writers: set[asyncio.StreamWriter] = set()
         self._wanted_port = port
         self.port = 0
         self._loop = asyncio.new_event_loop()
@@ -238,6 +239,10 @@ class FakeModels:
         for task in tasks:
             task.cancel()
         self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        for writer in self._writers:
+            writer.transport.abort()
+        self._loop.run_until_complete(asyncio.sleep(0.001))  # transports close at the next turn of the loop
+        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         self._loop.close()
 
     def _stop(self) -> None:
@@ -246,6 +251,7 @@ class FakeModels:
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.open_connections += 1
         self.connections += 1
+        self._writers.add(writer)
         try:
             while (request := await _read_request(reader)) is not None:
                 self.requests.append(request)
@@ -255,6 +261,7 @@ class FakeModels:
             pass
         finally:
             self.open_connections -= 1
+            self._writers.discard(writer)
             writer.close()
 
     async def _answer(self, request: Request, writer: asyncio.StreamWriter, reader: asyncio.StreamReader) -> bool:

@@ -29,6 +29,8 @@ class ThinkSplitter:
     def __init__(self) -> None:
         self._held = ""
         self._close = ""
+        self._thought = False
+        self._at_start = False
         self._answering = False
 
     def feed(self, text: str) -> list[Delta]:
@@ -48,29 +50,36 @@ class ThinkSplitter:
     def end(self) -> list[Delta]:
         """The rest: thinking that was never closed, or what looked like the beginning of a tag."""
         held, self._held = self._held, ""
-        if not held:
-            return []
-        return [ReasoningDelta(held)] if self._close else [TextDelta(held)]
+        if self._close:
+            return [ReasoningDelta(held)] if held else []
+        held = held.lstrip() if self._thought else held
+        return [TextDelta(held)] if held else []
 
     def _begin(self, out: list[Delta]) -> bool:
         """Look for an opening tag. False when more text is needed to tell."""
         bare = self._held.lstrip()
         for tag in _OPEN:
             if bare.startswith(tag):
-                self._held, self._close = bare[len(tag) :].lstrip("\n"), tag.replace("<", "</")
+                self._held, self._close = bare[len(tag) :], tag.replace("<", "</")
+                self._thought = self._at_start = True
                 return True
         if any(tag.startswith(bare) for tag in _OPEN):
             return False
-        out.append(TextDelta(self._held))
+        out.append(TextDelta(bare if self._thought else self._held))
         self._held, self._answering = "", True
         return True
 
     def _think(self, out: list[Delta]) -> bool:
+        if self._at_start:  # the line break after the tag is no part of the thought
+            self._held = self._held.lstrip("\n")
+            if not self._held:
+                return False
+            self._at_start = False
         thought, tag, rest = self._held.partition(self._close)
         if tag:
             if thought:
                 out.append(ReasoningDelta(thought))
-            self._held, self._close = rest.lstrip(), ""
+            self._held, self._close = rest, ""
             return True
         keep = next((n for n in range(len(self._close) - 1, 0, -1) if thought.endswith(self._close[:n])), 0)
         if len(thought) > keep:

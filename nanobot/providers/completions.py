@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import urlsplit
 
 from nanobot.messages.types import ChatMessage, ToolSchema
 from nanobot.providers.answer import Answer
@@ -151,6 +152,10 @@ class Call:
 
         url = f"{self._endpoint.api_base}/chat/completions"
         try:
+            urlsplit(url)
+        except ValueError as error:
+            raise self._error(ConnectionFailedError, str(error)) from None
+        try:
             async with (
                 self._endpoint.pools.lend(url) as client,
                 aclosing(cast("Any", self._exchange(client, url, body))) as deltas,
@@ -247,6 +252,7 @@ class Call:
                         yield delta
                     done = done or data.strip() == b"[DONE]"
                 if done:
+                    await _see_the_end(chunks)
                     break
         if plain is not None:
             for delta in self._plain(b"".join(plain), answer):
@@ -333,6 +339,16 @@ class _RefusedError(Exception):
         super().__init__(str(error))
         self.refusal = refusal
         self.error = error
+
+
+async def _see_the_end(chunks: AsyncIterator[bytes]) -> None:
+    """Read what ends the body, so that the connection can be used again; it mostly came along already."""
+    try:
+        async with asyncio.timeout(0.05):
+            async for _ in chunks:
+                pass
+    except (TimeoutError, ModelCallError):
+        pass  # the answer is whole; a new connection costs less than waiting
 
 
 def _reason(error: BaseException) -> str:

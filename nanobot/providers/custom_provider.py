@@ -57,6 +57,10 @@ class CustomProvider(LLMProvider):
         """The model asked when a call names none."""
         return self._default_model
 
+    def prepare(self) -> None:
+        """Begin to load the HTTP client in a thread."""
+        self._endpoint.pools.prepare(self._endpoint.api_base)
+
     async def chat_stream(
         self,
         messages: Sequence[ChatMessage],

@@ -135,7 +135,7 @@ class LiteLLMProvider(LLMProvider):
         return self._default_model
 
     def prepare(self) -> None:
-        """A call is near: begin to load LiteLLM beside whatever else there is to do. Returns at once."""
+        """Begin to load LiteLLM in a thread."""
         start_loading()
 
     async def chat_stream(

@@ -7,6 +7,7 @@ each lane that waits for an answer has one to itself, and hands it back warm. A 
 import asyncio
 import ipaddress
 import ssl
+import threading
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -67,6 +68,13 @@ def proxy_for(url: str, proxy: str | None = None) -> str | None:
     return None if chosen is None or proxy_bypass(host) else chosen
 
 
+def _load(url: str) -> None:
+    import httpx  # noqa: F401 the import is the point
+
+    if urlsplit(url).scheme == "https":
+        _verified_context()
+
+
 @dataclass(slots=True)
 class _Pool:
     client: "httpx.AsyncClient"
@@ -82,11 +90,16 @@ class HttpPools:
         self._idle_s = idle_s
         self._idle: dict[tuple[str, str | None], list[_Pool]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._closed = False
 
     @property
     def idle(self) -> int:
         """How many wait to be lent."""
         return sum(map(len, self._idle.values()))
+
+    def prepare(self, url: str) -> None:
+        """A call to this URL is near: load the client, and the certificates if it takes any, in a thread."""
+        threading.Thread(target=_load, args=(url,), name="load-httpx", daemon=True).start()
 
     @asynccontextmanager
     async def lend(self, url: str) -> AsyncIterator["httpx.AsyncClient"]:
@@ -100,9 +113,12 @@ class HttpPools:
         try:
             yield pool.client
         finally:
-            pool.returned_at = time.monotonic()
-            self._idle.setdefault(key, []).append(pool)
-            await self._close_idle()
+            if self._closed:
+                await pool.client.aclose()
+            else:
+                pool.returned_at = time.monotonic()
+                self._idle.setdefault(key, []).append(pool)
+                await self._close_idle()
 
     async def _open(self, url: str, proxy: str | None) -> "httpx.AsyncClient":
         import httpx  # 100 ms: not before the first request
@@ -124,7 +140,8 @@ class HttpPools:
                 await waiting.pop(0).client.aclose()
 
     async def close(self) -> None:
-        """Close what is idle. What is lent closes its connection when its call ends."""
+        """Close what is idle at once, and what is lent when its call ends."""
+        self._closed = True
         pools, self._idle = self._idle, {}
         if self._loop is not asyncio.get_running_loop():
             return
