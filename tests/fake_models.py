@@ -261,7 +261,6 @@ class FakeModels:
             pass
         finally:
             self.open_connections -= 1
-            self._writers.discard(writer)
             writer.close()
 
     async def _answer(self, request: Request, writer: asyncio.StreamWriter, reader: asyncio.StreamReader) -> bool:

@@ -56,9 +56,13 @@ def _names(result: str) -> list[str]:
     return [re.sub(r"\s+\(?[\d.,]+ ?[kKMGTi]*[bB](?:ytes?)?\)?$", "", row) for row in rows]
 
 
+def _folder(words: Words) -> str:
+    return _clean(words["named"] or words["path"] or words["folder"] or ".")
+
+
 def _told_list(words: Words, result: str) -> str:
     names = _names(result)
-    place = f"`{words['folder']}`" if words.groupdict().get("folder") else "Your workspace"
+    place = "Your workspace" if _folder(words) == "." else f"`{_folder(words)}`"
     if not names:
         return f"{place} is empty."
     more = f" and {len(names) - 20} more" if len(names) > 20 else ""
@@ -179,11 +183,12 @@ INTENTS: tuple[Intent, ...] = (
         _told_quote(lambda words: f"This is {_clean(words['file'])}:"),
     ),
     Intent(
+        r"(?:what is in|what's in|list|ls|show(?: me)?) (?:the )?"
+        r"(?:(?:folder|directory) (?P<named>[\"'`]?[\w./-]+[\"'`]?)|(?P<path>[\"'`]?[\w.-]*/[\w./-]*[\"'`]?))[.?!]*|"
         r"(?:what(?:'s| is| are)?|which|list|show|see|give|tell|ls|dir)\b.*"
         r"\b(?:workspace|files?|folders?|director(?:y|ies)|here)\b.*|(?:ls|dir|list)(?: files)?[.?!]*|"
-        r"(?:list|ls|what is in|what's in|show(?: me)?) (?:the )?(?:folder )?"
-        r"(?P<folder>[\"'`]?[\w.-]*/?[\w./-]+[\"'`]?)[.?!]*",
-        lambda words: ("list_dir", {"path": _clean(words["folder"] or ".")}),
+        r"(?:list|ls|what is in|what's in) (?P<folder>[\"'`]?[\w.-]+[\"'`]?)[.?!]*",
+        lambda words: ("list_dir", {"path": _folder(words)}),
         _told_list,
     ),
 )
