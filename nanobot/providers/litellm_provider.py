@@ -11,6 +11,7 @@ import os
 import re
 import threading
 import warnings
+import weakref
 from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import aclosing
@@ -37,6 +38,8 @@ from nanobot.providers.wire import Dialect, has_images, wire_messages
 
 _loading: "Future[Any] | None" = None
 _loading_lock = threading.Lock()
+
+_users: "weakref.WeakSet[LiteLLMProvider]" = weakref.WeakSet()
 
 CACHE_MARKER = {"type": "ephemeral"}
 
@@ -153,12 +156,13 @@ class LiteLLMProvider(LLMProvider):
                 yield delta
 
     async def close(self) -> None:
-        """Close LiteLLM's connections, if it was loaded."""
-        if _loading is None or not _loading.done() or _loading.exception() is not None:
+        """Close LiteLLM's connections. It keeps them for all providers together: the last one out closes them."""
+        _users.discard(self)
+        if _users or _loading is None or not _loading.done() or _loading.exception() is not None:
             return
-        close = getattr(_loading.result(), "close_litellm_async_clients", None)
-        if close is not None:
-            await close()
+        litellm = _loading.result()
+        await litellm.close_litellm_async_clients()
+        litellm.in_memory_llm_clients_cache.flush_cache()  # else the next provider gets the closed ones
 
     async def _stream(
         self,
@@ -170,6 +174,7 @@ class LiteLLMProvider(LLMProvider):
     ) -> AsyncIterator[Delta]:
         litellm = await asyncio.wrap_future(start_loading())
         _ignore_its_warnings()
+        _users.add(self)
         limits = CallLimits(self._timeouts, self._target(model))
         request = await self._request(messages, tools, model, max_tokens, temperature)
         answer = Answer()

@@ -8,6 +8,7 @@ one of these ports is not taken for a model server: only a list of models, in th
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -107,4 +108,6 @@ async def _get(url: str) -> bytes:
             await reader.readline()
         return body
     finally:
-        writer.close()
+        writer.transport.abort()
+        with suppress(OSError):
+            await writer.wait_closed()

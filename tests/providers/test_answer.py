@@ -128,8 +128,10 @@ def test_usage_has_one_shape(usage):
             st.lists(inner, max_size=3)
             | st.dictionaries(
                 st.sampled_from(
-                    "choices index delta message content tool_calls function name arguments id usage finish_reason "
-                    "reasoning text thinking function_call thinking_blocks".split()
+                    [
+                        *("choices", "index", "delta", "message", "content", "tool_calls", "function", "name", "id"),
+                        *("arguments", "usage", "finish_reason", "reasoning", "text", "thinking", "function_call"),
+                    ]
                 ),
                 inner,
                 max_size=4,

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import time
+from itertools import pairwise
 
 import pytest
 
@@ -51,7 +52,7 @@ async def test_each_request_is_byte_for_byte_the_head_of_the_next(server):
     await asked.close()
 
     bodies = [request.body for request in server.chats]
-    assert all(later.startswith(earlier[:-2]) for earlier, later in zip(bodies, bodies[1:], strict=False))
+    assert all(later.startswith(earlier[:-2]) for earlier, later in pairwise(bodies))
 
 
 async def test_our_own_fields_stay_home_and_the_runtime_context_goes_out(server):
@@ -214,11 +215,9 @@ async def test_silence_ends_within_its_limit(server, step, timeouts, waited_for)
 async def test_text_is_handed_out_while_the_answer_is_on_its_way(server):
     server.script(Slow(Say("one two three", pieces=3), each_s=0.1))
     asked = provider(server)
-    came: list[float] = []
 
-    async for delta in asked.chat_stream(HELLO, TOOLS):
-        if isinstance(delta, TextDelta):
-            came.append(time.monotonic())
+    stream = asked.chat_stream(HELLO, TOOLS)
+    came = [time.monotonic() async for delta in stream if isinstance(delta, TextDelta)]
     await asked.close()
 
     assert came[-1] - came[0] > 0.1

@@ -169,3 +169,14 @@ async def test_loading_it_does_not_hold_the_loop_and_reads_no_env_file(tmp_path)
     assert child.returncode == 0
     assert int(turns) > 20
     assert read_it == b"False"
+
+
+async def test_a_provider_that_closes_takes_no_connection_from_another(server):
+    first, second = claude(server), claude(server)
+    await first.chat(HELLO)
+    await second.chat(HELLO)
+
+    await first.close()
+    assert (await second.chat(HELLO)).content == "ok"
+    await second.close()
+    assert (await claude(server).chat(HELLO)).content == "ok"

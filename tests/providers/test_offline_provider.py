@@ -7,8 +7,7 @@ from nanobot.providers.base import LLMResponse
 from nanobot.providers.offline_provider import NOTICE, OfflineProvider
 from tests.providers.samples import tool
 
-NAMES = "list_dir read_file write_file edit_file exec grep glob web_search web_fetch cron".split()
-OFFERED = [tool(name) for name in NAMES]
+NAMES = ["list_dir", "read_file", "write_file", "edit_file", "exec", "grep", "glob", "web_search", "web_fetch", "cron"]
 
 
 async def answer(*rows: ChatMessage, offered: list[str] | None = None) -> LLMResponse:

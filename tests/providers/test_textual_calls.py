@@ -1,5 +1,7 @@
 """Calls written as text become calls; everything else stays what it is, however the stream is cut."""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -55,7 +57,7 @@ def read(pieces: list[str]) -> tuple[str, list[tuple[str, dict[str, object]]]]:
 
 def cut(text: str, places: list[int]) -> list[str]:
     ends = [0, *sorted(place % (len(text) + 1) for place in places), len(text)]
-    return [text[a:b] for a, b in zip(ends, ends[1:], strict=False)]
+    return [text[a:b] for a, b in pairwise(ends)]
 
 
 @pytest.mark.parametrize("written", WRITTEN.values(), ids=WRITTEN.keys())
@@ -107,7 +109,8 @@ def test_values_in_tags_take_the_type_of_the_schema():
 
 
 def test_text_in_tags_keeps_its_lines():
-    body = "<function=write_file><parameter=path>a</parameter><parameter=content>\nx = 1\n\ny &lt; 2\n</parameter></function>"
+    content = "<parameter=content>\nx = 1\n\ny &lt; 2\n</parameter>"
+    body = f"<function=write_file><parameter=path>a</parameter>{content}</function>"
 
     assert read([body])[1] == [("write_file", {"path": "a", "content": "x = 1\n\ny < 2"})]
 

@@ -10,9 +10,8 @@ from nanobot.utils.http import HttpPools, is_loopback, proxy_for, ssl_context
 async def test_calls_one_after_the_other_share_a_pool_and_calls_at_once_do_not():
     pools = HttpPools()
 
-    async with pools.lend("http://x/") as first:
-        async with pools.lend("http://x/") as second:
-            assert second is not first
+    async with pools.lend("http://x/") as first, pools.lend("http://x/") as second:
+        assert second is not first
     async with pools.lend("http://x/") as again:
         assert again in (first, second)
     await pools.close()
