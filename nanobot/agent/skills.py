@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from xml.sax.saxutils import escape
+from html import escape
 
 from nanobot.utils.resources import skills_dir
 
@@ -242,5 +242,5 @@ def _summary(skill: Skill) -> str:
     fields = {"name": skill.name, "description": skill.description, "location": str(skill.path)}
     if skill.missing:
         fields["requires"] = ", ".join(skill.missing)
-    lines = [f"<{tag}>{escape(text)}</{tag}>" for tag, text in fields.items()]
+    lines = [f"<{tag}>{escape(text, quote=False)}</{tag}>" for tag, text in fields.items()]
     return "\n".join([f'<skill available="{str(skill.available).lower()}">', *lines, "</skill>"])
