@@ -5,7 +5,6 @@ A command's file is imported when the command runs or shows its help, so `nanobo
 
 import sys
 from collections.abc import Sequence
-from importlib import import_module
 from typing import Annotated, Any
 
 import typer
@@ -14,6 +13,7 @@ from typer.exceptions import TyperException
 
 from nanobot import __version__
 from nanobot.errors import NanobotError
+from nanobot.plugins import load
 
 COMMANDS = {
     "onboard": ("nanobot.cli.onboard:onboard", "Set up a model and the workspace."),
@@ -56,9 +56,8 @@ class LazyCommand(TyperCommand):
         return self._load().make_context(info_name, args, parent, **extra)
 
     def _load(self) -> TyperCommand:
-        module, _, function = self._target.partition(":")
         single = typer.Typer(add_completion=False, rich_markup_mode=None)
-        single.command(self.name)(getattr(import_module(module), function))
+        single.command(self.name)(load(self._target))
         command = typer.main.get_command(single)
         command.params.append(_debug_option())
         return command  # type: ignore[return-value]
@@ -115,7 +114,9 @@ def _explain(error: NanobotError | TyperException | OSError) -> int:
         text = error.format_message()
     elif isinstance(error, OSError) and error.strerror:  # what the system refuses is no bug of ours
         text = f"{error.strerror}: {error.filename}" if error.filename else error.strerror
-    typer.echo(f"Error: {text}", err=True)
+    from nanobot.cli.terminal import visible  # an error may hold what a server said
+
+    typer.echo(f"Error: {visible(text)}", err=True)
     context = getattr(error, "ctx", None)  # only wrong usage has one
     if context is not None:
         typer.echo(f"See {context.command_path} --help", err=True)

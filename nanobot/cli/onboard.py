@@ -10,11 +10,11 @@ from typing import Annotated
 import typer
 
 from nanobot.cli import questions
-from nanobot.cli.common import ConfigOption, WorkspaceOption
+from nanobot.cli.common import ConfigOption, WorkspaceOption, warn
 from nanobot.cli.interview import Found, Wish, default_model, first_model_offered, interview
 from nanobot.cli.trial import choice_now, try_model
 from nanobot.config import paths
-from nanobot.config.loader import load_config, save_config
+from nanobot.config.loader import load_config, load_warnings, save_config
 from nanobot.config.provider_table import PROVIDERS, ProviderSpec, find_by_key, find_by_model, find_by_name
 from nanobot.config.schema import Config
 from nanobot.errors import ConfigError, ProviderError, StorageError, UsageError
@@ -26,9 +26,9 @@ AGAIN, SAVE, LEAVE = "again", "save", "leave"
 
 NEXT = """
 Next:
-  nanobot agent                                  a chat in this terminal
-  nanobot agent -m "What is in my workspace?"    one answer and out
-  nanobot status                                 what is set up, and why"""
+  nanobot agent{config}                                  a chat in this terminal
+  nanobot agent{config} -m "What is in my workspace?"    one answer and out
+  nanobot status{config}                                 what is set up, and why"""
 
 
 def onboard(
@@ -47,13 +47,14 @@ def onboard(
     paths.use_config(config)
     place = Place(paths.get_config_path(), workspace, reset)
     known = _wish(provider, model, api_key, api_base)
+    warn(load_warnings(place.load()))
     place.open()
 
     wish = _without_questions(known, place) if yes else _with_questions(known, place)
 
     place.keep(wish)
     typer.echo(f"Model: {choice_now(load_config(), paths.get_data_dir())}")
-    typer.echo(NEXT)
+    typer.echo(NEXT.format(config=f" -c {config}" if config else ""))
 
 
 class Place:
