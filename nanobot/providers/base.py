@@ -164,5 +164,50 @@ class LLMProvider:
         """The model asked when a call names none."""
         raise NotImplementedError(f"{type(self).__name__} has no default model")
 
+    def prepare(self) -> None:
+        """A call is near: begin to load what it needs, beside whatever else there is to do. Returns at once."""
+
+    async def chat(
+        self,
+        messages: Sequence[ChatMessage],
+        tools: Sequence[ToolSchema] | None = None,
+        model: str | None = None,
+        max_tokens: int = 4096,
+        temperature: float = 0.7,
+    ) -> LLMResponse:
+        """The whole response at once.
+
+        Raises ProviderError. Cancelling is safe: the connection is closed, nothing is kept.
+        """
+        if type(self).chat_stream is LLMProvider.chat_stream:
+            raise NotImplementedError(f"{type(self).__name__} must define chat or chat_stream")
+        stream = self.chat_stream(messages, tools, model, max_tokens, temperature)
+        async with aclosing(cast("AsyncGenerator[Delta, None]", stream)) as deltas:
+            async for delta in deltas:
+                if isinstance(delta, Finished):
+                    return delta.response
+        raise ProviderError(f"{type(self).__name__} ended its answer without finishing it. Send the message again.")
+
+    async def chat_stream(
+        self,
+        messages: Sequence[ChatMessage],
+        tools: Sequence[ToolSchema] | None = None,
+        model: str | None = None,
+        max_tokens: int = 4096,
+        temperature: float = 0.7,
+    ) -> AsyncIterator[Delta]:
+        """The same as it comes: deltas, then exactly one Finished. Errors and cancelling as in `chat`.
+
+        The messages are legal (see messages/repair.py); fields the wire does not know are left out by the provider.
+        """
+        response = await self.chat(messages, tools, model, max_tokens, temperature)
+        if response.finish_reason == "error":
+            raise error_from_response(response)
+        if response.reasoning_content:
+            yield ReasoningDelta(response.reasoning_content)
+        if response.content:
+            yield TextDelta(response.content)
+        yield Finished(response)
+
     async def close(self) -> None:
         """Let go of connections. Called once, after the last call."""
