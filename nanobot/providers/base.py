@@ -200,7 +200,9 @@ class LLMProvider:
 
         The messages are legal (see messages/repair.py); fields the wire does not know are left out by the provider.
         """
-        response = await self.chat(messages, tools, model, max_tokens, temperature)
+        from nanobot.providers.wire import plain_messages  # only providers of somebody's own come this way
+
+        response = await self.chat(await plain_messages(messages), tools, model, max_tokens, temperature)
         if response.finish_reason == "error":
             raise error_from_response(response)
         if response.reasoning_content:
