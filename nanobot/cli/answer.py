@@ -49,8 +49,9 @@ class GrowingAnswer:
 
     def _settle(self, blocks: list[str], width: int) -> None:
         for block in blocks:
-            self._ready += self._lines(block, width)[self._stayed :]
-            self._stayed = 0
+            lines = self._lines(block, width)
+            self._ready += lines[self._stayed :]
+            self._stayed = max(0, self._stayed - len(lines))  # lines of the next block, drawn with this one's rest
             self._blocks += 1
 
     def _lines(self, block: str, width: int) -> list[str]:

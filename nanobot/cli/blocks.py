@@ -30,6 +30,8 @@ class BlockCutter:
         finished: list[str] = []
         for line in whole:
             self._take(line, finished)
+        if self._partial.strip() and self._after_gap() and not self._fence and not self._is_list():
+            self._finish(finished)
         return finished
 
     def end(self) -> list[str]:
@@ -57,11 +59,10 @@ class BlockCutter:
                 self._finish(finished)
 
     def _take_words(self, line: str, finished: list[str]) -> None:
-        after_gap = bool(self._lines) and not self._lines[-1]
         fence = _FENCE.match(line)
         heading = _HEADING.match(line)
         alone = bool(heading or (fence and not fence[1]))
-        if alone or (after_gap and not self._goes_on(line)):
+        if alone or (self._after_gap() and not self._goes_on(line)):
             self._finish(finished)
         self._lines.append(line)
         if fence:
@@ -72,6 +73,9 @@ class BlockCutter:
     def _goes_on(self, line: str) -> bool:
         """Whether a line after an empty one still belongs to the block: a list's next item or an item's next words."""
         return self._is_list() and bool(line[0].isspace() or _ITEM.match(line))
+
+    def _after_gap(self) -> bool:
+        return bool(self._lines) and not self._lines[-1]
 
     def _is_list(self) -> bool:
         return bool(self._lines and _ITEM.match(self._lines[0]))

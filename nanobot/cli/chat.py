@@ -14,7 +14,7 @@ from nanobot.agent.slash_commands import SlashCommands, parse_command
 from nanobot.agent.turn import TurnEvent
 from nanobot.bus.events import OutboundKind, OutboundMessage
 from nanobot.cli.completion import ChatCompleter
-from nanobot.cli.inbound import CHANNEL, terminal_message
+from nanobot.cli.inbound import CHANNEL, LEAVING, terminal_message
 from nanobot.cli.markdown import markdown_lines, plain_lines
 from nanobot.cli.meter import Meter
 from nanobot.cli.prompt import Prompt, PromptActions
@@ -26,7 +26,6 @@ from nanobot.cli.terminal import Paint, mended, visible, wants_colour
 from nanobot.errors import NanobotError
 from nanobot.runtime import Runtime
 
-LEAVING = frozenset({"exit", "quit", "/exit", "/quit", ":q"})
 GOODBYE_S = 5.0
 _ECHO_LINES = 12
 _SHOWN_KINDS = {OutboundKind.REPLY, OutboundKind.NOTICE}
@@ -51,9 +50,7 @@ class Chat:
         self._exit_code = 0
         colour = wants_colour(sys.stdout)
         self._paint = Paint(colour)
-        completer = ChatCompleter(
-            {**runtime.loop.commands.names(), "exit": "leave"}, self._skills, runtime.workspace
-        )
+        completer = ChatCompleter({**runtime.loop.commands.names(), "exit": "leave"}, self._skills, runtime.workspace)
         actions = PromptActions(self._take_line, self._stop, lambda: list(self._waiting), self._bottom_line)
         history_file = runtime.data_dir / "history" / "cli_history"
         self._prompt = Prompt(actions, completer, history_file, colour=colour)
@@ -206,7 +203,7 @@ class Chat:
         return True
 
     async def _stop_running(self, running: asyncio.Task[None]) -> None:
-        """A turn is stopped by its loop, so that it keeps what was said; a command and a turn in a queue are cancelled."""
+        """A turn is stopped by its loop, so that it keeps what was said; what is no turn (yet) is cancelled."""
         if not await self._runtime.loop.stop_turn(self._session_key):
             running.cancel()
 
@@ -227,7 +224,9 @@ class Chat:
     def _echo(self, line: str) -> None:
         """What was sent, above what comes of it."""
         lines = visible(line).expandtabs(4).split("\n")
-        shown = lines if len(lines) <= _ECHO_LINES else [*lines[:_ECHO_LINES], f"… {len(lines) - _ECHO_LINES} more lines"]
+        shown = (
+            lines if len(lines) <= _ECHO_LINES else [*lines[:_ECHO_LINES], f"… {len(lines) - _ECHO_LINES} more lines"]
+        )
         marked = [("> " if index == 0 else "  ") + text[:2000] for index, text in enumerate(shown)]
         self._screen.lines(["", *[self._paint.bold(text) for text in marked], ""])
 
@@ -236,4 +235,4 @@ class Chat:
         return f"{line} · Esc stops" if self._running is not None else line
 
     def _skills(self) -> dict[str, str]:
-        return {}
+        return {skill.name: skill.description for skill in self._runtime.context.skills.skills() if skill.available}

@@ -21,14 +21,12 @@ def completes(text: str) -> bool:
 class ChatCompleter(Completer):
     """Words for the line editor. Skills are asked for each time: they may be added while one chats."""
 
-    def __init__(
-        self, commands: Mapping[str, str], skills: Callable[[], Mapping[str, str]], workspace: Path
-    ) -> None:
+    def __init__(self, commands: Mapping[str, str], skills: Callable[[], Mapping[str, str]], workspace: Path) -> None:
         self._commands = commands
         self._skills = skills
         self._workspace = workspace
 
-    def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterator[Completion]:
+    def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterator[Completion]:  # noqa: ARG002
         """What may follow the text before the cursor."""
         text = document.text_before_cursor
         word = _WORD.search(text.rsplit("\n", 1)[-1])

@@ -7,6 +7,8 @@ from nanobot.messages.types import Origin, Provenance
 
 CHANNEL = "cli"
 DEFAULT_SESSION = "cli:direct"
+LEAVING = frozenset({"exit", "quit", "/exit", "/quit", ":q"})
+"""Lines that end a chat."""
 
 
 def terminal_message(text: str, session_key: str, media: Sequence[str] = ()) -> InboundMessage:

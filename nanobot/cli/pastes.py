@@ -15,7 +15,7 @@ class Pastes:
 
     def taken(self, data: str) -> str:
         """What to put into the line for a paste: itself, or a mark where it is long."""
-        text = data.replace("\r\n", "\n").replace("\r", "\n")
+        text = data.replace("\r\n", "\n").replace("\r", "\n").rstrip("\n")
         lines = text.count("\n") + 1
         if lines <= _LONG_LINES and len(text) <= _LONG_CHARS:
             return text

@@ -4,6 +4,7 @@ Everything on the screen is one prompt-toolkit application: live lines, the line
 stay are written above it. Erasing, writing and drawing again leave in one write, so nothing flickers.
 """
 
+import asyncio
 import os
 import sys
 import time
@@ -13,7 +14,6 @@ from pathlib import Path
 from typing import TextIO
 
 from prompt_toolkit.application import Application
-from prompt_toolkit.application.current import get_app
 from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.completion import Completer, ThreadedCompleter
 from prompt_toolkit.enums import DEFAULT_BUFFER, SEARCH_BUFFER
@@ -114,7 +114,7 @@ class Prompt:
             color_depth=None if colour else ColorDepth.DEPTH_1_BIT,
             output=self._output,
             erase_when_done=True,
-            after_render=lambda app: self._release(),
+            after_render=lambda _app: self._release(),
         )
         self._app.ttimeoutlen = 0.05
         self._app.timeoutlen = 0.1  # how long a lone Esc waits to be Alt+something
@@ -207,7 +207,10 @@ class Prompt:
                     dont_extend_height=True,
                 ),
                 search,
-                Window(FormattedTextControl(self._bottom), height=1, dont_extend_height=True),
+                ConditionalContainer(
+                    Window(FormattedTextControl(self._bottom), height=1, dont_extend_height=True),
+                    Condition(lambda: self._buffer.complete_state is None),
+                ),
             ],
             align=VerticalAlign.TOP,
         )
@@ -235,7 +238,7 @@ class Prompt:
         menu_open = Condition(lambda: self._buffer.complete_state is not None)
 
         @keys.add("enter", filter=typing)
-        def _send(event: KeyPressEvent) -> None:
+        def _send(_event: KeyPressEvent) -> None:
             state = self._buffer.complete_state
             if state is not None and state.current_completion and not self._buffer.text.startswith("/"):
                 self._buffer.complete_state = None  # a file or a skill was chosen; the message goes on
@@ -243,24 +246,24 @@ class Prompt:
                 self._buffer.validate_and_handle()
 
         @keys.add("escape", "enter", filter=typing)
-        def _new_line(event: KeyPressEvent) -> None:
+        def _new_line(_event: KeyPressEvent) -> None:
             self._buffer.insert_text("\n")
 
         @keys.add("escape", filter=typing & ~menu_open)
-        def _stop(event: KeyPressEvent) -> None:
+        def _stop(_event: KeyPressEvent) -> None:
             self._actions.stop()
 
         @keys.add("escape", filter=typing & menu_open)
-        def _close_menu(event: KeyPressEvent) -> None:
+        def _close_menu(_event: KeyPressEvent) -> None:
             self._buffer.cancel_completion()
 
         @keys.add("c-c", filter=typing)
         @keys.add("<sigint>")
-        def _interrupt(event: KeyPressEvent) -> None:
+        def _interrupt(_event: KeyPressEvent) -> None:
             self._interrupted()
 
         @keys.add("c-d", filter=typing & Condition(lambda: not self._buffer.text))
-        def _leave(event: KeyPressEvent) -> None:
+        def _leave(_event: KeyPressEvent) -> None:
             self.leave()
 
         @keys.add(Keys.BracketedPaste, filter=typing)
@@ -279,7 +282,7 @@ class Prompt:
             self.leave()
         else:
             self._leave_asked = time.monotonic()
-            get_app().invalidate()
+            asyncio.get_running_loop().call_later(LEAVE_WINDOW_S, self._app.invalidate)
 
 
 def _lines(text: Callable[[], AnyFormattedText], shown: Condition) -> ConditionalContainer:

@@ -28,7 +28,7 @@ from nanobot.cli.answer import Draw, GrowingAnswer
 from nanobot.cli.closing import Closing, closing_words
 from nanobot.cli.surface import Surface
 from nanobot.cli.terminal import Paint, visible
-from nanobot.cli.tool_lines import clipped, ended_lines, running_line
+from nanobot.cli.tool_lines import ended_lines, running_line
 
 FRAME_S = 0.05
 TICK_S = 0.1
@@ -72,7 +72,7 @@ class Screen:
         self._busy = False
         self._handlers: dict[type[TurnEvent], Callable[[Any], None]] = {
             StepStarted: self._step_started,
-            ReasoningStarted: lambda event: self._wait("reasoning"),
+            ReasoningStarted: lambda _event: self._wait("reasoning"),
             TextDelta: self._text_delta,
             TextEnded: self._text_ended,
             ToolStarted: self._tool_started,
@@ -107,9 +107,10 @@ class Screen:
         self._frame()
 
     def lines(self, lines: list[str]) -> None:
-        """Lines as they are; they stay."""
+        """Lines as they are, with no empty line but their own; they stay."""
         self._end_answer()
-        self._stay("lines", lines)
+        self._drawing.pending += lines
+        self._drawing.last_kind = ""
         self._frame()
 
     async def keep_alive(self) -> None:
@@ -131,7 +132,7 @@ class Screen:
         self._drawing.waiting_since = self._now()
         self._drawing.waiting_for = what
 
-    def _step_started(self, event: StepStarted) -> None:
+    def _step_started(self, _event: StepStarted) -> None:
         self._wait("thinking")
         self._frame()
 

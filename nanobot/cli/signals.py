@@ -1,4 +1,4 @@
-"""Ctrl+C and a polite kill, while a turn runs: the turn is stopped instead of the process, and what was said is kept."""
+"""Ctrl+C and a polite kill, while a turn runs: the turn is stopped and what was said is kept."""
 
 import asyncio
 import signal
@@ -20,7 +20,7 @@ def on_signals(signals: Sequence[signal.Signals], tell: Callable[[int], None]) -
     """Hand these signals to `tell`, inside the running event loop. Only for the main thread."""
     loop = asyncio.get_running_loop()
 
-    def handle(number: int, frame: FrameType | None) -> None:
+    def handle(number: int, _frame: FrameType | None) -> None:
         loop.call_soon_threadsafe(tell, number)  # signal.signal, because Windows' loop takes no handlers
 
     before = {number: signal.signal(number, handle) for number in signals}

@@ -36,7 +36,9 @@ def ended_lines(event: ToolEnded, arguments: Mapping[str, Any], width: int, pain
     """The line of a call that is over, and under it what the tool wants to be seen (a diff, say)."""
     took = f"  {event.seconds:.2f}s" if event.seconds < 10 else f"  {event.seconds:.0f}s"
     mark = "" if event.ok else "  failed"
-    head = clipped(f"{INDENT}{visible(event.name)} {telling_argument(arguments)}".rstrip(), width - len(took) - len(mark))
+    head = clipped(
+        f"{INDENT}{visible(event.name)} {telling_argument(arguments)}".rstrip(), width - len(took) - len(mark)
+    )
     lines = [paint.dim(head + took) + paint.red(mark)]
     if not event.ok:
         lines.append(paint.dim(clipped(f"{INDENT}{INDENT}{_first_line(event.content)}", width)))
