@@ -45,7 +45,7 @@ class BlockCutter:
         if self._fence:
             self._take_code(line, finished)
         elif not line.strip():
-            if self._lines:
+            if self._lines and not self._after_gap():
                 self._lines.append("")
         else:
             self._take_words(line, finished)

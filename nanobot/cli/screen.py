@@ -149,9 +149,10 @@ class Screen:
         text = visible(event.text)
         drawing.said[-1] += text
         drawing.answer.feed(text, self._surface.columns)
-        if text.strip():
+        first_words = drawing.waiting_since is not None and bool(text.strip())
+        if first_words:
             drawing.waiting_since = None
-        if self._now() >= self._next_frame:
+        if first_words or self._now() >= self._next_frame:
             self._frame()
 
     def _text_ended(self, event: TextEnded) -> None:
