@@ -6,11 +6,18 @@ table is the exception, its columns may widen with every row, so only its end is
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from nanobot.cli.blocks import BlockCutter
+from nanobot.cli.blocks import BlockCutter, LineCutter
 
-Draw = Callable[[str, int], list[str]]
-"""Draws the source of a block as lines of at most so many cells."""
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """Draws the source of a block as lines of at most so many cells. What is not Markdown is drawn line by line."""
+
+    lines: Callable[[str, int], list[str]]
+    markdown: bool = True
+
 
 _TABLE = re.compile(r"[^\n]*\|[^\n]*\n[\s:|-]*-[\s:|-]*(?:\n|$)")
 
@@ -20,7 +27,7 @@ class GrowingAnswer:
 
     def __init__(self, draw: Draw) -> None:
         self._draw = draw
-        self._cutter = BlockCutter()
+        self._cutter = BlockCutter() if draw.markdown else LineCutter()
         self._width = 80
         self._stayed = 0
         self._blocks = 0
@@ -42,7 +49,7 @@ class GrowingAnswer:
             return ready, []
         lines = self._lines(rest, width)
         overflow = len(lines) - self._stayed - rows
-        if overflow > 0 and not _TABLE.match(rest):
+        if overflow > 0 and not (self._draw.markdown and _TABLE.match(rest)):
             ready += lines[self._stayed : self._stayed + overflow]
             self._stayed += overflow
         return ready, lines[max(self._stayed, len(lines) - rows) :]
@@ -57,5 +64,5 @@ class GrowingAnswer:
     def _lines(self, block: str, width: int) -> list[str]:
         if not self._stayed:
             self._width = width
-        lines = self._draw(block, self._width)
-        return ["", *lines] if self._blocks else lines
+        lines = self._draw.lines(block, self._width)
+        return [*self._cutter.gap, *lines] if self._blocks else lines

@@ -10,8 +10,30 @@ _ITEM = re.compile(r" {0,3}(?:[-*+]|\d{1,9}[.)])(?:\s|$)")
 _HEADING = re.compile(r" {0,3}#{1,6}(?:\s|$)")
 
 
+class LineCutter:
+    """Takes text as it comes; gives back its whole lines. For texts that are not Markdown."""
+
+    gap: tuple[str, ...] = ()
+
+    def __init__(self) -> None:
+        self.rest = ""
+
+    def feed(self, text: str) -> list[str]:
+        """More text; the lines it finished."""
+        *whole, self.rest = (self.rest + text).split("\n")
+        return whole
+
+    def end(self) -> list[str]:
+        """No more text will come; the last line, if it has words."""
+        last, self.rest = self.rest, ""
+        return [last] if last else []
+
+
 class BlockCutter:
     """Takes text as it comes; gives back the blocks that nothing can change any more."""
+
+    gap: tuple[str, ...] = ("",)
+    """What stands between two blocks."""
 
     def __init__(self) -> None:
         self._lines: list[str] = []

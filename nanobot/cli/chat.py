@@ -15,8 +15,8 @@ from nanobot.agent.turn import TurnEvent
 from nanobot.bus.events import OutboundKind, OutboundMessage
 from nanobot.cli.completion import ChatCompleter
 from nanobot.cli.inbound import CHANNEL, LEAVING, terminal_message
-from nanobot.cli.markdown import markdown_lines, plain_lines
 from nanobot.cli.meter import Meter
+from nanobot.cli.oneshot import draws
 from nanobot.cli.prompt import Prompt, PromptActions
 from nanobot.cli.screen import Screen
 from nanobot.cli.shell_escape import MARK, shell_escape
@@ -26,7 +26,9 @@ from nanobot.cli.terminal import Paint, mended, visible, wants_colour
 from nanobot.errors import NanobotError
 from nanobot.runtime import Runtime
 
+OFFLINE = "offline"
 GOODBYE_S = 5.0
+_SET_UP = "Set one up with `nanobot onboard`, or with a key in the environment, such as OPENAI_API_KEY."
 _ECHO_LINES = 12
 _SHOWN_KINDS = {OutboundKind.REPLY, OutboundKind.NOTICE}
 
@@ -54,8 +56,7 @@ class Chat:
         actions = PromptActions(self._take_line, self._stop, lambda: list(self._waiting), self._bottom_line)
         history_file = runtime.data_dir / "history" / "cli_history"
         self._prompt = Prompt(actions, completer, history_file, colour=colour)
-        lines = markdown_lines if markdown else plain_lines
-        self._screen = Screen(self._prompt, lambda source, width: lines(source, width, colour), self._paint)
+        self._screen = Screen(self._prompt, draws(markdown=markdown, colour=colour), self._paint)
 
     async def run(self) -> int:
         """Chat until somebody leaves; the exit code."""
@@ -150,10 +151,13 @@ class Chat:
             self._screen.lines([self._paint.red(visible(str(error)))])
             return
         why = f" ({reason})" if reason else ""
-        who = f"{self._paint.bold(name)} {__version__} · {self._meter.model} from {provider}{why}"
-        if provider == "offline":
-            who = f"{self._paint.bold(name)} {__version__} · {reason}"
-        self._screen.lines([who, self._paint.dim(where)])
+        lines = [f"{self._paint.bold(name)} {__version__} · {self._meter.model} from {provider}{why}"]
+        if provider == OFFLINE:
+            lines = [
+                f"{self._paint.bold(name)} {__version__} · no model is set up, so only simple requests work",
+                _SET_UP,
+            ]
+        self._screen.lines([*lines, self._paint.dim(where)])
 
     async def _listen(self) -> None:
         """Show what comes for the terminal over the bus. Nobody else is here to send what is for other channels."""
@@ -165,7 +169,7 @@ class Chat:
 
     def _show_message(self, message: OutboundMessage) -> None:
         if message.kind in _SHOWN_KINDS and message.content.strip():
-            self._screen.note(message.content, heading="(message)")
+            self._screen.note("(message)", message.content, ours=False)
         if message.receipt is not None:
             message.receipt.settle()
 
@@ -188,7 +192,7 @@ class Chat:
     async def _answer_aside(self, line: str) -> None:
         """A command that acts at once, while a turn runs."""
         result = await self._runtime.loop.run_turn(terminal_message(line, self._session_key))
-        self._screen.note(result.text, heading=f"> {line.strip()}")
+        self._screen.note(f"> {line.strip()}", result.text, ours=True)
 
     def _stop(self) -> bool:
         """Stop what runs; what was queued goes back to the prompt, for the person to decide."""

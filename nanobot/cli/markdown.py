@@ -51,9 +51,8 @@ def _trimmed(line: str) -> str:
     return trimmed + "\x1b[0m" if "\x1b" in trimmed else trimmed
 
 
-def plain_lines(source: str, width: int, colour: bool) -> list[str]:
-    """The source itself, wrapped: what `--no-markdown` shows."""
-    del colour
+def plain_lines(source: str, width: int) -> list[str]:
+    """The text as it is, wrapped: our own words, and all words with `--no-markdown`."""
     lines: list[str] = []
     for line in source.split("\n"):
         wrapped = Text(line.expandtabs(4)).wrap(Console(width=max(width, 8), file=io.StringIO()), max(width, 8))

@@ -4,13 +4,16 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from nanobot.agent.turn import TurnEvent, TurnOutcome
 from nanobot.cli.inbound import terminal_message
 from nanobot.cli.signals import INTERRUPT, KILLS, exit_code_of, on_signals
 from nanobot.cli.terminal import Paint, can_redraw, wants_colour
 from nanobot.runtime import Runtime
+
+if TYPE_CHECKING:
+    from nanobot.cli.screen import Draws
 
 _EXIT_CODES = {TurnOutcome.FAILED: 1, TurnOutcome.REFUSED: 1}
 
@@ -108,7 +111,7 @@ async def _screen(*, markdown: bool) -> AsyncIterator[Face]:
 
     colour = wants_colour(sys.stdout)
     surface = DirectSurface(sys.stdout)
-    screen = Screen(surface, late_draw(markdown=markdown, colour=colour), Paint(colour))
+    screen = Screen(surface, draws(markdown=markdown, colour=colour), Paint(colour))
     screen.begin()
     alive = asyncio.create_task(screen.keep_alive())
     try:
@@ -138,12 +141,20 @@ class _Closable(Protocol):
     closed: bool
 
 
-def late_draw(*, markdown: bool, colour: bool) -> Callable[[str, int], list[str]]:
-    """Draws Markdown with Rich, which is imported with the first text: the request is on its way by then."""
+def draws(*, markdown: bool, colour: bool) -> "Draws":
+    """Drawing with Rich, which is imported with the first text: the request is on its way by then."""
+    from nanobot.cli.answer import Draw
+    from nanobot.cli.screen import Draws
 
-    def draw(source: str, width: int) -> list[str]:
-        from nanobot.cli.markdown import markdown_lines, plain_lines
+    def plain(source: str, width: int) -> list[str]:
+        from nanobot.cli.markdown import plain_lines
 
-        return (markdown_lines if markdown else plain_lines)(source, width, colour)
+        return plain_lines(source, width)
 
-    return draw
+    def answer(source: str, width: int) -> list[str]:
+        from nanobot.cli.markdown import markdown_lines
+
+        return markdown_lines(source, width, colour)
+
+    ours = Draw(plain, markdown=False)
+    return Draws(Draw(answer) if markdown else ours, ours)

@@ -69,7 +69,7 @@ class PlainAnswer:
             self._text_delta(TextDelta(text=closing.answer))
         if any(self._said) and not self._said[-1].endswith("\n"):
             self._write("\n")
-        if closing.remark:
+        if closing.remark and not self.closed:
             failed = event.outcome in (TurnOutcome.FAILED, TurnOutcome.REFUSED)
             one_line = " ".join(visible(closing.remark).split())
             self._complain(f"Error: {one_line}" if failed else one_line)

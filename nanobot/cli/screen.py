@@ -25,7 +25,7 @@ from nanobot.agent.turn import (
     TurnOutcome,
 )
 from nanobot.cli.answer import Draw, GrowingAnswer
-from nanobot.cli.closing import Closing, closing_words
+from nanobot.cli.closing import closing_words
 from nanobot.cli.surface import Surface
 from nanobot.cli.terminal import Paint, visible
 from nanobot.cli.tool_lines import ended_lines, running_line
@@ -57,14 +57,22 @@ class _Drawing:
     last_kind: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """How texts become lines: what a model says, and what we say ourselves."""
+
+    answer: Draw
+    plain: Draw
+
+
 class Screen:
     """Draws one turn after the other."""
 
     def __init__(
-        self, surface: Surface, draw: Draw, paint: Paint, *, monotonic: Callable[[], float] = time.monotonic
+        self, surface: Surface, draws: Draws, paint: Paint, *, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
         self._surface = surface
-        self._draw = draw
+        self._draws = draws
         self._paint = paint
         self._now = monotonic
         self._drawing = _Drawing()
@@ -95,15 +103,11 @@ class Screen:
         if handler is not None:
             handler(event)
 
-    def note(self, markdown: str, heading: str = "") -> None:
-        """Something that belongs to no turn: a message from elsewhere, the output of a command. It stays."""
+    def note(self, heading: str, text: str, *, ours: bool) -> None:
+        """Something beside the turn: a message from elsewhere, or (`ours`) a command's answer. It stays."""
         self._end_answer()
-        if heading:
-            self._stay("heading", [self._paint.dim(heading)])
-        note = GrowingAnswer(self._draw)
-        note.feed(visible(markdown), self._surface.columns)
-        note.end(self._surface.columns)
-        self._stay("heading" if heading else "note", note.take(self._surface.columns, self._surface.live_rows)[0])
+        self._stay("heading", [self._paint.dim(heading)])
+        self._stay("heading", self._whole(text, self._draws.plain if ours else self._draws.answer))
         self._frame()
 
     def lines(self, lines: list[str]) -> None:
@@ -144,7 +148,7 @@ class Screen:
     def _text_delta(self, event: TextDelta) -> None:
         drawing = self._drawing
         if drawing.answer is None:
-            drawing.answer = GrowingAnswer(self._draw)
+            drawing.answer = GrowingAnswer(self._draws.answer)
             drawing.said.append("")
         text = visible(event.text)
         drawing.said[-1] += text
@@ -195,16 +199,18 @@ class Screen:
         self._end_answer()
         closing = closing_words(event, self._drawing.said)
         if closing.answer:
-            self._write_whole(closing)
+            self._stay("text", self._whole(closing.answer, self._draws.plain))
         if closing.remark:
             paint = self._paint.red if event.outcome in (TurnOutcome.FAILED, TurnOutcome.REFUSED) else self._paint.dim
             self._stay("remark", [paint(line) for line in visible(closing.remark).splitlines()])
         self.finish()
 
-    def _write_whole(self, closing: Closing) -> None:
-        self._drawing.answer = GrowingAnswer(self._draw)
-        self._drawing.answer.feed(visible(closing.answer), self._surface.columns)
-        self._end_answer()
+    def _whole(self, text: str, draw: Draw) -> list[str]:
+        """The lines of a text that does not grow."""
+        growing = GrowingAnswer(draw)
+        growing.feed(visible(text), self._surface.columns)
+        growing.end(self._surface.columns)
+        return growing.take(self._surface.columns, self._surface.live_rows)[0]
 
     def _stay(self, kind: str, lines: list[str]) -> None:
         """Lines for good; an empty line parts what the model says from what it does."""

@@ -5,8 +5,9 @@ import pytest
 
 from nanobot.agent import turn as events
 from nanobot.agent.turn import TurnOutcome
-from nanobot.cli.markdown import markdown_lines
-from nanobot.cli.screen import Screen
+from nanobot.cli.answer import Draw
+from nanobot.cli.markdown import markdown_lines, plain_lines
+from nanobot.cli.screen import Draws, Screen
 from nanobot.cli.terminal import Paint
 from tests.cli.events import ended, step
 
@@ -45,7 +46,9 @@ def screen_on(paper, colour: bool = False, monotonic=None) -> Screen:
     def draw(source: str, width: int) -> list[str]:
         return markdown_lines(source, width, colour)
 
-    return Screen(paper, draw, Paint(colour), monotonic=monotonic or HandClock())
+    return Screen(
+        paper, Draws(Draw(draw), Draw(plain_lines, markdown=False)), Paint(colour), monotonic=monotonic or HandClock()
+    )
 
 
 def play(screen, *happened) -> None:
@@ -158,8 +161,14 @@ def test_a_message_from_elsewhere_stays_above_an_answer_that_still_grows(paper):
     screen = screen_on(paper)
     play(screen, *step("First part")[:3])
 
-    screen.note("Time to **stretch**.", heading="(message)")
+    screen.note("(message)", "Time to **stretch**.", ours=False)
     screen(events.TextDelta(text=" goes on."))
     screen(ended(""))
 
-    assert paper.stayed == "First part\n\n(message)\nTime to stretch.\n\n goes on.\n".replace("\n goes", "\ngoes")
+    assert paper.stayed == "First part\n\n(message)\nTime to stretch.\n\ngoes on.\n"
+
+
+def test_our_own_words_keep_their_lines(paper):
+    play(screen_on(paper), ended("# Tokens: 3\n   12  *all*\n\n\nend"))
+
+    assert paper.stayed == "# Tokens: 3\n   12  *all*\n\n\nend\n"
