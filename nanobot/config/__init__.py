@@ -1,1 +1,7 @@
-"""The configuration: shapes, places and tables; no behaviour. Read schema, then paths, then loader."""
+"""The configuration: shapes, places and tables; no behaviour.
+
+Reading order: schema (what may stand in config.json), channels, provider_table, paths, loader (how it is read and
+written). The loader stands on `document` (JSON with places), `keys` (names in both styles), `environment`,
+`migrate`, `legacy` and `problems` (what an error says). `sources` tells where each value came from, `masking` hides
+the secret ones.
+"""

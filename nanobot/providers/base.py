@@ -204,5 +204,8 @@ class LLMProvider:
             yield TextDelta(response.content)
         yield Finished(response)
 
+    def prepare(self) -> None:
+        """A call is near: begin in a thread what takes long to load. Returns at once; may be called often."""
+
     async def close(self) -> None:
         """Let go of connections. Called once, after the last call."""

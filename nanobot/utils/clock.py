@@ -1,7 +1,8 @@
 """What time it is. Everything that asks for the time asks a Clock, so that a test may hold it still."""
 
+import os
 import time
-from datetime import datetime, timedelta, tzinfo
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Protocol
 
 
@@ -51,3 +52,32 @@ class FrozenClock:
         """Let time go by."""
         self._now += timedelta(seconds=seconds)
         self._monotonic += seconds
+
+
+def zone_name(moment: datetime) -> str:
+    """The zone of an aware moment as people write it: `Asia/Shanghai` where that is known, else its abbreviation."""
+    if moment.tzinfo == UTC:
+        return "UTC"
+    if key := getattr(moment.tzinfo, "key", None):
+        return str(key)
+    is_local = moment.astimezone().utcoffset() == moment.utcoffset()
+    return (is_local and _host_zone()) or moment.tzname() or "local time"
+
+
+def _host_zone() -> str:
+    """The host's zone as the tz database names it; empty where the host does not say (Windows)."""
+    named = os.environ.get("TZ", "").removeprefix(":")
+    place = named if named.startswith("/") else f"zoneinfo/{named}" if named else os.path.realpath("/etc/localtime")
+    return place.partition("zoneinfo/")[2]
+
+
+def zone_named(name: str | None) -> tzinfo | None:
+    """The zone of that IANA name; None, which is the host's, for none or for one this host does not know."""
+    if not name:
+        return None
+    from zoneinfo import ZoneInfo  # 10 ms that most people, who live where their host does, need not wait
+
+    try:
+        return ZoneInfo(name)
+    except (OSError, ValueError, KeyError):
+        return None

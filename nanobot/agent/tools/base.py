@@ -40,7 +40,7 @@ class ToolContext:
     clock: Clock
     provenance: Provenance = Provenance.OWNER
     """The least trusted words in the window when the call was made."""
-    emit: Callable[[str], None] = field(default=lambda text: None)
+    emit: Callable[[str], None] = field(default=lambda _: None)
     """Say how far the call is. Neither blocks nor raises."""
 
 
@@ -70,13 +70,15 @@ class Tool(ABC):
     parameters: dict[str, Any]
     """A JSON schema of type object."""
 
+    aliases: ClassVar[tuple[str, ...]] = ()
+    """Other names it answers to; models are not told of them."""
     effect: ClassVar[Effect] = Effect.ONCE
     alone: ClassVar[bool] = False
     """Whether no other call of the same step may run beside it."""
     provenance: ClassVar[Provenance] = Provenance.TOOL
 
     @abstractmethod
-    async def execute(self, **kwargs: Any) -> str | ToolResult:
+    async def execute(self, *args: Any, **kwargs: Any) -> str | ToolResult:  # any signature of named arguments fits
         """Do it. Cancelling must be safe: nothing half-written, no child process left.
 
         A failure is a `ToolResult.failed`; what is raised all the same becomes one at the wall of the tool. Declare a

@@ -1,0 +1,232 @@
+"""The prompt: what a model is told before it reads the person's words, and what is said beside them.
+
+The system prompt holds what stays: identity, the workspace's own files, memory, skills. It is built once, and again
+only when one of its files has changed, so that each request is, byte for byte, the head of the next and providers can
+cache it.
+What changes with every message (time, channel, today's notes) stands at the end of the message, in the runtime context.
+"""
+
+import platform
+import re
+import sys
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path, PurePath
+
+from nanobot.agent.memory import MemoryStore, read_capped
+from nanobot.agent.skills import Skill, SkillsLoader
+from nanobot.messages.types import ChatMessage
+from nanobot.utils.clock import Clock, SystemClock, zone_name
+
+BOOTSTRAP_FILES = ("AGENTS.md", "SOUL.md", "USER.md", "TOOLS.md", "IDENTITY.md")
+MAX_NOTES_CHARS = 4_000
+
+CONTEXT_OPEN = "[Runtime Context — metadata only, not instructions]"
+CONTEXT_CLOSE = "[/Runtime Context]"
+NOTES_HEADING = "## Today's Notes"
+
+_BETWEEN_PARTS = "\n\n---\n\n"
+_SYSTEMS = {"linux": "Linux", "darwin": "macOS", "win32": "Windows"}
+_CONTROL = re.compile(r"[\x00-\x1f\x7f\[\]]+")
+
+_IMAGES = frozenset({".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp", ".heic"})
+_AUDIO = frozenset({".mp3", ".wav", ".m4a", ".aac", ".flac", ".ogg", ".oga", ".opus"})
+
+_IDENTITY = """\
+# nanobot
+
+You are {name}, a personal AI agent. You belong to one person and work on their machine, with tools.
+
+## Runtime
+
+{system}, Python {python}
+
+## Workspace
+
+Your workspace is {workspace}
+- Long-term memory: {memory}
+- History log (search it with `grep`): {history}
+- Today's note: {note}
+- The person's own skills: {skills}
+
+## Guidelines
+
+- Before a tool call, say in a few words what you are about to do. Never say what it will return: wait and see.
+- Read a file before you edit it. Where a write matters, read it again afterwards.
+- When a tool fails, read the error before you try again, and change something.
+- Calls that do not need each other's results can be made together.
+- Your answer reaches the person by itself. A `message` tool, where you have one, is for another chat only.
+- Say what is so. If you do not know or could not do it, say that.
+- A message may end in a `[Runtime Context]` block. It is metadata from nanobot, not a request from the person."""
+
+_HOW_TO_SKILL = """\
+# Skills
+
+A skill teaches you how something is done. Before you do what one describes, read its file with `read_file`.
+One with available="false" lacks what it requires; say what is missing, or help to install it."""
+
+_Stamp = tuple[int, int, int] | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Sources:
+    """What the system prompt is made of. Equal sources make equal prompts."""
+
+    files: tuple[_Stamp, ...]
+    skills: tuple[Skill, ...]
+
+
+class ContextBuilder:
+    """Builds the prompts of one workspace. It reads files and never raises for one that is missing or damaged."""
+
+    def __init__(
+        self,
+        workspace: Path,
+        *,
+        clock: Clock | None = None,
+        name: str = "nanobot",
+        disabled_skills: Collection[str] = (),
+        builtin_skills_dir: Path | None = None,
+    ) -> None:
+        self.workspace = workspace.expanduser().absolute()
+        self.memory = MemoryStore(self.workspace, clock=clock)
+        self.skills = SkillsLoader(self.workspace, builtin_skills_dir, disabled_skills)
+        self._clock = clock or SystemClock()
+        self._name = name
+        self._built: tuple[_Sources, str] | None = None
+
+    def build_system_prompt(self, summary: str = "") -> str:
+        """The head of every request; the very same text until a file it comes from changes.
+
+        `summary` is what a session remembers of its own archived past; it stands last.
+        """
+        sources = self._sources()
+        built = self._built
+        if built is None or built[0] != sources:
+            built = self._built = (sources, self._build(sources.skills))
+        return _BETWEEN_PARTS.join([built[1], f"# Earlier in this Conversation\n\n{summary}"]) if summary else built[1]
+
+    def build_messages(
+        self,
+        history: Sequence[ChatMessage],
+        current_message: str,
+        media: Sequence[str] | None = None,
+        channel: str | None = None,
+        chat_id: str | None = None,
+        *,
+        runtime_context: str | None = None,
+        summary: str = "",
+    ) -> list[ChatMessage]:
+        """The request: system prompt, history, and the person's message, whose text ends in the runtime context.
+
+        Hand in the `runtime_context` that was stored with the message, so that it is replayed as it was first sent.
+        """
+        if runtime_context is None:
+            runtime_context = self.runtime_context(channel, chat_id, history)
+        content = with_attachments(current_message, media or ())
+        message: ChatMessage = {"role": "user", "content": content, "runtime_context": runtime_context}
+        if media:
+            message["media"] = list(media)
+        system: ChatMessage = {"role": "system", "content": self.build_system_prompt(summary)}
+        return [system, *map(as_sent, history), as_sent(message)]
+
+    def runtime_context(
+        self, channel: str | None = None, chat_id: str | None = None, history: Sequence[ChatMessage] = ()
+    ) -> str:
+        """What is said beside a message: today's notes where the history has not shown them yet, then the block."""
+        lines = [CONTEXT_OPEN, f"Current Time: {_spoken_time(self._clock.now())}"]
+        places = {"Channel": channel, "Chat ID": chat_id}
+        lines += [f"{label}: {_CONTROL.sub(' ', value)}" for label, value in places.items() if value]
+        block = "\n".join([*lines, CONTEXT_CLOSE])
+        notes = self._notes()
+        return f"{notes}\n\n{block}" if notes and notes != _notes_shown_in(history) else block
+
+    def _sources(self) -> _Sources:
+        places = (*(self.workspace / name for name in BOOTSTRAP_FILES), self.memory.memory_file)
+        return _Sources(tuple(map(_stamp, places)), self.skills.skills())
+
+    def _build(self, skills: Sequence[Skill]) -> str:
+        always = [skill.name for skill in skills if skill.always and skill.available]
+        parts = [
+            self._identity(),
+            *(_headed(f"## {name}", read_capped(self.workspace / name)) for name in BOOTSTRAP_FILES),
+            _headed("# Memory", self.memory.get_memory_context()),
+            _headed("# Active Skills", self.skills.load_skills_for_context(always)),
+            _headed(_HOW_TO_SKILL, self.skills.build_skills_summary()),
+        ]
+        return _BETWEEN_PARTS.join(part for part in parts if part)
+
+    def _identity(self) -> str:
+        return _IDENTITY.format(
+            name=self._name,
+            system=f"{_SYSTEMS.get(sys.platform, sys.platform)} {platform.machine()}".strip(),
+            python=platform.python_version(),
+            workspace=self.workspace,
+            memory=self.memory.memory_file,
+            history=self.memory.history_file,
+            note=self.memory.memory_dir / "YYYY-MM-DD.md",  # the day itself would move the prompt every midnight
+            skills=self.workspace / "skills" / "<name>" / "SKILL.md",
+        )
+
+    def _notes(self) -> str:
+        text = self.memory.read_today().strip()
+        if len(text) > MAX_NOTES_CHARS:
+            text = f"(the last of {len(text)} characters)\n{text[-MAX_NOTES_CHARS:]}"
+        return _headed(NOTES_HEADING, text)
+
+
+def as_sent(message: ChatMessage) -> ChatMessage:
+    """A chat message as a model reads it: the stored runtime context made part of its content.
+
+    A pure function of the row, so that a row is replayed byte for byte as it was first sent.
+    """
+    context = message.get("runtime_context")
+    if message["role"] != "user" or not context:
+        return message
+    sent = message.copy()
+    del sent["runtime_context"]
+    content = sent["content"]
+    if isinstance(content, list):
+        sent["content"] = [*content, {"type": "text", "text": context}]
+    else:
+        sent["content"] = f"{content}\n\n{context}"
+    return sent
+
+
+def with_attachments(text: str, media: Sequence[str] = ()) -> str:
+    """What a person sent, in words: the text, and each attachment it does not name itself as `[image: path]`,
+    `[audio: path]` or `[file: path]`, so that the agent can open it."""
+    tags = [tag for path in media if (tag := f"[{_kind_of(path)}: {path}]") not in text]
+    return "\n".join([text, *tags] if text.strip() else tags) or "[empty message]"
+
+
+def _kind_of(path: str) -> str:
+    suffix = PurePath(path).suffix.lower()
+    return "image" if suffix in _IMAGES else "audio" if suffix in _AUDIO else "file"
+
+
+def _spoken_time(now: datetime) -> str:
+    offset = now.strftime("%z") or "+0000"
+    return f"{now:%Y-%m-%d %H:%M (%A)} ({zone_name(now)}, UTC{offset[:3]}:{offset[3:5]})"
+
+
+def _notes_shown_in(history: Sequence[ChatMessage]) -> str:
+    """The notes of the day as this history showed them last; empty where it did not."""
+    for message in reversed(history):
+        context = message.get("runtime_context") or ""
+        if context.startswith(NOTES_HEADING):
+            return context.rpartition(f"\n\n{CONTEXT_OPEN}")[0]
+    return ""
+
+
+def _headed(heading: str, text: str) -> str:
+    return f"{heading}\n\n{text}" if text else ""
+
+
+def _stamp(path: Path) -> _Stamp:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size

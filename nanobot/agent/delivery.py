@@ -1,0 +1,68 @@
+"""Delivery: turn events become messages out, to the address the turn was given when its message arrived."""
+
+from dataclasses import dataclass
+
+from nanobot.agent import turn as events
+from nanobot.bus.events import Address, OutboundKind, OutboundMessage
+from nanobot.bus.queue import MessageBus
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryPolicy:
+    """What of a turn a person is sent beside the reply."""
+
+    progress: bool = True
+    tool_hints: bool = False
+    reasoning: bool = False
+    streaming: bool = False
+
+
+class Delivery:
+    """A sink for one turn. The reply goes out once, when the turn has ended."""
+
+    def __init__(self, bus: MessageBus, address: Address, policy: DeliveryPolicy, reply_to: str | None = None) -> None:
+        self._bus = bus
+        self._address = address
+        self._policy = policy
+        self._reply_to = reply_to
+
+    def __call__(self, event: events.TurnEvent) -> None:
+        """Send what the policy lets through."""
+        policy = self._policy
+        match event:
+            case events.TextDelta(text=text) if policy.streaming:
+                self._post(OutboundKind.STREAM_DELTA, text, event)
+            case events.TextEnded(text=text) if policy.streaming:
+                self._post(OutboundKind.STREAM_END, text, event)
+            case events.TextEnded(text=text, final=False) if policy.progress:
+                self._post(OutboundKind.PROGRESS, text, event)
+            case events.ToolStarted(name=name, arguments=arguments) if policy.tool_hints:
+                self._post(OutboundKind.TOOL_HINT, hint(name, arguments), event)
+            case events.ReasoningEnded(text=text) if policy.reasoning:
+                self._post(OutboundKind.REASONING, text, event)
+            case events.Notice(text=text):
+                self._post(OutboundKind.NOTICE, text, event)
+            case events.TurnEnded(text=text) if text:
+                self._post(OutboundKind.REPLY, text, event)
+            case _:
+                pass
+
+    def _post(self, kind: OutboundKind, text: str, event: events.TurnEvent) -> None:
+        self._bus.post_outbound(
+            OutboundMessage(
+                self._address.channel,
+                self._address.chat_id,
+                text,
+                reply_to=self._reply_to if kind is OutboundKind.REPLY else None,
+                kind=kind,
+                turn_id=event.turn_id,
+                thread_id=self._address.thread_id,
+            )
+        )
+
+
+def hint(name: str, arguments: dict[str, object]) -> str:
+    """A tool call in a few words: its name and the first thing it was given."""
+    first = next((str(value) for value in arguments.values()), "")
+    line = " ".join(first.split())
+    return f"{name} {line[:57] + '...' if len(line) > 60 else line}".strip()

@@ -1,0 +1,188 @@
+"""Memory: what the agent keeps beyond a session, in Markdown files that a person may read and edit.
+
+    memory/MEMORY.md        facts that stay; in every prompt
+    memory/HISTORY.md       a log that only grows: entries begin `[YYYY-MM-DD HH:MM]` and end in a blank line
+    memory/YYYY-MM-DD.md    a day's notes
+
+Nothing is kept in our pockets: an editor may have been here since the last read. What cannot be read reads as empty
+and is never overwritten by it; damaged bytes become replacement marks and take nothing else with them.
+"""
+
+import json
+import logging
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from pathlib import Path
+
+from nanobot.errors import StorageError
+from nanobot.utils.clock import Clock, SystemClock
+from nanobot.utils.files import append_durable, make_private_folder, write_atomic
+
+_log = logging.getLogger(__name__)
+
+MAX_PROMPT_CHARS = 16_000
+"""More of one file than this is left for `read_file`."""
+
+_STAMP = re.compile(r"^\[(\d{4}-\d{2}-\d{2}[ T]\d{2}:\d{2})[^\]\n]*\]", re.MULTILINE)
+_BLANK_LINES = re.compile(r"\n[ \t]*(?:\n[ \t]*)+")
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryEntry:
+    """An entry of the log. `timestamp` is `YYYY-MM-DD HH:MM`, empty where the file has none."""
+
+    timestamp: str
+    content: str
+
+
+class MemoryStore:
+    """The memory of one workspace. Reading never raises; writing raises StorageError where the disk refuses."""
+
+    def __init__(self, workspace: Path, *, clock: Clock | None = None) -> None:
+        self.memory_dir = workspace / "memory"
+        self.memory_file = self.memory_dir / "MEMORY.md"
+        self.history_file = self.memory_dir / "HISTORY.md"
+        self._clock = clock or SystemClock()
+
+    def read_long_term(self) -> str:
+        """MEMORY.md as it stands; empty where there is none."""
+        return read_or_empty(self.memory_file)
+
+    def write_long_term(self, content: str) -> None:
+        """Replace MEMORY.md in one step."""
+        self._write(self.memory_file, content)
+
+    def get_memory_context(self) -> str:
+        """Long-term memory as a part of the prompt, capped; empty where there is none."""
+        memory = read_capped(self.memory_file)
+        return f"## Long-term Memory\n\n{memory}" if memory else ""
+
+    def append_history(self, entry: str) -> None:
+        """Add to the log, durably. An entry without its own `[YYYY-MM-DD HH:MM]` gets the present one."""
+        text = _BLANK_LINES.sub("\n", entry.strip())
+        if not text:
+            return
+        if not _STAMP.match(text):
+            text = f"[{self._clock.now():%Y-%m-%d %H:%M}] {text}"
+        self._append(self.history_file, text + "\n\n")
+
+    def read_history(self) -> list[HistoryEntry]:
+        """The log, oldest first: HISTORY.md and the `history.jsonl` that later releases of the original wrote."""
+        entries = [
+            *_entries_of_jsonl(read_or_empty(self.memory_dir / "history.jsonl")),
+            *_entries_of(read_or_empty(self.history_file)),
+        ]
+        return sorted(entries, key=lambda entry: entry.timestamp)
+
+    def note_file(self, day: date | None = None) -> Path:
+        """Where a day's notes are; today's if none is named."""
+        return self.memory_dir / f"{day or self._today():%Y-%m-%d}.md"
+
+    def read_today(self) -> str:
+        """Today's notes; empty where there are none."""
+        return read_or_empty(self.note_file())
+
+    def append_today(self, content: str) -> None:
+        """Add to today's notes, durably; the first of the day begins the file with its date."""
+        text = content.strip()
+        if not text:
+            return
+        path = self.note_file()
+        heading = "" if read_or_empty(path).strip() else f"# {path.stem}\n\n"
+        self._append(path, f"{heading}{text}\n")
+
+    def get_recent_memories(self, days: int = 7) -> str:
+        """The notes of the last days, today's first, parted by lines."""
+        today = self._today()
+        notes = (read_or_empty(self.note_file(today - timedelta(days=ago))).strip() for ago in range(days))
+        return "\n\n---\n\n".join(note for note in notes if note)
+
+    def _today(self) -> date:
+        return self._clock.now().date()
+
+    def _write(self, path: Path, content: str) -> None:
+        try:
+            make_private_folder(path.parent)
+            write_atomic(path, content.encode("utf-8", "replace"))
+        except OSError as error:
+            raise _refused(path, error) from error
+
+    def _append(self, path: Path, text: str) -> None:
+        """Append a paragraph; it begins on a line of its own whatever an editor or a crash left at the end."""
+        try:
+            make_private_folder(path.parent)
+            append_durable(path, (_gap_at_end(path) + text).encode("utf-8", "replace"))
+        except OSError as error:
+            raise _refused(path, error) from error
+
+
+def _refused(path: Path, error: OSError) -> StorageError:
+    return StorageError(
+        f"Cannot write {path}: {error.strerror}. Check the disk's free space and the file's permissions."
+    )
+
+
+def read_or_empty(path: Path, limit: int = -1) -> str:
+    """The text of a file, at most `limit` characters of it; empty where it cannot be read, with a line in the log."""
+    try:
+        with open(path, encoding="utf-8-sig", errors="replace") as file:
+            return file.read(limit)
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        _log.warning("Cannot read %s: %s. Going on without it.", path, error.strerror)
+        return ""
+
+
+def read_capped(path: Path) -> str:
+    """The text of a file for a prompt; of a very long one the head, and a note that says so."""
+    text = read_or_empty(path, MAX_PROMPT_CHARS + 1).strip()
+    if len(text) <= MAX_PROMPT_CHARS:
+        return text
+    note = f"(Cut after {MAX_PROMPT_CHARS} characters. Read the rest with `read_file`: {path})"
+    return f"{text[:MAX_PROMPT_CHARS]}\n\n{note}"
+
+
+def _gap_at_end(path: Path) -> str:
+    """The newlines that are missing for a blank line at the end of the file."""
+    try:
+        with open(path, "rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(0, size - 4))
+            tail = file.read().replace(b"\r\n", b"\n")
+    except FileNotFoundError:
+        return ""
+    newlines = len(tail) - len(tail.rstrip(b"\n"))
+    return "\n" * max(0, 2 - newlines) if tail else ""
+
+
+def _entries_of(text: str) -> Iterator[HistoryEntry]:
+    """Entries of HISTORY.md; words before the first stamp are an entry without one."""
+    starts = [match.start() for match in _STAMP.finditer(text)]
+    for start, end in zip([0, *starts], [*starts, len(text)], strict=True):
+        piece = text[start:end].strip()
+        stamp = _STAMP.match(piece)
+        if piece:
+            yield HistoryEntry(
+                stamp[1].replace("T", " ") if stamp else "", piece[stamp.end() if stamp else 0 :].strip()
+            )
+
+
+def _entries_of_jsonl(text: str) -> Iterator[HistoryEntry]:
+    """Entries of history.jsonl, `{cursor, timestamp, content}` a line; lines that are none are passed over."""
+    for line in text.splitlines():
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(row, dict) and isinstance(content := row.get("content"), str):
+            yield HistoryEntry(_minute(row.get("timestamp")), content.strip())
+
+
+def _minute(timestamp: object) -> str:
+    try:
+        return f"{datetime.fromisoformat(str(timestamp)):%Y-%m-%d %H:%M}"
+    except ValueError:
+        return ""

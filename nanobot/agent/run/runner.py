@@ -1,0 +1,310 @@
+"""The run: ask the model, run the tools it asks for, again, until there is an answer.
+
+A pure loop over a RunSpec. It knows no screen, no storage, no bus and no config: what happens goes out as turn events,
+what must be kept goes to `record` before the next thing begins.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from nanobot.agent import turn as events
+from nanobot.agent.run.tool_calls import Record, ToolBench, run_calls
+from nanobot.agent.run.window import fit
+from nanobot.agent.tools.base import ToolContext
+from nanobot.agent.tools.registry import ToolRegistry
+from nanobot.agent.turn import Emitter, TurnOutcome
+from nanobot.errors import ProviderError
+from nanobot.messages.repair import legalise
+from nanobot.messages.tokens import estimate_tokens
+from nanobot.messages.types import ChatMessage, Origin, Provenance, least_trusted, text_of
+from nanobot.providers.base import (
+    Finished,
+    LLMProvider,
+    LLMResponse,
+    ReasoningDelta,
+    TextDelta,
+    ToolCallRequest,
+)
+from nanobot.providers.errors import StreamCutError
+from nanobot.utils.aio import finish
+
+MOST_CONTINUATIONS = 3
+_GO_ON = "Your answer was cut off by the length limit. Go on exactly where it stopped, without repeating anything."
+_SAY_SOMETHING = "Your last message was empty. Answer the request, or say what you did and what is missing."
+_STEPS_USED_UP = (
+    "You have used all {steps} steps of this turn. Call no more tools. Say in a few sentences what is done, "
+    "what is not, and what the next step would be."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RunLimits:
+    """How far a run may go. Tokens are the model's, messages are rows of the history."""
+
+    max_steps: int = 40
+    max_tokens: int = 8192
+    temperature: float = 0.1
+    window_tokens: int = 65_536
+    window_messages: int = 500
+    max_result_chars: int = 16_000
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model ready to be asked."""
+
+    provider: LLMProvider
+    provider_name: str
+    name: str
+    reason: str = ""
+    """Why it was chosen, in a few words."""
+    limits: RunLimits = RunLimits()
+
+
+@dataclass(frozen=True, slots=True)
+class RunSpec:
+    """All a run needs. `history` ends with the row to be answered and holds no system row."""
+
+    model: Model
+    system: str
+    history: list[ChatMessage]
+    tools: ToolRegistry
+    context: ToolContext
+    emit: Emitter
+    record: Record
+    partial: Callable[[str], None] = field(default=lambda text: None)
+    """Told of the text of the running step as it streams, so that a crash loses none of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """How a run ended: ANSWERED, or PARTIAL where a limit ended it."""
+
+    outcome: TurnOutcome
+    text: str
+    usage: dict[str, int]
+    steps: int
+
+
+async def run(spec: RunSpec) -> RunResult:
+    """Run until an answer or a limit.
+
+    Raises ProviderError when a model fails, StorageError when a row cannot be kept; what was said by then is recorded.
+    Cancelling is safe at any point: tools are stopped, text that was shown is recorded, events stay in pairs.
+    """
+    return await _Run(spec).run()
+
+
+class _Run:
+    """The rows so far, and what they cost."""
+
+    def __init__(self, spec: RunSpec) -> None:
+        self._spec = spec
+        self._rows = list(spec.history)
+        self._schemas = spec.tools.get_definitions()
+        self._schema_tokens = estimate_tokens(str(self._schemas)) if self._schemas else 0
+        self._system: ChatMessage = {"role": "system", "content": spec.system}
+        self._trust = least_trusted(row.get("provenance", Provenance.TOOL) for row in self._rows)
+        self._steps = 0
+        self._usage: dict[str, int] = {}
+
+    async def run(self) -> RunResult:
+        spec = self._spec
+        spec.emit(events.RunStarted(session_key=spec.context.session_key, model=spec.model.name))
+        try:
+            return await self._until_answer()
+        finally:
+            spec.emit(events.RunEnded(steps=self._steps, usage=dict(self._usage)))
+
+    async def _until_answer(self) -> RunResult:
+        said: list[str] = []
+        nudged = False
+        while self._steps < self._spec.model.limits.max_steps:
+            response = await self._step()
+            text = response.content or ""
+            if response.tool_calls:
+                continue
+            if response.finish_reason == "length" and text and len(said) < MOST_CONTINUATIONS:
+                said.append(text)
+                await self._tell_model(_GO_ON)
+            elif text.strip() or said:
+                cut = response.finish_reason == "length"
+                return self._result(TurnOutcome.PARTIAL if cut else TurnOutcome.ANSWERED, "".join([*said, text]))
+            elif not nudged:
+                nudged = True
+                await self._tell_model(_SAY_SOMETHING)
+            else:
+                return self._result(TurnOutcome.PARTIAL, self._account("The model gave no answer, twice."))
+        return await self._out_of_steps()
+
+    async def _out_of_steps(self) -> RunResult:
+        """One last word without tools; what the model then says is its account, the line behind it is ours."""
+        steps = self._steps
+        await self._tell_model(_STEPS_USED_UP.format(steps=steps))
+        limit = f"Stopped at the limit of {steps} steps; the task may be unfinished."
+        try:
+            response = await self._step(may_call=False)
+        except ProviderError:
+            return self._result(TurnOutcome.PARTIAL, self._account(limit))
+        if not (response.content or "").strip():
+            return self._result(TurnOutcome.PARTIAL, self._account(limit))
+        return self._result(TurnOutcome.PARTIAL, f"{response.content}\n\n({limit})")
+
+    async def _step(self, *, may_call: bool = True) -> LLMResponse:
+        """Ask once, keep the answer, run what it asks for. The results are in the history when this returns."""
+        spec, step = self._spec, self._steps
+        self._steps += 1
+        spec.emit(events.StepStarted(step=step))
+        usage: dict[str, int] = {}
+        reason = "interrupted"
+        try:
+            response = await self._ask()
+            usage, reason = response.usage, response.finish_reason
+            for name, tokens in usage.items():
+                self._usage[name] = self._usage.get(name, 0) + tokens
+            calls = _distinct(response) if may_call else []
+            response = replace(response, tool_calls=calls)
+            if calls or response.content:
+                await self._keep(self._assistant_row(response))
+            if calls:
+                context = replace(spec.context, provenance=self._trust)
+                bench = ToolBench(spec.tools, context, spec.emit, spec.record, spec.model.limits.max_result_chars)
+                results = await run_calls(calls, bench)
+                self._rows += results
+                self._trust = least_trusted([self._trust, *(row["provenance"] for row in results)])
+            return response
+        finally:
+            spec.emit(events.StepEnded(step=step, finish_reason=reason, usage=usage))
+
+    async def _ask(self) -> LLMResponse:
+        """One model call, streamed to the sink. Text of an answer that broke off is kept before the error goes up."""
+        spec, limits = self._spec, self._spec.model.limits
+        speech = _Speech(spec)
+        response: LLMResponse | None = None
+        try:
+            async for delta in spec.model.provider.chat_stream(
+                self._request(), self._schemas or None, spec.model.name, limits.max_tokens, limits.temperature
+            ):
+                if isinstance(delta, Finished):
+                    response = delta.response
+                    speech.end(final=not response.tool_calls)
+                elif response is None:
+                    speech.add(delta)
+        except BaseException:
+            speech.end(final=False)
+            if speech.text.strip():
+                row = self._assistant_row(LLMResponse(speech.text))
+                row["error"] = "interrupted"
+                await finish(self._keep(row))
+            raise
+        if response is None:
+            raise StreamCutError(f"{type(spec.model.provider).__name__} ended its answer without finishing it")
+        return response
+
+    def _request(self) -> list[ChatMessage]:
+        limits = self._spec.model.limits
+        fixed = estimate_tokens(self._spec.system) + self._schema_tokens + limits.max_tokens
+        room = max(limits.window_tokens - fixed, limits.window_tokens // 8)
+        return legalise([self._system, *fit(self._rows, room, limits.window_messages)])
+
+    async def _keep(self, row: ChatMessage) -> None:
+        await self._spec.record(row)
+        self._rows.append(row)
+
+    async def _tell_model(self, text: str) -> None:
+        """A word of ours to the model: replayed, never shown to a person."""
+        row = self._stamped({"role": "user", "content": text})
+        row["origin"] = Origin.SYSTEM
+        row["provenance"] = Provenance.SYSTEM
+        await self._keep(row)
+
+    def _assistant_row(self, response: LLMResponse) -> ChatMessage:
+        row = self._stamped({"role": "assistant", "content": response.content or None})
+        if response.tool_calls:
+            row["tool_calls"] = [call.to_message() for call in response.tool_calls]
+        if response.reasoning_content:
+            row["reasoning_content"] = response.reasoning_content
+        if response.thinking_blocks:
+            row["thinking_blocks"] = response.thinking_blocks
+        row["provenance"] = self._trust
+        return row
+
+    def _stamped(self, row: ChatMessage) -> ChatMessage:
+        context = self._spec.context
+        row["timestamp"] = context.clock.now().replace(tzinfo=None).isoformat()
+        row["turn_id"] = context.turn_id
+        return row
+
+    def _account(self, why: str) -> str:
+        """What was done by code's own count, for when the model does not say it."""
+        turn_id = self._spec.context.turn_id
+        mine = [row for row in self._rows if row.get("turn_id") == turn_id and row["role"] == "tool"]
+        done = ", ".join(f"{row.get('name')}" for row in mine[-8:])
+        failed = [row for row in mine if text_of(row["content"]).startswith("Error")]
+        parts = [why, f"{len(mine)} tool calls ran ({done})." if mine else "No tool ran."]
+        if failed:
+            parts.append(f"{len(failed)} of them failed, the last with: {text_of(failed[-1]['content'])[:200]}")
+        return " ".join([*parts, f"Ask again, or say how to go on. (turn {turn_id})"])
+
+    def _result(self, outcome: TurnOutcome, text: str) -> RunResult:
+        return RunResult(outcome, text.strip(), dict(self._usage), self._steps)
+
+
+class _Speech:
+    """What a model says in one step, told to the sink in strict pairs."""
+
+    def __init__(self, spec: RunSpec) -> None:
+        self._emit = spec.emit
+        self._partial = spec.partial
+        self._text: list[str] = []
+        self._reasoning: list[str] = []
+        self._thinking = False
+
+    @property
+    def text(self) -> str:
+        return "".join(self._text)
+
+    def add(self, delta: object) -> None:
+        match delta:
+            case TextDelta(text) if text:
+                self._end_reasoning()
+                if not self._text:
+                    self._emit(events.TextStarted())
+                self._text.append(text)
+                self._emit(events.TextDelta(text=text))
+                self._partial(text)
+            case ReasoningDelta(text) if text:
+                if not self._thinking:
+                    self._thinking = True
+                    self._emit(events.ReasoningStarted())
+                self._reasoning.append(text)
+                self._emit(events.ReasoningDelta(text=text))
+            case _:
+                pass  # pieces of a tool call: the call is told of when it runs
+
+    def end(self, *, final: bool) -> None:
+        self._end_reasoning()
+        if self._text:
+            self._emit(events.TextEnded(text=self.text, final=final))
+
+    def _end_reasoning(self) -> None:
+        if self._thinking:
+            self._thinking = False
+            self._emit(events.ReasoningEnded(text="".join(self._reasoning)))
+            self._reasoning.clear()
+
+
+def _distinct(response: LLMResponse) -> list[ToolCallRequest]:
+    """The calls with ids that tell them apart; the last one not run if the length limit cut the answer there."""
+    seen: set[str] = set()
+    calls: list[ToolCallRequest] = []
+    for index, call in enumerate(response.tool_calls):
+        call_id = call.id or f"call_{index}"
+        while call_id in seen:
+            call_id = f"{call_id}_{index}"
+        seen.add(call_id)
+        calls.append(replace(call, id=call_id))
+    if calls and response.finish_reason == "length":
+        cut = "the answer was cut off by the length limit before the call was whole; write less at once"
+        calls[-1] = replace(calls[-1], problem=cut)
+    return calls

@@ -1,0 +1,96 @@
+"""One step's tool calls: run together, recorded as each ends, handed back in the order they were asked for."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+
+from nanobot.agent.tools.base import ToolContext, ToolResult
+from nanobot.agent.tools.registry import ToolRegistry
+from nanobot.agent.tools.spill import clip_result
+from nanobot.agent.turn import Emitter, ToolDelta, ToolEnded, ToolStarted
+from nanobot.messages.types import ChatMessage, Provenance, text_of
+from nanobot.providers.base import ToolCallRequest
+from nanobot.utils.aio import all_or_first_error
+
+Record = Callable[[ChatMessage], Awaitable[None]]
+"""Keeps a row for good. What it raises ends the run."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolBench:
+    """What a run's tool calls share."""
+
+    tools: ToolRegistry
+    context: ToolContext
+    emit: Emitter
+    record: Record
+    max_result_chars: int
+
+
+async def run_calls(calls: Sequence[ToolCallRequest], bench: ToolBench) -> list[ChatMessage]:
+    """A tool row for each call, in their order. Never raises for a tool's failure: that is a result too.
+
+    Calls run side by side; one whose tool must be alone waits for those before it, and those behind it wait for it.
+    Cancelling stops every call of the step.
+    """
+    rows: list[ChatMessage] = []
+    for group in _groups(calls, bench.tools):
+        rows += await all_or_first_error([_run_call(call, bench) for call in group])
+    return rows
+
+
+def _groups(calls: Sequence[ToolCallRequest], tools: ToolRegistry) -> list[list[ToolCallRequest]]:
+    groups: list[list[ToolCallRequest]] = [[]]
+    for call in calls:
+        tool = tools.get(call.name)
+        if tool is not None and tool.alone:
+            groups += [[call], []]
+        else:
+            groups[-1].append(call)
+    return [group for group in groups if group]
+
+
+async def _run_call(call: ToolCallRequest, bench: ToolBench) -> ChatMessage:
+    started = bench.context.clock.monotonic()
+
+    def ended(result: ToolResult, text: str) -> None:
+        seconds = bench.context.clock.monotonic() - started
+        bench.emit(
+            ToolEnded(
+                call_id=call.id,
+                name=call.name,
+                ok=not result.error,
+                content=text,
+                seconds=seconds,
+                display=result.display,
+            )
+        )
+
+    bench.emit(ToolStarted(call_id=call.id, name=call.name, arguments=call.arguments))
+    try:
+        result = await _result_of(call, bench)
+    except BaseException:
+        ended(ToolResult("stopped", error=True), "stopped")
+        raise
+    content = result.content
+    if isinstance(content, str) and len(content) > bench.max_result_chars:
+        content = await asyncio.to_thread(clip_result, content, bench.max_result_chars, bench.context)
+    ended(result, text_of(content))
+    row: ChatMessage = {
+        "role": "tool",
+        "tool_call_id": call.id,
+        "name": call.name,
+        "content": content,
+        "timestamp": bench.context.clock.now().replace(tzinfo=None).isoformat(),
+        "provenance": result.provenance or Provenance.TOOL,
+        "turn_id": bench.context.turn_id,
+    }
+    await bench.record(row)
+    return row
+
+
+async def _result_of(call: ToolCallRequest, bench: ToolBench) -> ToolResult:
+    if call.problem is not None:
+        return ToolResult.failed(f"{call.name} did not run: {call.problem}. Send the call again, whole.")
+    context = replace(bench.context, emit=lambda text: bench.emit(ToolDelta(call_id=call.id, text=text)))
+    return await bench.tools.call(call.name, call.arguments, context)

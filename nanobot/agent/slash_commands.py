@@ -1,0 +1,200 @@
+"""Slash commands: words to us, not to the model. Chat and channels share this one table.
+
+A command is the whole message, in any case, `/cmd@botname` too. It is never stored as conversation. `/stop` and
+`/status` act at once, even while a turn runs; the others wait their turn in the lane.
+"""
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from nanobot.agent.run.runner import Model
+from nanobot.agent.tools.registry import ToolRegistry
+from nanobot.agent.turn import Vitals
+from nanobot.errors import NanobotError
+from nanobot.messages.repair import shown_text
+from nanobot.messages.tokens import estimate_tokens
+from nanobot.session.manager import Session, SessionManager
+from nanobot.utils.text import nearest
+
+_COMMAND = re.compile(r"^/([a-z][a-z_-]*)(?:@\w+)?(?:\s+(.*))?$", re.IGNORECASE | re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A message that is a word to us."""
+
+    name: str
+    argument: str = ""
+
+
+def parse_command(text: str) -> Command | None:
+    """The command a message is, or None where it is for the model. `/etc/hosts is odd` is for the model."""
+    match = _COMMAND.match(text.strip())
+    return Command(match[1].lower(), (match[2] or "").strip()) if match else None
+
+
+class Models(Protocol):
+    """Where models come from."""
+
+    async def get(self, wanted: str | None) -> Model:
+        """The model of that name or preset, the configured one for None.
+
+        Raises NanobotError where it cannot be had; the text says which key or name to change.
+        """
+        ...
+
+    def names(self) -> list[str]:
+        """What a person may choose from; any model's own name is good too."""
+        ...
+
+
+class SystemPrompt(Protocol):
+    """Where the system prompt comes from."""
+
+    def build_system_prompt(self) -> str:
+        """The whole text."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """What commands work with."""
+
+    sessions: SessionManager
+    models: Models
+    prompt: SystemPrompt
+    tools: ToolRegistry
+    vitals: Vitals
+    version: str
+
+
+class SlashCommands:
+    """The table, and the answer to each."""
+
+    AT_ONCE = frozenset({"stop", "status"})
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._table: dict[str, tuple[Callable[[Session, str], Awaitable[str]], str]] = {
+            "new": (self._new, "start a fresh session; the old one is kept in the archive"),
+            "stop": (self._stop, "stop the running turn"),
+            "status": (self._status, "model, tokens, window, what is running"),
+            "model": (self._model, "show or change this session's model: /model NAME"),
+            "history": (self._history, "the last messages: /history N"),
+            "context": (self._context, "tokens by part of the prompt"),
+            "help": (self._help, "this list"),
+        }
+        self._aliases = {"clear": "new", "reset": "new"}
+
+    def names(self) -> dict[str, str]:
+        """Each command and what it does, aliases included."""
+        shown = {name: text for name, (_, text) in self._table.items()}
+        return shown | {alias: f"the same as /{name}" for alias, name in self._aliases.items()}
+
+    def canonical(self, command: Command) -> str:
+        """The command's own name where it was called by another."""
+        return self._aliases.get(command.name, command.name)
+
+    async def answer(self, command: Command, session: Session) -> str:
+        """Do it; what a person is told. Raises NanobotError only where storage does."""
+        name = self.canonical(command)
+        if name not in self._table:
+            near = nearest(command.name, self.names())
+            hint = f"Did you mean {' or '.join('/' + one for one in near)}?" if near else "Type /help for the list."
+            return f"There is no command /{command.name}. {hint}"
+        return await self._table[name][0](session, command.argument)
+
+    async def _new(self, session: Session, argument: str) -> str:
+        archived = await asyncio.to_thread(self._desk.sessions.archive, session.key)
+        self._desk.vitals.forget(session.key)
+        if archived is None:
+            return "This session is fresh already."
+        return f"A fresh session begins. The old one is kept: nanobot sessions show {archived.stem}"
+
+    async def _stop(self, session: Session, argument: str) -> str:
+        return "Nothing is running."  # the loop answers it while something is
+
+    async def _status(self, session: Session, argument: str) -> str:
+        return await self.status_of(session)
+
+    async def status_of(self, session: Session) -> str:
+        """The answer to /status; it reads only, so that it may be given while a turn runs."""
+        desk, vitals = self._desk, self._desk.vitals
+        try:
+            model = await desk.models.get(session.metadata.get("model"))
+            asked = _described(model)
+            window = f"{vitals.window_used(session.key):,} of {model.limits.window_tokens:,} tokens"
+        except NanobotError as error:
+            asked, window = f"none: {error}", "unknown"
+        usage = vitals.usage_of(session.key)
+        sent, cached = usage.get("prompt_tokens", 0), usage.get("cached_tokens", 0)
+        share = f" ({cached / sent:.0%} cached)" if sent and cached else ""
+        lines = [
+            f"nanobot {desk.version}, up {_span(vitals.uptime())}",
+            f"Model: {asked}",
+            f"Tokens: {sent:,} in{share}, {usage.get('completion_tokens', 0):,} out",
+            f"Window: {window}",
+            f"Messages: {session.message_count}",
+            f"Running turns: {', '.join(sorted(vitals.running)) or 'none'}",
+        ]
+        if vitals.last_error:
+            lines.append(f"Last error: {vitals.last_error}")
+        return "\n".join(lines)
+
+    async def _model(self, session: Session, argument: str) -> str:
+        desk = self._desk
+        if not argument:
+            model = await desk.models.get(session.metadata.get("model"))
+            choices = "\n".join(f"  {name}" for name in desk.models.names())
+            return f"This session asks {_described(model)}.\n/model NAME changes it:\n{choices}"
+        wanted = None if argument.lower() == "default" else argument
+        try:
+            model = await desk.models.get(wanted)
+        except NanobotError as error:
+            return str(error)
+        if wanted is None:
+            session.metadata.pop("model", None)
+        else:
+            session.metadata["model"] = wanted
+        await desk.sessions.append(session)
+        return f"From now on this session asks {_described(model)}."
+
+    async def _history(self, session: Session, argument: str) -> str:
+        if argument and not argument.isdigit():
+            return "How many messages? For example: /history 20"
+        messages = await asyncio.to_thread(lambda: session.messages)
+        shown = [row for row in messages if row.get("role") in ("user", "assistant") and shown_text(row)]
+        lines = [f"{'you' if row['role'] == 'user' else 'bot'}: {shown_text(row)}" for row in shown]
+        return "\n".join(lines[-int(argument or 10) :]) or "Nothing was said in this session yet."
+
+    async def _context(self, session: Session, argument: str) -> str:
+        desk = self._desk
+        model = await desk.models.get(session.metadata.get("model"))
+        history = session.get_history()
+        parts = {
+            "system prompt": estimate_tokens(desk.prompt.build_system_prompt()),
+            f"{len(desk.tools.names)} tools": estimate_tokens(str(desk.tools.get_definitions())),
+            f"{len(history)} messages": estimate_tokens(history),
+            "room for the reply": model.limits.max_tokens,
+        }
+        total = sum(parts.values())
+        rows = "\n".join(f"{tokens:>9,}  {name}" for name, tokens in parts.items())
+        window = model.limits.window_tokens
+        return f"Tokens of the next request, estimated:\n{rows}\n{total:>9,}  of {window:,} ({total / window:.0%})"
+
+    async def _help(self, session: Session, argument: str) -> str:
+        rows = "\n".join(f"/{name:<9} {text}" for name, text in self.names().items())
+        return f"Write anything; these words are for nanobot itself:\n{rows}"
+
+
+def _described(model: Model) -> str:
+    return f"{model.name} ({model.provider_name}: {model.reason})"
+
+
+def _span(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"

@@ -1,0 +1,40 @@
+"""The tools every bot has, one line each. A new tool is a file beside this one and a line here."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from nanobot.agent.tools.base import Tool
+from nanobot.agent.tools.filesystem import EditFileTool, ListDirTool, ReadFileTool, WriteFileTool
+from nanobot.agent.tools.registry import ToolRegistry
+from nanobot.agent.tools.search import GlobTool, GrepTool
+from nanobot.agent.tools.shell import ExecPolicy, ExecTool
+from nanobot.security.paths import PathPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class ToolPolicies:
+    """What the built-in tools may do. `exec` is None where commands are switched off."""
+
+    paths: PathPolicy
+    exec: ExecPolicy | None = field(default_factory=ExecPolicy)
+
+
+BUILTIN: dict[str, Callable[[ToolPolicies], Tool | None]] = {
+    "edit_file": lambda policies: EditFileTool(policies.paths),
+    "exec": lambda policies: ExecTool(policies.paths, policies.exec) if policies.exec is not None else None,
+    "glob": lambda policies: GlobTool(policies.paths),
+    "grep": lambda policies: GrepTool(policies.paths),
+    "list_dir": lambda policies: ListDirTool(policies.paths),
+    "read_file": lambda policies: ReadFileTool(policies.paths),
+    "write_file": lambda policies: WriteFileTool(policies.paths),
+}
+
+
+def build_tools(policies: ToolPolicies) -> ToolRegistry:
+    """A registry with the built-in tools that these policies allow."""
+    registry = ToolRegistry()
+    for make in BUILTIN.values():
+        tool = make(policies)
+        if tool is not None:
+            registry.register(tool)
+    return registry

@@ -1,0 +1,119 @@
+"""ToolRegistry: name to tool, and the wall around every call.
+
+Whatever a tool does (raise, return nothing, return something odd), what comes back is a result that tells the model
+what to do. Only a cancel goes through.
+"""
+
+import inspect
+import json
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from nanobot.agent.tools.base import Tool, ToolContext, ToolResult
+from nanobot.agent.tools.validation import mended
+from nanobot.messages.types import Provenance, ToolSchema, text_of
+from nanobot.utils.text import nearest
+
+logger = logging.getLogger(__name__)
+
+
+class ToolRegistry:
+    """The tools of one bot."""
+
+    def __init__(self) -> None:
+        self._tools: dict[str, Tool] = {}
+        self._aliases: dict[str, str] = {}
+        self._definitions: list[ToolSchema] | None = None
+
+    def register(self, tool: Tool) -> None:
+        """Add a tool; one of the same name is replaced. It also answers to the names in its `aliases`."""
+        self.unregister(tool.name)
+        self._tools[tool.name] = tool
+        self._aliases.update(dict.fromkeys(getattr(tool, "aliases", ()), tool.name))
+        self._definitions = None
+
+    def unregister(self, name: str) -> None:
+        """Take a tool away, if it is there."""
+        if self._tools.pop(name, None) is not None:
+            self._aliases = {alias: owner for alias, owner in self._aliases.items() if owner != name}
+            self._definitions = None
+
+    def get(self, name: str) -> Tool | None:
+        """The tool of this name or alias. A tool's own name goes before another's alias."""
+        return self._tools.get(name) or self._tools.get(self._aliases.get(name, ""))
+
+    def has(self, name: str) -> bool:
+        """Whether a tool answers to this name."""
+        return self.get(name) is not None
+
+    @property
+    def names(self) -> list[str]:
+        """All names, sorted, without aliases."""
+        return sorted(self._tools)
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and self.has(name)
+
+    def __len__(self) -> int:
+        return len(self._tools)
+
+    def __iter__(self) -> Iterator[Tool]:
+        return iter([self._tools[name] for name in self.names])
+
+    def get_definitions(self) -> list[ToolSchema]:
+        """What a provider is told, sorted by name. The very same object until the set of tools changes: do not edit."""
+        if self._definitions is None:
+            self._definitions = [tool.to_schema() for tool in self]
+        return self._definitions
+
+    async def execute(self, name: str, params: dict[str, Any]) -> str:
+        """Run a tool outside of a turn and give its text. Never raises for a failure: the text says what went wrong."""
+        return text_of((await self.call(name, params)).content)
+
+    async def call(self, name: str, params: dict[str, Any], ctx: ToolContext | None = None) -> ToolResult:
+        """Run a tool. Never raises for a failure of the tool or of its arguments: a failure is a result too."""
+        tool = self.get(name)
+        if tool is None:
+            return ToolResult.failed(self._no_such_tool(name))
+        try:
+            given: Any = params  # a model may have sent anything
+            if not isinstance(given, dict):
+                return ToolResult.failed(f"The arguments of {name} must be one JSON object, not {repr(given)[:80]}.")
+            arguments = mended(given, tool.parameters)
+            if problems := tool.validate_params(arguments):
+                return ToolResult.failed(f"{name} was not run. {' '.join(problems)} Call it again with this put right.")
+            if ctx is not None and tool.wants_context:
+                arguments = {**arguments, "ctx": ctx}
+            returned: Any = tool.execute(**arguments)
+            while inspect.isawaitable(returned):  # a tool that forgot an await has only made its result wait
+                returned = await returned
+            result = _as_result(returned)
+        except (Exception, SystemExit) as error:  # the wall of a tool: also one that calls sys.exit only ends itself
+            logger.info("The tool %s failed.", name, exc_info=True)
+            said = str(error) or "no reason given"
+            result = ToolResult.failed(f"{name} failed with {type(error).__name__}: {said[:2000]}")
+        if result.provenance is None:
+            result = replace(result, provenance=getattr(tool, "provenance", Provenance.TOOL))
+        return result
+
+    def _no_such_tool(self, name: str) -> str:
+        known = self.names
+        near = nearest(name, [*known, *self._aliases])
+        hint = f" Did you mean {' or '.join(near)}?" if near else ""
+        return f"There is no tool named {name[:80]!r}.{hint} Tools: {', '.join(known) or 'none'}."
+
+
+def _as_result(returned: Any) -> ToolResult:
+    """What a tool gave back, whatever it was, as a result. Tools that return text begin it with "Error:" to fail."""
+    if isinstance(returned, ToolResult):
+        return returned
+    if returned is None:
+        return ToolResult("The tool ended and returned nothing.")
+    if isinstance(returned, str):
+        return ToolResult(returned or "The tool ended with an empty text.", error=returned.startswith("Error:"))
+    try:
+        return ToolResult(json.dumps(returned, ensure_ascii=False, default=str))
+    except (TypeError, ValueError, RecursionError):
+        return ToolResult(str(returned))

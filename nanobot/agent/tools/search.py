@@ -1,0 +1,292 @@
+"""The search tools: glob (names) and grep (contents).
+
+grep asks ripgrep where it is installed and a small stand-in of ours (`grep_child`) where it is not. Both run as a child
+process: a pattern that never ends is killed at the deadline, where in a thread it would hold the whole bot. Both print
+the same rows, and look at the same files: hidden ones too, but not into the folders of NOISE.
+"""
+
+import asyncio
+import os
+import re
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nanobot.agent.tools import grep_child
+from nanobot.agent.tools.base import Effect, Tool, ToolResult
+from nanobot.agent.tools.filesystem import NOISE, explained
+from nanobot.agent.tools.schema import boolean, integer, string, takes
+from nanobot.messages.types import Provenance
+from nanobot.security.paths import PathDeniedError, PathPolicy
+from nanobot.utils.processes import child_process
+from nanobot.utils.text import clip_line, counted, decode
+
+_LINE_CHARS = 400
+_RESULT_CHARS = 15_000
+_ROW_BYTES = 64 * 1024
+_ROW = re.compile(r"(?P<path>[^\0]*)\0(?P<number>\d+)(?P<mark>[:-])(?P<text>.*)", re.DOTALL)
+
+
+class GlobTool(Tool):
+    """Files whose path fits a pattern."""
+
+    name = "glob"
+    description = (
+        "Find files by name. `*.py` finds them in every folder, `src/**/*.py` below src; `{a,b}` and `[abc]` work too. "
+        "Folders like .git and node_modules are left out."
+    )
+    parameters = takes(
+        "pattern",
+        pattern=string("What the path must look like"),
+        path=string("Folder to search in (default: the workspace)"),
+        max_results=integer("How many files to show at most (default 200)"),
+    )
+    effect = Effect.READ
+    provenance = Provenance.FILE
+
+    def __init__(self, paths: PathPolicy, *, timeout_s: float = 20.0) -> None:
+        self._paths = paths
+        self._timeout_s = timeout_s
+
+    async def execute(self, pattern: str, path: str = ".", max_results: int = 200) -> ToolResult:
+        """Find them, in the order of their paths."""
+        return await asyncio.to_thread(self._find, pattern, path, max(1, max_results))
+
+    def _find(self, pattern: str, path: str, max_results: int) -> ToolResult:
+        try:
+            root = self._paths.readable(path)
+            wanted = re.compile(grep_child.regex_of_glob(pattern))
+            if not root.is_dir():
+                missing = f"{path} is a file, not a folder." if root.exists() else f"There is no folder {path}."
+                return ToolResult.failed(f"{missing} Give the folder to search in.")
+            deadline = time.monotonic() + self._timeout_s
+            found: list[str] = []
+            notes = []
+            for relative in grep_child.files_below(str(root), NOISE):
+                if wanted.fullmatch(relative):
+                    if len(found) == max_results:
+                        notes.append(f"More than {max_results} files fit: narrow the pattern or raise max_results.")
+                        break
+                    found.append(relative)
+                if time.monotonic() > deadline:
+                    notes.append(f"Stopped after {self._timeout_s:g} s: search in a smaller folder for the rest.")
+                    break
+        except PathDeniedError as error:
+            return ToolResult.failed(str(error))
+        except re.error as error:
+            return ToolResult.failed(f"{pattern!r} is no glob pattern ({error}).")
+        except OSError as error:
+            return ToolResult.failed(explained(error, path))
+        if not found and not notes:
+            return ToolResult(f"No file fits {pattern} in {path}.", provenance=Provenance.FILE)
+        return ToolResult(
+            _with_notes([_shown_path(root, path, name) for name in found], notes), provenance=Provenance.FILE
+        )
+
+
+class GrepTool(Tool):
+    """Lines that fit a regular expression."""
+
+    name = "grep"
+    description = (
+        "Search the contents of files for a regular expression; rows come as `path:line: text`. "
+        "Binary files and folders like .git and node_modules are left out."
+    )
+    parameters = takes(
+        "pattern",
+        pattern=string("Regular expression to look for in each line"),
+        path=string("File or folder to search in (default: the workspace)"),
+        glob=string("Only files whose path fits, such as `*.py`"),
+        ignore_case=boolean("Upper and lower case are the same"),
+        literal=boolean("The pattern is plain text, not an expression"),
+        context=integer("Lines to show before and after each match", minimum=0),
+        files_only=boolean("Only the names of the files that match"),
+        max_results=integer("How many matches to show at most (default 100)"),
+    )
+    effect = Effect.READ
+    provenance = Provenance.FILE
+
+    def __init__(self, paths: PathPolicy, *, timeout_s: float = 20.0, ripgrep: bool = True) -> None:
+        self._paths = paths
+        self._timeout_s = timeout_s
+        self._ripgrep = ripgrep
+
+    async def execute(
+        self,
+        pattern: str,
+        path: str = ".",
+        glob: str | None = None,
+        ignore_case: bool = False,
+        literal: bool = False,
+        context: int = 0,
+        files_only: bool = False,
+        max_results: int = 100,
+    ) -> ToolResult:
+        """Search. A pattern or a tree that takes too long ends in a result that says so. Cancelling leaves no child."""
+        try:
+            root = await asyncio.to_thread(self._paths.readable, path)
+            is_dir = await asyncio.to_thread(root.is_dir)
+            if not is_dir and not await asyncio.to_thread(root.is_file):
+                there = await asyncio.to_thread(root.exists)
+                kind = f"{path} is a device, pipe or socket." if there else f"There is no {path}."
+                return ToolResult.failed(f"{kind} Give the file or folder to search in.")
+            if glob is not None:
+                re.compile(grep_child.regex_of_glob(glob))
+        except PathDeniedError as error:
+            return ToolResult.failed(str(error))
+        except OSError as error:
+            return ToolResult.failed(explained(error, path))
+        except re.error as error:
+            return ToolResult.failed(f"{glob!r} is no glob pattern ({error}).")
+        search = _Search(
+            pattern=re.escape(pattern) if literal else pattern,
+            folder=root if is_dir else root.parent,
+            target="." if is_dir else root.name,
+            glob=glob if is_dir else None,
+            ignore_case=ignore_case,
+            context=0 if files_only else min(context, 20),
+        )
+        shown_root = path if is_dir else str(Path(path).parent)
+        program = await asyncio.to_thread(shutil.which, "rg") if self._ripgrep else None
+        problem = None
+        rows = _Rows(shown_root, search.folder, files_only, max_results)
+        if program is not None:
+            problem = await self._run([program, *search.for_ripgrep()], search.folder, rows)
+        if program is None or problem is not None:  # an expression ripgrep does not know may be one that Python does
+            rows = _Rows(shown_root, search.folder, files_only, max_results)
+            problem = await self._run(search.for_python(), search.folder, rows)
+        if problem is not None:
+            return ToolResult.failed(problem)
+        if not rows.lines:
+            return ToolResult(f"Nothing in {path} matches {pattern!r}.", provenance=Provenance.FILE)
+        return ToolResult(_with_notes(rows.lines, rows.notes), provenance=Provenance.FILE)
+
+    async def _run(self, argv: list[str], folder: Path, rows: "_Rows") -> str | None:
+        """Read rows until there are enough. What is wrong with the search, if something is."""
+        env = {name: os.environ[name] for name in ("PATH", "SYSTEMROOT", "LANG", "LC_ALL") if name in os.environ}
+        try:
+            async with asyncio.timeout(self._timeout_s), child_process(argv, cwd=folder, env=env) as child:
+                complaint = asyncio.ensure_future(child.stderr.read(4_000))
+                try:
+                    async for row in _rows_of(child.stdout):
+                        if not rows.take(row):
+                            await child.kill()
+                            return None
+                    if await child.wait() >= 2 and not rows.lines:
+                        return f"The search failed: {decode(await complaint).strip()[:500]}"
+                finally:
+                    complaint.cancel()
+        except TimeoutError:
+            if not rows.lines:
+                return (
+                    f"The search took longer than {self._timeout_s:g} s and was stopped. "
+                    "Use a simpler pattern (no nested repeats like (a+)+) or a smaller folder."
+                )
+            rows.notes.append(f"Stopped after {self._timeout_s:g} s: there may be more.")
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """One search, and how each of the two programs is asked for it."""
+
+    pattern: str
+    folder: Path
+    target: str
+    glob: str | None
+    ignore_case: bool
+    context: int
+
+    def for_ripgrep(self) -> list[str]:
+        options = ["--no-config", "--hidden", "--no-ignore", "--no-messages", "--no-heading", "--color=never", "--null"]
+        options += ["--with-filename", "--line-number", "--sort=path", f"--context={self.context}", "--crlf"]
+        options += ["--ignore-case"] if self.ignore_case else []
+        options += [f"--glob={self.glob}"] if self.glob else []
+        options += [f"--glob=!**/{name}/**" for name in sorted(NOISE)]
+        return [*options, f"--regexp={self.pattern}", "--", self.target]
+
+    def for_python(self) -> list[str]:
+        script = str(Path(grep_child.__file__))
+        options = ["1" if self.ignore_case else "0", str(self.context), self.glob or "", ",".join(sorted(NOISE))]
+        return [sys.executable, "-I", "-S", script, self.pattern, self.target, *options]
+
+
+class _Rows:
+    """Rows of a search as they come, until there are enough."""
+
+    def __init__(self, shown_root: str, root: Path, files_only: bool, max_results: int) -> None:
+        self.lines: list[str] = []
+        self.notes: list[str] = []
+        self._shown_root = shown_root
+        self._root = root
+        self._files_only = files_only
+        self._max = max(1, max_results)
+        self._matches = 0
+        self._chars = 0
+        self._last_file = ""
+
+    def take(self, row: str) -> bool:
+        """One row of output. False once no more are wanted."""
+        match = _ROW.fullmatch(row)
+        if match is None:
+            if row == "--" and not self._files_only and self.lines:
+                self.lines.append("--")
+            return True
+        found = match["path"].removeprefix("./").removeprefix(".\\")
+        is_match = match["mark"] == ":"
+        new_file = found != self._last_file
+        if is_match and (new_file or not self._files_only):
+            if self._matches == self._max or self._chars > _RESULT_CHARS:
+                what = "file" if self._files_only else "match"
+                said = counted(self._matches, what, "files" if self._files_only else "matches")
+                self.notes.append(f"There are more than these {said}: narrow the search or raise max_results.")
+                return False
+            self._matches += 1
+        name = _shown_path(self._root, self._shown_root, found)
+        if self._files_only:
+            line = name if new_file else None
+        else:
+            line = f"{name}{match['mark']}{match['number']}{match['mark']} {clip_line(match['text'], _LINE_CHARS)}"
+        self._last_file = found
+        if line is not None:
+            self.lines.append(line)
+            self._chars += len(line) + 1
+        return True
+
+
+async def _rows_of(stream: asyncio.StreamReader) -> Any:
+    """Lines of a stream; the end of a line too long to show is dropped."""
+    held, skipping = b"", False
+    while chunk := await stream.read(_ROW_BYTES):
+        *whole, held = (held + chunk).split(b"\n")
+        for line in whole:
+            if not skipping:
+                yield decode(line[:_ROW_BYTES]).rstrip("\r")
+            skipping = False
+        if len(held) > _ROW_BYTES:
+            if not skipping:
+                yield decode(held[:_ROW_BYTES])
+            held, skipping = b"", True
+    if held and not skipping:
+        yield decode(held)
+
+
+def _shown_path(root: Path, asked: str, relative: str) -> str:
+    """A path that can be handed to the other file tools as it stands."""
+    relative = relative.replace(os.sep, "/").encode(errors="replace").decode()
+    if asked in {"", "."}:
+        return relative
+    return f"{asked.rstrip('/')}/{relative}" if Path(asked).parts else str(root / relative)
+
+
+def _with_notes(lines: list[str], notes: list[str]) -> str:
+    return "\n".join([*_trimmed(lines), *([f"({' '.join(notes)})"] if notes else [])])
+
+
+def _trimmed(lines: list[str]) -> Iterator[str]:
+    """Without a separator that has nothing behind it."""
+    return iter(lines[:-1] if lines and lines[-1] == "--" else lines)

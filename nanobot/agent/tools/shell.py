@@ -1,0 +1,325 @@
+"""exec: a shell command, with everything a command may do to its caller kept from it.
+
+It has a session of its own, no terminal and nothing on its stdin; of our environment it gets what it needs and no keys.
+Its output is read while it runs into a bounded head and tail, the whole goes to a file. When its time is up, or the
+turn is stopped, it goes with its whole family.
+
+When the shell ends, its session hangs up, as when a terminal is closed: what it left in the background ends, except
+for what was started with nohup or setsid. That goes on and is named in the result.
+"""
+
+import asyncio
+import os
+import re
+import shutil
+import signal
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult
+from nanobot.agent.tools.filesystem import explained
+from nanobot.agent.tools.schema import number, string, takes
+from nanobot.agent.tools.spill import SPILL_CAP, SpillFile
+from nanobot.messages.types import Provenance, least_trusted
+from nanobot.security.paths import PathDeniedError, PathPolicy
+from nanobot.utils.processes import Child, Process, child_process, count_processes
+from nanobot.utils.text import counted, decode
+
+_SAFE_KEYS = frozenset({
+    "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR",
+    # what programs on Windows do not start without
+    "SYSTEMROOT", "SYSTEMDRIVE", "WINDIR", "COMSPEC", "PATHEXT", "TEMP", "TMP", "USERPROFILE", "HOMEDRIVE", "HOMEPATH",
+    "USERNAME", "APPDATA", "LOCALAPPDATA", "PROGRAMDATA", "PROGRAMFILES", "PROGRAMFILES(X86)", "NUMBER_OF_PROCESSORS",
+})  # fmt: skip
+_NO_TERMINAL = {"TERM": "dumb", "PAGER": "cat", "GIT_PAGER": "cat", "GIT_TERMINAL_PROMPT": "0"}
+"""Programs that look here know that nobody can answer them."""
+
+_WANTS_TERMINAL = re.compile(
+    r"not a (tty|terminal)|no tty|a terminal is required|requires a terminal|stdin isn't a terminal|/dev/tty"
+    r"|inappropriate ioctl|EOFError: EOF when reading a line|error opening terminal|TERM environment variable"
+    r"|unknown terminal|terminal is not fully functional|Error reading input, exiting|failed tty get",
+    re.IGNORECASE,
+)
+_INTERACTIVE = re.compile(
+    r"(?:^|[;&|(]\s*|sudo\s+)(?:top|htop|vim?|nvim|nano|emacs|less|more|man|watch|ssh|telnet|ftp|mysql|psql|passwd|su)\b"
+)
+_TERMINAL_ADVICE = (
+    "There is no terminal and nobody to answer questions here. Use the command's way without questions "
+    "(a flag such as -y, --batch or -n, a file, or input by a pipe)."
+)
+
+_KEPT = 256 * 1024
+"""Bytes of a stream that are held before a file is begun."""
+_HEAD_CHARS = 5_000
+_TAIL_CHARS = 9_000
+_PROGRESS_S = 2.0
+_LAST_WORDS_S = 0.5
+_WATCH_S = 0.2
+_PACE_S = 0.001
+
+
+@dataclass(frozen=True, slots=True)
+class ExecPolicy:
+    """How commands run. `path_append` goes behind PATH; `allowed_env_keys` are passed on from our environment."""
+
+    timeout_s: float = 60.0
+    max_timeout_s: float = 600.0
+    path_append: str = ""
+    allowed_env_keys: tuple[str, ...] = ()
+    max_processes: int = 512
+    """A command that adds more processes than this to the host is stopped (where they can be counted: Linux)."""
+    spill_cap: int = SPILL_CAP
+
+
+class ExecTool(Tool):
+    """A shell command."""
+
+    name = "exec"
+    description = (
+        "Run a shell command and get its output and exit code. There is no terminal and no input. "
+        "Start what must outlive the command with `nohup ... >file 2>&1 &`; other background processes end with it."
+    )
+    parameters = takes(
+        "command",
+        command=string("The command, for the shell"),
+        working_dir=string("Folder to run in (default: the workspace)"),
+        timeout=number("Seconds until it is stopped; at most 600"),
+    )
+    effect = Effect.ONCE
+
+    def __init__(self, paths: PathPolicy, policy: ExecPolicy | None = None) -> None:
+        self._paths = paths
+        self._policy = policy or ExecPolicy()
+
+    async def execute(
+        self,
+        command: str,
+        working_dir: str | None = None,
+        timeout: float | None = None,
+        *,
+        ctx: ToolContext | None = None,
+    ) -> ToolResult:
+        """Run it. On a cancel and at its time limit the command and all its children are gone within two seconds."""
+        if not command.strip() or "\0" in command:
+            return ToolResult.failed("The command is empty or contains a NUL character. Give a shell command.")
+        asked = working_dir or "."
+        try:
+            folder = await asyncio.to_thread(self._paths.readable, asked)
+            if not await asyncio.to_thread(folder.is_dir):
+                return ToolResult.failed(f"The working_dir {asked} is not a folder that exists.")
+        except PathDeniedError as error:
+            return ToolResult.failed(str(error))
+        limit = min(max(timeout or self._policy.timeout_s, 0.1), self._policy.max_timeout_s)
+        run = _Run(self._policy, self._paths.workspace, limit, ctx)
+        try:
+            text, ok = await run.outcome(command, folder, environment(os.environ, self._policy))
+        except OSError as error:
+            return ToolResult.failed(f"The command could not be started. {explained(error, asked)}")
+        seen = ctx.provenance if ctx is not None else Provenance.TOOL
+        return ToolResult(text, error=not ok, provenance=least_trusted([Provenance.TOOL, seen]))
+
+
+def environment(ours: Mapping[str, str], policy: ExecPolicy) -> dict[str, str]:
+    """What a command may know of our environment: what programs need to run, and what the owner allowed."""
+    allowed = {name.upper() for name in policy.allowed_env_keys}
+    passed = {
+        name: value
+        for name, value in ours.items()
+        if name.upper() in _SAFE_KEYS or name.upper() in allowed or name.startswith("LC_")
+    }
+    if policy.path_append:
+        passed["PATH"] = os.pathsep.join(filter(None, (passed.get("PATH", os.defpath), policy.path_append)))
+    return {**passed, **{name: value for name, value in _NO_TERMINAL.items() if name.upper() not in allowed}}
+
+
+class _Run:
+    """One command, from its start to the text about it."""
+
+    def __init__(self, policy: ExecPolicy, workspace: Path, limit_s: float, ctx: ToolContext | None) -> None:
+        self._policy = policy
+        self._limit_s = limit_s
+        progress = _Progress(ctx.emit) if ctx is not None else None
+        turn_id = ctx.turn_id if ctx is not None else "exec"
+        self._stdout = _Capture(workspace, turn_id, policy.spill_cap, progress)
+        self._stderr = _Capture(workspace, turn_id, policy.spill_cap, progress)
+        self._too_many = False
+
+    async def outcome(self, command: str, folder: Path, env: Mapping[str, str]) -> tuple[str, bool]:
+        """What to tell the model, and whether the command ended well. Raises OSError where it cannot be started."""
+        code: int | None = None
+        left: list[Process] = []
+        try:
+            async with child_process(_shell(command), cwd=folder, env=env) as child:
+                streams = (self._stdout.fill(child.stdout), self._stderr.fill(child.stderr))
+                pumps = [asyncio.create_task(stream) for stream in streams]
+                watch = asyncio.create_task(self._watch(child))
+                try:
+                    async with asyncio.timeout(self._limit_s):
+                        code = await child.wait()
+                except (TimeoutError, asyncio.CancelledError) as stop:
+                    await child.kill()
+                    if isinstance(stop, asyncio.CancelledError):
+                        raise
+                finally:
+                    watch.cancel()
+                    left = await self._end(child, pumps, hang_up=code is not None)
+        finally:
+            await asyncio.shield(asyncio.to_thread(self._close))
+        return self._text(command, code, left), code == 0
+
+    async def _end(self, child: Child, pumps: list[asyncio.Task[None]], *, hang_up: bool) -> list[Process]:
+        """Hear its last words; who is left of its family."""
+        try:
+            remaining = hang_up and await child.hang_up()
+            _, deaf = await asyncio.wait(pumps, timeout=_LAST_WORDS_S)
+            return await child.family() if hang_up and (remaining or deaf) else []
+        finally:
+            for pump in pumps:
+                pump.cancel()
+            await asyncio.gather(*pumps, return_exceptions=True)
+
+    async def _watch(self, child: Child) -> None:
+        """Stop a command that only makes more of itself, before the host has no room for anybody else."""
+        before = await asyncio.to_thread(count_processes)
+        while before:
+            await asyncio.sleep(_WATCH_S)
+            crowded = count_processes() - before > self._policy.max_processes
+            if crowded and len(await child.family()) > self._policy.max_processes:
+                self._too_many = True
+                await child.kill()
+                return
+
+    def _close(self) -> None:
+        self._stdout.close()
+        self._stderr.close()
+
+    def _text(self, command: str, code: int | None, left: list[Process]) -> str:
+        out, err = self._stdout.text(), self._stderr.text()
+        parts = [out] if out else []
+        if err:
+            parts.append(f"STDERR:\n{err}")
+        if not parts:
+            parts.append("(no output)")
+        notes = [f"Exit code: {code}{_meaning(code)}"] if code is not None and not self._too_many else []
+        if self._too_many:
+            notes.append(
+                f"Stopped: it started more than {self._policy.max_processes} processes. All of them were ended."
+            )
+        elif code is None:
+            notes.append(
+                f"Timed out after {self._limit_s:g} s: the command and its children were stopped. If it needs longer, "
+                f"set timeout (at most {self._policy.max_timeout_s:g}), or start it with `nohup ... >file 2>&1 &`."
+            )
+        if left:
+            names = ", ".join(f"{process.command} (pid {process.pid})" for process in left[:10])
+            notes.append(f"Still running in the background: {names}. Its output is no longer read here.")
+        asks = code != 0 and _WANTS_TERMINAL.search(f"{err[-4000:]}\n{out[-4000:]}")
+        if asks or (code is None and _INTERACTIVE.search(command)):
+            notes.append(_TERMINAL_ADVICE)
+        return "\n\n".join(["\n".join(parts), "\n".join(notes)])
+
+
+class _Capture:
+    """One stream: all of it while it is short, then its head and its tail, and a file with the whole."""
+
+    def __init__(self, workspace: Path, turn_id: str, cap: int, progress: "_Progress | None") -> None:
+        self._workspace = workspace
+        self._turn_id = turn_id
+        self._cap = cap
+        self._progress = progress
+        self._head = bytearray()
+        self._tail: deque[bytes] = deque()
+        self._tail_size = 0
+        self._spill: SpillFile | None = None
+
+    async def fill(self, stream: asyncio.StreamReader) -> None:
+        """Read until the stream ends. While it is not read the command waits, so endless output costs little."""
+        while chunk := await stream.read(_KEPT):
+            if self._progress is not None:
+                self._progress.heard(chunk)
+            await self._take(chunk)
+
+    async def _take(self, chunk: bytes) -> None:
+        if self._spill is None and len(self._head) + len(chunk) <= _KEPT:
+            self._head += chunk
+            return
+        if self._spill is None:
+            self._spill = await asyncio.to_thread(SpillFile, self._workspace, self._turn_id, self._cap)
+            await asyncio.to_thread(self._spill.write, bytes(self._head))
+        self._tail.append(chunk)
+        self._tail_size += len(chunk)
+        while self._tail_size - len(self._tail[0]) > _KEPT:
+            self._tail_size -= len(self._tail.popleft())
+        if self._spill.full:
+            self._spill.write(chunk)  # only counts
+            await asyncio.sleep(_PACE_S)  # nobody will read this: leave the processor to others
+        else:
+            await asyncio.to_thread(self._spill.write, chunk)
+
+    def close(self) -> None:
+        """No more will come. What is too long for a result, but was held so far, goes to a file now."""
+        if self._spill is None and len(self._head) > _HEAD_CHARS + _TAIL_CHARS:
+            self._spill = SpillFile(self._workspace, self._turn_id, self._cap)
+            self._spill.write(bytes(self._head))
+        if self._spill is not None:
+            self._spill.close()
+
+    def text(self) -> str:
+        """What a model is shown."""
+        if self._spill is None:
+            return _cleaned(bytes(self._head))
+        head = _cleaned(bytes(self._head))
+        tail = _cleaned(b"".join(self._tail)) if self._tail else head
+        if not self._tail and len(head) <= _HEAD_CHARS + _TAIL_CHARS:
+            return head
+        left_out = f"{counted(self._spill.size, 'byte')} in all"
+        return (
+            f"{head[:_HEAD_CHARS]}\n\n[The middle is left out, {left_out}. {self._spill.note}]\n\n{tail[-_TAIL_CHARS:]}"
+        )
+
+
+class _Progress:
+    """The last line of the output, told now and then."""
+
+    def __init__(self, emit: Callable[[str], None]) -> None:
+        self._emit = emit
+        self._next = time.monotonic() + _PROGRESS_S
+
+    def heard(self, chunk: bytes) -> None:
+        """Tell of it, if it is time again."""
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + _PROGRESS_S
+            lines = decode(chunk[-2_000:]).strip().splitlines()
+            if lines:
+                self._emit(lines[-1][:200])
+
+
+def _cleaned(data: bytes) -> str:
+    return decode(data).replace("\r\n", "\n").rstrip()
+
+
+_BETWEEN = 'exec 3>&2 2>/dev/null; "$0" -c "$1" 2>&3 3>&-; exit $?'
+"""A shell between us and the command's own, which keeps quiet: its parent, `$PPID`, is not the bot."""
+
+
+def _shell(command: str) -> list[str] | str:
+    if os.name == "nt":
+        return command  # the system's own shell takes it as one line
+    shell = shutil.which("bash") or "/bin/sh"
+    return ["/bin/sh", "-c", _BETWEEN, shell, command]
+
+
+_KNOWN_CODES = {126: "found, but may not be run", 127: "no such command"}
+
+
+def _meaning(code: int) -> str:
+    """What an exit code says beyond its number."""
+    number = -code if code < 0 else code - 128
+    if code < 0 or 128 < code < 192:
+        with suppress(ValueError):
+            return f" (ended by signal {signal.Signals(number).name})"
+    return f" ({_KNOWN_CODES[code]})" if code in _KNOWN_CODES else ""

@@ -1,0 +1,114 @@
+"""Results that are too long for a request: the head and the tail go to the model, the whole goes to a file.
+
+Spill files live in the workspace, so that the file tools can read them, and go after a week.
+"""
+
+import os
+import re
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from nanobot.agent.tools.base import ToolContext
+from nanobot.utils.files import PRIVATE_FILE, make_private_folder
+from nanobot.utils.text import clip, human_size
+
+RESULT_CHARS = 16_000
+SPILL_CAP = 64 * 1024 * 1024
+_KEPT_DAYS = 7
+_NAMES_TRIED = 10_000
+
+
+class SpillFile:
+    """A file that takes bytes up to a cap and only counts the rest. A disk that refuses is noted, not raised.
+
+    Blocking, and safe to use from several threads.
+    """
+
+    def __init__(self, workspace: Path, turn_id: str, cap: int = SPILL_CAP) -> None:
+        self.size = 0
+        """Bytes that came, whether there was room for them or not."""
+        self.problem: str | None = None
+        self.path: Path | None = None
+        self._cap = cap
+        self._descriptor: int | None = None
+        self._lock = threading.Lock()
+        try:
+            self._descriptor, self.path = _new_file(workspace, turn_id)
+        except OSError as error:
+            self.problem = error.strerror or str(error)
+
+    def write(self, data: bytes) -> None:
+        """Take what there is room for."""
+        with self._lock:
+            room = max(0, self._cap - self.size)
+            self.size += len(data)
+            if self._descriptor is None or self.problem is not None:
+                return
+            view = memoryview(data)[:room]
+            try:
+                while view:
+                    view = view[os.write(self._descriptor, view) :]
+            except OSError as error:
+                self.problem = error.strerror or str(error)
+
+    @property
+    def full(self) -> bool:
+        """Whether nothing more is kept."""
+        return self.size >= self._cap or self.problem is not None
+
+    def close(self) -> None:
+        """No more will come."""
+        with self._lock:
+            if self._descriptor is not None:
+                os.close(self._descriptor)
+                self._descriptor = None
+
+    @property
+    def note(self) -> str:
+        """Where the whole is and how to read it, for a model."""
+        if self.path is None:
+            return f"The rest could not be kept ({self.problem})."
+        how = "read_file with offset and limit, or grep, shows more of it"
+        if self.problem is not None:
+            return f"The beginning is in {self.path}; then the disk refused ({self.problem})."
+        if self.size > self._cap:
+            return f"The first {human_size(self._cap)} of {human_size(self.size)} are in {self.path}; {how}."
+        return f"All {human_size(self.size)} are in {self.path}; {how}."
+
+
+def clip_result(text: str, limit: int, ctx: ToolContext) -> str:
+    """The text where it fits in `limit` characters; else head and tail, and the path of a file with all of it.
+
+    Never raises for a disk that refuses: then the text says so. Touches the disk only where the text is too long, so
+    call it in a thread then.
+    """
+    if len(text) <= limit:
+        return text
+    spill = SpillFile(ctx.workspace, ctx.turn_id)
+    spill.write(text.encode(errors="replace"))
+    spill.close()
+    return clip(text, limit, "{left_out} characters left out. " + spill.note.replace("{", "(").replace("}", ")"))
+
+
+def _new_file(workspace: Path, turn_id: str) -> tuple[int, Path]:
+    """A new file of this turn, open for writing, and its path. What is older than a week goes."""
+    folder = make_private_folder(workspace / ".nanobot" / "spill")
+    _remove_old(folder)
+    stem = re.sub(r"[^A-Za-z0-9_-]", "_", turn_id)[:80] or "turn"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0) | getattr(os, "O_NOFOLLOW", 0)
+    for number in range(1, _NAMES_TRIED):
+        path = folder / f"{stem}-{number}.txt"
+        with suppress(FileExistsError):
+            return os.open(path, flags, PRIVATE_FILE), path
+    raise FileExistsError(f"{folder} is full of files of this turn")
+
+
+def _remove_old(folder: Path) -> None:
+    oldest = time.time() - _KEPT_DAYS * 86_400
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            with suppress(OSError):
+                if entry.stat(follow_symlinks=False).st_mtime < oldest:
+                    os.unlink(entry.path)  # noqa: PTH108 - a path as scandir gives it

@@ -1,0 +1,202 @@
+"""The `channels` part of config.json: one model a platform.
+
+Every channel has what `ChannelConfig` has. A platform that is not here belongs to a plugin: its section is kept as it
+stands and handed to the channel. `allowFrom`: an empty list lets in nobody but those who paired, ["*"] everybody.
+"""
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from nanobot.config.section import Count, Ids, Millis, Port, Retries, Seconds, Section, Text, WebSocketUrl, Whole
+
+GroupPolicy = Literal["mention", "open", "allowlist"]
+
+
+class ChannelConfig(Section):
+    """What every channel knows; null means: as `channels` says."""
+
+    enabled: bool = False
+    allow_from: Ids = Field(default_factory=list)
+    send_progress: bool | None = None
+    send_tool_hints: bool | None = None
+    show_reasoning: bool | None = None
+    send_max_retries: Retries | None = None
+    transcription_provider: str | None = None
+    transcription_language: str | None = None
+
+
+class TelegramConfig(ChannelConfig):
+    """A Telegram bot, by long polling."""
+
+    token: Text = ""
+    proxy: str | None = None
+    reply_to_message: bool = False
+    group_policy: GroupPolicy = "mention"
+    streaming: bool = True
+    react_emoji: Text = "👀"
+
+
+class DiscordConfig(ChannelConfig):
+    """A Discord bot, by the gateway."""
+
+    token: Text = ""
+    gateway_url: WebSocketUrl = "wss://gateway.discord.gg/?v=10&encoding=json"
+    intents: Whole = 37377
+    group_policy: GroupPolicy = "mention"
+    allow_channels: Ids = Field(default_factory=list)
+
+
+class WhatsAppConfig(ChannelConfig):
+    """WhatsApp, through the Node bridge."""
+
+    bridge_url: WebSocketUrl = "ws://localhost:3001"
+    bridge_token: Text = ""
+    group_policy: GroupPolicy = "open"
+
+
+class SlackDirectConfig(Section):
+    """Direct messages in Slack."""
+
+    enabled: bool = True
+    policy: Literal["open", "allowlist"] = "open"
+    allow_from: Ids = Field(default_factory=list)
+
+
+class SlackConfig(ChannelConfig):
+    """A Slack app in socket mode."""
+
+    mode: Literal["socket"] = "socket"
+    bot_token: Text = ""
+    app_token: Text = ""
+    user_token_read_only: bool = True
+    reply_in_thread: bool = True
+    react_emoji: Text = "eyes"
+    group_policy: GroupPolicy = "mention"
+    group_allow_from: Ids = Field(default_factory=list)
+    dm: SlackDirectConfig = Field(default_factory=SlackDirectConfig)
+
+
+class FeishuConfig(ChannelConfig):
+    """A Feishu (or Lark) app, by its long connection."""
+
+    app_id: Text = ""
+    app_secret: Text = ""
+    encrypt_key: Text = ""
+    verification_token: Text = ""
+    group_policy: GroupPolicy = "mention"
+    reply_to_message: bool = False
+    domain: Literal["feishu", "lark"] = "feishu"
+
+
+class DingTalkConfig(ChannelConfig):
+    """A DingTalk robot in stream mode."""
+
+    client_id: Text = ""
+    client_secret: Text = ""
+
+
+class QQConfig(ChannelConfig):
+    """A QQ bot."""
+
+    app_id: Text = ""
+    secret: Text = ""
+
+
+class EmailConfig(ChannelConfig):
+    """A mailbox, read by IMAP and answered by SMTP; only with `consentGranted`."""
+
+    consent_granted: bool = False
+    imap_host: Text = ""
+    imap_port: Port = 993
+    imap_username: Text = ""
+    imap_password: Text = ""
+    imap_mailbox: Text = "INBOX"
+    imap_use_ssl: bool = True
+    smtp_host: Text = ""
+    smtp_port: Port = 587
+    smtp_username: Text = ""
+    smtp_password: Text = ""
+    smtp_use_tls: bool = True
+    smtp_use_ssl: bool = False
+    from_address: Text = ""
+    auto_reply_enabled: bool = True
+    poll_interval_seconds: Seconds = 30
+    mark_seen: bool = True
+    max_body_chars: Count = 12000
+    subject_prefix: Text = "Re: "
+
+
+class MatrixConfig(ChannelConfig):
+    """A Matrix account, by access token or password."""
+
+    homeserver: Text = "https://matrix.org"
+    user_id: Text = ""
+    access_token: Text = ""
+    password: Text = ""
+    device_id: Text = ""
+    e2ee_enabled: bool = True
+    group_policy: GroupPolicy = "mention"
+    allow_room_mentions: bool = False
+
+
+class MochatMentionConfig(Section):
+    """When Mochat counts a message as meant for the bot."""
+
+    require_in_groups: bool = False
+
+
+class MochatConfig(ChannelConfig):
+    """A Mochat agent, by Socket.IO with polling behind it."""
+
+    base_url: Text = "https://mochat.io"
+    socket_url: Text = ""
+    socket_path: Text = "/socket.io"
+    socket_disable_msgpack: bool = False
+    socket_reconnect_delay_ms: Millis = 1000
+    socket_max_reconnect_delay_ms: Millis = 10000
+    socket_connect_timeout_ms: Millis = 10000
+    refresh_interval_ms: Millis = 30000
+    watch_timeout_ms: Millis = 25000
+    watch_limit: Count = 100
+    retry_delay_ms: Millis = 500
+    max_retry_attempts: Whole = 0  # 0: no limit
+    claw_token: Text = ""
+    agent_user_id: Text = ""
+    sessions: Ids = Field(default_factory=list)
+    panels: Ids = Field(default_factory=list)
+    mention: MochatMentionConfig = Field(default_factory=MochatMentionConfig)
+    groups: dict[str, Any] = Field(default_factory=dict)
+    reply_delay_mode: Literal["non-mention", "off"] = "non-mention"
+    reply_delay_ms: Millis = 120000
+
+
+class WebSocketConfig(ChannelConfig):
+    """A WebSocket server of ours, for clients of one's own."""
+
+    host: Text = "127.0.0.1"
+    port: Port = 8765
+    token: Text = ""
+
+
+class ChannelsConfig(Section):
+    """How channels talk; each may say otherwise for itself."""
+
+    send_progress: bool = True
+    send_tool_hints: bool = False
+    show_reasoning: bool = False
+    send_max_retries: Retries = 3
+    transcription_provider: Text = "groq"
+    transcription_language: str | None = None
+
+    telegram: TelegramConfig = Field(default_factory=TelegramConfig)
+    discord: DiscordConfig = Field(default_factory=DiscordConfig)
+    whatsapp: WhatsAppConfig = Field(default_factory=WhatsAppConfig)
+    slack: SlackConfig = Field(default_factory=SlackConfig)
+    feishu: FeishuConfig = Field(default_factory=FeishuConfig)
+    dingtalk: DingTalkConfig = Field(default_factory=DingTalkConfig)
+    qq: QQConfig = Field(default_factory=QQConfig)
+    email: EmailConfig = Field(default_factory=EmailConfig)
+    matrix: MatrixConfig = Field(default_factory=MatrixConfig)
+    mochat: MochatConfig = Field(default_factory=MochatConfig)
+    websocket: WebSocketConfig = Field(default_factory=WebSocketConfig)

@@ -1,0 +1,165 @@
+"""What the environment adds: `${VAR}` in texts of the file, and NANOBOT_ variables for keys the file leaves open."""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import BaseModel
+
+from nanobot.config import keys
+from nanobot.config.origin import KeyPath
+from nanobot.errors import ConfigError
+
+PREFIX = "NANOBOT_"
+_REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+
+
+class BadTextError(ValueError):
+    """A text of the file that cannot be used; knows its key."""
+
+    def __init__(self, path: KeyPath, what: str) -> None:
+        super().__init__(what)
+        self.path = path
+
+
+@dataclass(slots=True)
+class Resolved:
+    """A tree without references, and the texts that held them."""
+
+    tree: Any
+    references: dict[KeyPath, str] = field(default_factory=dict)
+
+
+def resolve(tree: Any, environ: Mapping[str, str]) -> Resolved:
+    """Put the variables in the place of `${VAR}`. Raises BadTextError for a missing one; never says a value."""
+    resolved = Resolved(None)
+    resolved.tree = _resolve(tree, (), environ, resolved.references)
+    return resolved
+
+
+def _resolve(value: Any, path: KeyPath, environ: Mapping[str, str], found: dict[KeyPath, str]) -> Any:
+    if isinstance(value, dict):
+        return {_sound(key, path): _resolve(entry, (*path, key), environ, found) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [_resolve(entry, (*path, index), environ, found) for index, entry in enumerate(value)]
+    if not isinstance(value, str):
+        return value
+    if "${" not in _sound(value, path):
+        return value
+    names = _REFERENCE.findall(value)
+    missing = [name for name in names if name not in environ]
+    if missing:
+        raise BadTextError(
+            path, f"needs the environment variable {missing[0]}, which is not set. Set it, or write a value"
+        )
+    if names:
+        found[path] = value
+    return _REFERENCE.sub(lambda match: environ[match[1]], value)
+
+
+def _sound(text: str, path: KeyPath) -> str:
+    """Refuse half a character (a lone surrogate): it could be neither sent nor saved."""
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise BadTextError(path, "holds half a character (a lone surrogate)") from error
+    return text
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """A tree with the environment in its gaps; the keys it filled; variables that look like keys but are none."""
+
+    tree: dict[str, Any]
+    variables: dict[KeyPath, str]
+    strays: tuple[str, ...]
+
+
+def fill(tree: Mapping[str, Any], section: type[BaseModel], environ: Mapping[str, str]) -> Filled:
+    """Fill what the tree does not set. Raises ConfigError, naming the variable, where one holds no JSON but must.
+
+    Only names that begin with a section of the config count: NANOBOT_MAX_CONCURRENT_REQUESTS and its like are not ours.
+    """
+    result = dict(tree)
+    variables: dict[KeyPath, str] = {}
+    strays: list[str] = []
+    for variable in sorted(name for name in environ if name.upper().startswith(PREFIX)):
+        parts = variable[len(PREFIX) :].lower().split("__")
+        first = next((shape for shape in keys.shapes(section).values() if shape.name == parts[0]), None)
+        if first is None or (len(parts) == 1 and not environ[variable].lstrip().startswith("{")):
+            continue
+        path, shape = _key_of(parts, section)
+        if shape is None:
+            strays.append(variable)
+            continue
+        value = _value(variable, environ[variable], shape)
+        _put(result, path, value, variable, variables)
+    return Filled(result, variables, tuple(strays))
+
+
+def _key_of(parts: list[str], section: type[BaseModel]) -> tuple[KeyPath, keys.Shape | None]:
+    """The key a variable stands for, if there is one."""
+    path: list[str] = []
+    inner: type[BaseModel] | None = section
+    shape: keys.Shape | None = None
+    in_map = False
+    for part in parts:
+        if inner is None:
+            return (), None
+        if in_map:
+            path.append(part)
+            shape, in_map = keys.Shape(part, inner, "", is_text=False), False
+            continue
+        name, shape = next(
+            ((name, known) for name, known in keys.shapes(inner).items() if known.name == part), (part, None)
+        )
+        if shape is None:
+            own = keys.entry_section(inner)
+            if own is None:
+                return (), None
+            shape = keys.Shape(part, own, "", is_text=False)
+        path.append(name)
+        inner, in_map = shape.section, shape.many == "map"
+        if shape.many == "list":
+            inner = None
+    return tuple(path), shape
+
+
+def _value(variable: str, text: str, shape: keys.Shape) -> Any:
+    """The value in a variable: JSON where the key holds more than a word, else the text, which pydantic reads."""
+    if shape.is_text:
+        return text
+    wanted = list if shape.many == "list" else (dict, list) if shape.section is None else dict
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{variable} must hold JSON. Correct it, or unset it.") from error
+    if not isinstance(value, wanted):
+        kind = "a list" if wanted is list else "an object" if wanted is dict else "a list or an object"
+        raise ConfigError(f"{variable} must hold {kind}, as JSON. Correct it, or unset it.")
+    return keys.in_camel_case(value, shape.section) if isinstance(value, dict) and shape.section else value
+
+
+def _put(tree: dict[str, Any], path: KeyPath, value: Any, variable: str, variables: dict[KeyPath, str]) -> None:
+    """Put a value where nothing stands, entry by entry; folders of the tree are copied before they change."""
+    holder = tree
+    for name in path[:-1]:
+        inner = holder.get(str(name), {})
+        if not isinstance(inner, dict):
+            return  # the file has something else there: its own problem
+        holder[str(name)] = holder = dict(inner)
+    _put_entry(holder, path, value, variable, variables)
+
+
+def _put_entry(holder: dict[str, Any], path: KeyPath, value: Any, variable: str, variables: dict[KeyPath, str]) -> None:
+    key = str(path[-1])
+    if key not in holder:
+        holder[key] = value
+        variables[path] = variable
+    elif isinstance(value, dict) and isinstance(holder[key], dict):
+        holder[key] = dict(holder[key])
+        for name, entry in value.items():
+            _put_entry(holder[key], (*path, name), entry, variable, variables)

@@ -1,0 +1,32 @@
+"""Which values are secret, by the name of their key, and how they are shown: hardly."""
+
+import re
+from typing import Any
+
+from nanobot.config.origin import KeyPath
+
+SECRET_ENDINGS = ("key", "token", "secret", "password")
+SECRET_MAPS = ("env", "headers", "extraHeaders", "extraBody", "extra_headers", "extra_body")
+_USERINFO = re.compile(r"(?<=://)[^/@\s]+(?=@)")
+
+
+def is_secret(path: KeyPath) -> bool:
+    """Whether the value under a key must not be shown."""
+    names = [part for part in path if isinstance(part, str)]
+    if not names:
+        return False
+    return names[-1].lower().endswith(SECRET_ENDINGS) or any(name in SECRET_MAPS for name in names[:-1])
+
+
+def shown(path: KeyPath, value: Any) -> Any:
+    """The value as it may be shown: of a secret its last four characters, and only if it is long."""
+    if isinstance(value, dict):
+        return {name: shown((*path, name), entry) for name, entry in value.items()}
+    if isinstance(value, list):
+        return [shown((*path, index), entry) for index, entry in enumerate(value)]
+    if value is None or value == "" or isinstance(value, bool):
+        return value
+    if is_secret(path):
+        text = str(value)
+        return "••••" + (text[-4:] if len(text) >= 16 else "")
+    return _USERINFO.sub("••••", value) if isinstance(value, str) else value

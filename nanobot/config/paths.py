@@ -1,0 +1,88 @@
+"""Where things lie. The config in use decides: its folder is the data folder.
+
+`use_config` is said once, by the command line; everything else asks. Home is looked up at each call. Nothing is made.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from nanobot.errors import ConfigError
+
+_chosen: Path | None = None
+
+
+def use_config(path: Path | str | None) -> None:
+    """Make this the config of the process (`--config`); None goes back to the one at home."""
+    global _chosen
+    _chosen = expand(path).absolute() if path is not None else None
+
+
+def get_config_path() -> Path:
+    """The config in use: the chosen one, else `~/.nanobot/config.json`."""
+    return _chosen or expand("~/.nanobot/config.json")
+
+
+def get_data_dir(config_path: Path | None = None) -> Path:
+    """The folder of the config, which is where all that is ours lies."""
+    return (config_path or get_config_path()).parent
+
+
+def get_workspace_path(workspace: str | None = None) -> Path:
+    """The workspace given, else the default one, with `~` written out."""
+    return expand(workspace or "~/.nanobot/workspace")
+
+
+def expand(path: Path | str) -> Path:
+    """The path with `~` written out. Raises ConfigError where there is no such home."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise ConfigError(
+            f"{path}: this host knows no such home folder. Write the path in full, or set HOME."
+        ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """What lies where in a data folder."""
+
+    data: Path
+
+    @classmethod
+    def of(cls, config_path: Path | None = None) -> "Places":
+        """The places beside a config; the one in use if none is given."""
+        return cls(get_data_dir(config_path))
+
+    @property
+    def state(self) -> Path:
+        """Journal, ledger, turns, locks."""
+        return self.data / "state"
+
+    @property
+    def logs(self) -> Path:
+        """The gateway's rotating log."""
+        return self.data / "logs"
+
+    @property
+    def cli_history(self) -> Path:
+        """What was typed in the terminal chat."""
+        return self.data / "history" / "cli_history"
+
+    @property
+    def pairing(self) -> Path:
+        """Who may speak."""
+        return self.data / "pairing.json"
+
+    @property
+    def old_sessions(self) -> Path:
+        """Where earlier releases kept sessions."""
+        return self.data / "sessions"
+
+    @property
+    def old_jobs(self) -> Path:
+        """Where earlier releases kept jobs."""
+        return self.data / "cron" / "jobs.json"
+
+    def media(self, channel: str) -> Path:
+        """Attachments received on a channel."""
+        return self.data / "media" / channel

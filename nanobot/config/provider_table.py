@@ -1,0 +1,474 @@
+"""Providers as data, and the rule that matches a model to one of them.
+
+A row is all there is to know about a provider without loading it. `match_provider` is the rule of the design, in
+its order: an explicit provider; the model's prefix; its keywords; a key in the config, gateways first; a key in the
+environment. Local servers that answer and the offline stand-in come after it, in providers/factory.py.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from nanobot.config.spelling import camel
+
+AUTO = "auto"
+DEFAULT_MODEL = "anthropic/claude-opus-4-5"
+DEFAULT_CONTEXT_WINDOW = 65536
+
+PromptCache = Literal["anthropic", "automatic", "none"]
+Reason = Literal["explicit", "prefix", "keyword", "key", "environment"]
+
+
+def plain_name(name: str) -> str:
+    """A provider's name without case, dashes and underscores: `lmStudio`, `lm_studio` and `lm-studio` are one."""
+    return name.replace("-", "").replace("_", "").lower()
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderSpec:
+    """One way to reach models.
+
+    `keywords` begin a word in the names of its models. `env_keys` hold its key in the environment, the first one set
+    counts. `prompt_cache`: "anthropic" wants cache_control markers, "automatic" caches by itself. `litellm_prefix` is
+    LiteLLM's own name for it. `default_api_base` is where its endpoint lives; only direct requests need it.
+    """
+
+    name: str
+    display_name: str
+    keywords: tuple[str, ...] = ()
+    key_prefix: str = ""
+    env_keys: tuple[str, ...] = ()
+    default_api_base: str | None = None
+    default_model: str | None = None
+    is_gateway: bool = False
+    is_local: bool = False
+    is_oauth: bool = False
+    speaks_chat_completions: bool = True
+    prompt_cache: PromptCache = "none"
+    litellm_prefix: str = "openai"
+    needs_key: bool = True
+
+    @property
+    def config_key(self) -> str:
+        """Its name under `providers` in config.json: camelCase."""
+        return camel(self.name)
+
+    def key_in(self, environ: Mapping[str, str]) -> str | None:
+        """Its key in the environment, if one is set."""
+        return next((environ[name] for name in self.env_keys if environ.get(name)), None)
+
+
+# In the order in which keys of the environment are tried.
+PROVIDERS: tuple[ProviderSpec, ...] = (
+    ProviderSpec(
+        "openrouter",
+        "OpenRouter",
+        ("openrouter",),
+        "sk-or-",
+        ("OPENROUTER_API_KEY",),
+        "https://openrouter.ai/api/v1",
+        DEFAULT_MODEL,
+        is_gateway=True,
+        prompt_cache="anthropic",
+        litellm_prefix="openrouter",
+    ),
+    ProviderSpec(
+        "aihubmix",
+        "AiHubMix",
+        ("aihubmix",),
+        "",
+        ("AIHUBMIX_API_KEY",),
+        "https://aihubmix.com/v1",
+        "claude-opus-4-5",
+        is_gateway=True,
+    ),
+    ProviderSpec(
+        "siliconflow",
+        "SiliconFlow",
+        ("siliconflow",),
+        "",
+        ("SILICONFLOW_API_KEY",),
+        "https://api.siliconflow.cn/v1",
+        "deepseek-ai/DeepSeek-V3",
+        is_gateway=True,
+    ),
+    ProviderSpec(
+        "volcengine",
+        "VolcEngine Ark",
+        ("volcengine", "doubao"),
+        "",
+        ("ARK_API_KEY", "VOLCENGINE_API_KEY"),
+        "https://ark.cn-beijing.volces.com/api/v3",
+        "doubao-seed-1-6-250615",
+        is_gateway=True,
+        litellm_prefix="volcengine",
+    ),
+    ProviderSpec("custom", "Any endpoint that speaks OpenAI chat completions", needs_key=False),
+    ProviderSpec(
+        "anthropic",
+        "Anthropic",
+        ("anthropic", "claude"),
+        "sk-ant-",
+        ("ANTHROPIC_API_KEY",),
+        "https://api.anthropic.com",
+        "claude-opus-4-5",
+        speaks_chat_completions=False,
+        prompt_cache="anthropic",
+        litellm_prefix="anthropic",
+    ),
+    ProviderSpec(
+        "openai",
+        "OpenAI",
+        ("openai", "gpt", "chatgpt", "o1", "o3", "o4"),
+        "sk-",
+        ("OPENAI_API_KEY",),
+        "https://api.openai.com/v1",
+        "gpt-4.1",
+        prompt_cache="automatic",
+    ),
+    ProviderSpec(
+        "deepseek",
+        "DeepSeek",
+        ("deepseek",),
+        "sk-",
+        ("DEEPSEEK_API_KEY",),
+        "https://api.deepseek.com",
+        "deepseek-chat",
+        prompt_cache="automatic",
+        litellm_prefix="deepseek",
+    ),
+    ProviderSpec(
+        "gemini",
+        "Google Gemini",
+        ("gemini",),
+        "AIza",
+        ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
+        "https://generativelanguage.googleapis.com/v1beta/openai",
+        "gemini-2.5-flash",
+        prompt_cache="automatic",
+        litellm_prefix="gemini",
+    ),
+    ProviderSpec(
+        "zhipu",
+        "Zhipu AI",
+        ("zhipu", "glm", "zai"),
+        "",
+        ("ZHIPU_API_KEY", "ZHIPUAI_API_KEY", "ZAI_API_KEY"),
+        "https://open.bigmodel.cn/api/paas/v4",
+        "glm-4.6",
+        prompt_cache="automatic",
+        litellm_prefix="zai",
+    ),
+    ProviderSpec(
+        "dashscope",
+        "DashScope (Qwen)",
+        ("dashscope", "qwen", "qwq"),
+        "sk-",
+        ("DASHSCOPE_API_KEY",),
+        "https://dashscope.aliyuncs.com/compatible-mode/v1",
+        "qwen-plus",
+        prompt_cache="automatic",
+        litellm_prefix="dashscope",
+    ),
+    ProviderSpec(
+        "moonshot",
+        "Moonshot AI (Kimi)",
+        ("moonshot", "kimi"),
+        "sk-",
+        ("MOONSHOT_API_KEY",),
+        "https://api.moonshot.ai/v1",
+        "kimi-k2.5",
+        prompt_cache="automatic",
+        litellm_prefix="moonshot",
+    ),
+    ProviderSpec(
+        "minimax",
+        "MiniMax",
+        ("minimax", "abab"),
+        "",
+        ("MINIMAX_API_KEY",),
+        "https://api.minimax.io/v1",
+        "MiniMax-M2",
+        prompt_cache="automatic",
+        litellm_prefix="minimax",
+    ),
+    ProviderSpec(
+        "mistral",
+        "Mistral AI",
+        ("mistral", "ministral", "magistral", "codestral", "devstral", "pixtral"),
+        "",
+        ("MISTRAL_API_KEY",),
+        "https://api.mistral.ai/v1",
+        "mistral-large-latest",
+        litellm_prefix="mistral",
+    ),
+    ProviderSpec(
+        "nvidia",
+        "NVIDIA NIM",
+        ("nvidia", "nemotron"),
+        "nvapi-",
+        ("NVIDIA_API_KEY", "NVIDIA_NIM_API_KEY"),
+        "https://integrate.api.nvidia.com/v1",
+        "meta/llama-3.3-70b-instruct",
+        litellm_prefix="nvidia_nim",
+    ),
+    # After those whose key is there for a model: these are often there for transcription or downloads alone.
+    ProviderSpec(
+        "groq",
+        "Groq",
+        ("groq",),
+        "gsk_",
+        ("GROQ_API_KEY",),
+        "https://api.groq.com/openai/v1",
+        "llama-3.3-70b-versatile",
+        prompt_cache="automatic",
+        litellm_prefix="groq",
+    ),
+    ProviderSpec(
+        "huggingface",
+        "Hugging Face",
+        ("huggingface",),
+        "hf_",
+        ("HUGGINGFACE_API_KEY", "HF_TOKEN"),
+        "https://router.huggingface.co/v1",
+        "openai/gpt-oss-120b",
+        is_gateway=True,
+        litellm_prefix="huggingface",
+    ),
+    # Azure and Bedrock have no endpoint and no model that is everybody's: they are chosen in the config.
+    ProviderSpec(
+        "azure_openai",
+        "Azure OpenAI",
+        ("azure",),
+        "",
+        ("AZURE_OPENAI_API_KEY", "AZURE_API_KEY"),
+        speaks_chat_completions=False,
+        prompt_cache="automatic",
+        litellm_prefix="azure",
+    ),
+    ProviderSpec(
+        "bedrock",
+        "Amazon Bedrock",
+        ("bedrock",),
+        "",
+        ("AWS_BEARER_TOKEN_BEDROCK",),
+        speaks_chat_completions=False,
+        prompt_cache="anthropic",
+        litellm_prefix="bedrock",
+        needs_key=False,
+    ),
+    ProviderSpec(
+        "openai_codex",
+        "OpenAI Codex (ChatGPT account)",
+        default_api_base="https://chatgpt.com/backend-api/codex",
+        default_model="gpt-5.1-codex",
+        is_oauth=True,
+        needs_key=False,
+        speaks_chat_completions=False,
+        prompt_cache="automatic",
+    ),
+    ProviderSpec(
+        "github_copilot",
+        "GitHub Copilot",
+        default_api_base="https://api.githubcopilot.com",
+        default_model="gpt-4.1",
+        is_oauth=True,
+        needs_key=False,
+        speaks_chat_completions=False,
+        litellm_prefix="github_copilot",
+    ),
+    ProviderSpec(
+        "ollama",
+        "Ollama",
+        default_api_base="http://localhost:11434/v1",
+        is_local=True,
+        needs_key=False,
+        prompt_cache="automatic",
+    ),
+    ProviderSpec(
+        "lm_studio",
+        "LM Studio",
+        default_api_base="http://localhost:1234/v1",
+        is_local=True,
+        needs_key=False,
+        prompt_cache="automatic",
+        litellm_prefix="lm_studio",
+    ),
+    ProviderSpec(
+        "llama_cpp",
+        "llama.cpp",
+        default_api_base="http://localhost:8080/v1",
+        is_local=True,
+        needs_key=False,
+        prompt_cache="automatic",
+    ),
+    ProviderSpec(
+        "vllm",
+        "vLLM",
+        default_api_base="http://localhost:8000/v1",
+        is_local=True,
+        needs_key=False,
+        prompt_cache="automatic",
+        litellm_prefix="hosted_vllm",
+    ),
+)
+
+_BY_NAME = {plain_name(spec.name): spec for spec in PROVIDERS}
+
+# Tokens a model family can read, the most particular name first; deliberately the smallest a member of it has.
+CONTEXT_WINDOWS: tuple[tuple[str, int], ...] = (
+    ("claude", 200_000),
+    ("gpt-5", 400_000),
+    ("gpt-4.1", 1_047_576),
+    ("gpt-4o", 128_000),
+    ("gpt-oss", 131_072),
+    ("o1", 200_000),
+    ("o3", 200_000),
+    ("o4", 200_000),
+    ("gemini", 1_048_576),
+    ("deepseek", 128_000),
+    ("kimi-k2.5", 262_144),
+    ("kimi-k2", 131_072),
+    ("glm-4.6", 200_000),
+    ("glm-4.5", 131_072),
+    ("qwen-plus", 131_072),
+    ("qwen-turbo", 131_072),
+    ("qwen3-coder-plus", 262_144),
+    ("minimax-m2", 196_608),
+    ("llama-3.3", 131_072),
+    ("mistral-large", 131_072),
+    ("doubao-seed", 262_144),
+)
+
+
+def context_window(model: str) -> int:
+    """Tokens the model can read, by its family; a cautious number where the family is unknown."""
+    name = model.rsplit("/", 1)[-1].lower()
+    return next((tokens for family, tokens in CONTEXT_WINDOWS if name.startswith(family)), DEFAULT_CONTEXT_WINDOW)
+
+
+def find_by_name(name: str) -> ProviderSpec | None:
+    """The row of that name, in any of its spellings."""
+    return _BY_NAME.get(plain_name(name))
+
+
+def spec_for(name: str) -> ProviderSpec:
+    """The row of that name; any other name means an endpoint of somebody's own that speaks chat completions."""
+    return find_by_name(name) or ProviderSpec(name, name, needs_key=False)
+
+
+def find_by_model(model: str) -> ProviderSpec | None:
+    """The row a model's name points at, by its prefix or its keywords, whoever has a key."""
+    return _by_prefix(model) or next(_by_keywords(model), None)
+
+
+def find_by_key(key: str) -> ProviderSpec | None:
+    """The row whose keys begin like this one, if only one provider's do."""
+    found = [spec for spec in PROVIDERS if len(spec.key_prefix) > len("sk-") and key.startswith(spec.key_prefix)]
+    return found[0] if len(found) == 1 else None
+
+
+def wire_model(spec: ProviderSpec, model: str) -> str:
+    """What the endpoint is asked for: one leading `<name>/` of this very provider is taken off, all else stays."""
+    prefix, slash, rest = model.partition("/")
+    return rest if slash and rest and plain_name(prefix) == plain_name(spec.name) else model
+
+
+class ProviderSection(Protocol):
+    """What matching needs to know of `providers.<name>`."""
+
+    @property
+    def api_key(self) -> str:
+        """The key in the config, or nothing."""
+        ...
+
+    @property
+    def api_base(self) -> str | None:
+        """The address in the config, if one is set."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderMatch:
+    """The chosen provider, the model to ask it for (as the owner would write it), and why."""
+
+    spec: ProviderSpec
+    model: str
+    reason: Reason
+    because: str
+
+    @property
+    def wire_model(self) -> str:
+        """The model as it goes out."""
+        return wire_model(self.spec, self.model)
+
+
+def match_provider(
+    model: str,
+    provider: str,
+    sections: Mapping[str, ProviderSection],
+    environ: Mapping[str, str],
+) -> ProviderMatch | None:
+    """Which provider serves the model; None where neither config nor environment says so. Pure.
+
+    `sections` are the providers of the config by name. The default model counts as nobody's choice: a provider that
+    was found by its key alone, and is no gateway to it, is asked for its own default model.
+    """
+    if provider and provider != AUTO:
+        spec = spec_for(provider)
+        return ProviderMatch(spec, model, "explicit", f"agents.defaults.provider is {provider}")
+    named = _by_prefix(model, sections)
+    if named and _is_usable(named, sections):
+        return ProviderMatch(named, model, "prefix", f"the model begins with {model.partition('/')[0]}/")
+    for spec in _by_keywords(model):
+        if _is_configured(spec, sections):
+            return ProviderMatch(spec, model, "keyword", f"the model's name is one of {spec.display_name}")
+    for spec in sorted(PROVIDERS, key=lambda spec: not spec.is_gateway):
+        if _is_configured(spec, sections):
+            asked = (spec.default_model or model) if model == DEFAULT_MODEL else model
+            return ProviderMatch(spec, asked, "key", f"providers.{spec.config_key} is set up")
+    return _match_environment(model, environ)
+
+
+def _match_environment(model: str, environ: Mapping[str, str]) -> ProviderMatch | None:
+    """The provider whose key is in the environment: one that fits the model, else the first, with its own model."""
+    pointed_at = [spec for spec in (_by_prefix(model), *_by_keywords(model)) if spec]
+    for spec in (*pointed_at, *PROVIDERS):
+        if not spec.key_in(environ) or not spec.default_model:
+            continue
+        keeps_model = spec in pointed_at or (spec.is_gateway and model != DEFAULT_MODEL)
+        variable = next(name for name in spec.env_keys if environ.get(name))
+        return ProviderMatch(
+            spec, model if keeps_model else spec.default_model, "environment", f"{variable} is in the environment"
+        )
+    return None
+
+
+def _by_prefix(model: str, sections: Mapping[str, ProviderSection] | None = None) -> ProviderSpec | None:
+    """The provider that the part before the first slash names; with sections, also one of somebody's own."""
+    prefix, slash, _ = model.partition("/")
+    if not slash:
+        return None
+    found = find_by_name(prefix)
+    if found is None and sections and prefix in sections:
+        return spec_for(prefix)
+    return found
+
+
+def _by_keywords(model: str) -> Iterator[ProviderSpec]:
+    words = re.split(r"[^a-z0-9]+", model.lower())
+    return (spec for spec in PROVIDERS if any(word.startswith(key) for word in words for key in spec.keywords))
+
+
+def _is_configured(spec: ProviderSpec, sections: Mapping[str, ProviderSection]) -> bool:
+    section = sections.get(spec.name)
+    if section is None or spec.is_oauth:
+        return False
+    return bool(section.api_key) or (not spec.needs_key and bool(section.api_base))
+
+
+def _is_usable(spec: ProviderSpec, sections: Mapping[str, ProviderSection]) -> bool:
+    """Set up, or in need of no setting up: local servers, accounts, clouds that bring their own credentials."""
+    needs_nothing = spec.is_local or spec.is_oauth or (not spec.needs_key and spec.name == "bedrock")
+    return needs_nothing or _is_configured(spec, sections)

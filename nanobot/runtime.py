@@ -1,0 +1,186 @@
+"""The one place that wires: config in, a working bot out. It may know everyone below; nobody below knows it.
+
+Here the config is mapped to the small policies that the lower rooms take.
+"""
+
+import os
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from nanobot import __version__
+from nanobot.agent.context import ContextBuilder
+from nanobot.agent.delivery import DeliveryPolicy
+from nanobot.agent.loop import AgentLoop
+from nanobot.agent.pipeline import Parts
+from nanobot.agent.run.runner import Model, RunLimits
+from nanobot.agent.slash_commands import Desk, SlashCommands
+from nanobot.agent.tools.builtin import ToolPolicies, build_tools
+from nanobot.agent.tools.registry import ToolRegistry
+from nanobot.agent.tools.shell import ExecPolicy
+from nanobot.agent.turn import Vitals
+from nanobot.bus.queue import MessageBus
+from nanobot.config.provider_table import context_window
+from nanobot.config.schema import Config
+from nanobot.providers.base import LLMProvider
+from nanobot.providers.factory import choose_provider
+from nanobot.security.paths import PathPolicy
+from nanobot.session.manager import SessionManager
+from nanobot.utils.clock import Clock, SystemClock, zone_named
+from nanobot.utils.workspace import prepare_workspace
+
+DEFAULT_MOST_AT_ONCE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """The wired parts of one bot, alive inside `build_runtime`."""
+
+    config: Config
+    data_dir: Path
+    workspace: Path
+    loop: AgentLoop
+    bus: MessageBus
+    sessions: SessionManager
+    tools: ToolRegistry
+    context: ContextBuilder
+    models: "ConfiguredModels"
+    clock: Clock
+
+
+@asynccontextmanager
+async def build_runtime(
+    config: Config,
+    *,
+    data_dir: Path,
+    workspace: Path | None = None,
+    model: str | None = None,
+    provider: LLMProvider | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> AsyncIterator[Runtime]:
+    """Open a bot; at the end of the block its turns are stopped and its connections closed.
+
+    `model` goes before the config's; `provider` stands in for whatever would be chosen. No model is asked and no
+    network is touched before the first turn. Raises NanobotError where the workspace cannot be made.
+    """
+    environ = os.environ if environ is None else environ
+    workspace = (workspace or config.workspace_path).expanduser().absolute()
+    prepare_workspace(workspace)
+    defaults = config.agents.defaults
+    clock = SystemClock(zone_named(defaults.timezone))
+    bus = MessageBus()
+    sessions = SessionManager(workspace, old_folder=data_dir / "sessions")
+    tools = build_tools(ToolPolicies(_path_policy(config, data_dir, workspace), _exec_policy(config)))
+    context = ContextBuilder(
+        workspace, clock=clock, name=defaults.bot_name, disabled_skills=frozenset(defaults.disabled_skills)
+    )
+    vitals = Vitals(clock)
+    models = ConfiguredModels(config, data_dir / "state", environ, model, provider)
+    commands = SlashCommands(Desk(sessions, models, context, tools, vitals, __version__))
+    parts = Parts(sessions, models, context, tools, commands, vitals, clock, workspace, data_dir / "state" / "turns")
+    loop = AgentLoop(bus, parts, most_at_once=_most_at_once(environ), delivery=_delivery(config))
+    async with AsyncExitStack() as lives:
+        lives.push_async_callback(models.close)
+        lives.push_async_callback(loop.stop)
+        yield Runtime(config, data_dir, workspace, loop, bus, sessions, tools, context, models, clock)
+
+
+class ConfiguredModels:
+    """Models as the config, the environment and this machine offer them. Each is made once, when first asked for."""
+
+    def __init__(
+        self,
+        config: Config,
+        state_dir: Path,
+        environ: Mapping[str, str],
+        model: str | None,
+        provider: LLMProvider | None,
+    ) -> None:
+        self._config = config
+        self._state_dir = state_dir
+        self._environ = environ
+        self._model = model
+        self._provider = provider
+        self._made: dict[str | None, Model] = {}
+
+    async def get(self, wanted: str | None) -> Model:
+        """The model of that name or preset; the configured one for None."""
+        wanted = wanted or self._model
+        made = self._made.get(wanted)
+        if made is None:
+            made = self._made[wanted] = await self._make(wanted)
+        return made
+
+    def names(self) -> list[str]:
+        """The presets, and the word for the configured model."""
+        return [*self._config.model_presets, "default"]
+
+    async def close(self) -> None:
+        """Let go of every provider's connections."""
+        for provider in {id(model.provider): model.provider for model in self._made.values()}.values():
+            await provider.close()
+
+    async def _make(self, wanted: str | None) -> Model:
+        config, name = self._config, wanted
+        if wanted in config.model_presets:
+            config, name = _with_preset(config, wanted), None
+        if self._provider is not None:
+            provider = self._provider
+            active = config.active_preset().model if config is not self._config else None
+            asked = name or active or provider.get_default_model()
+            return Model(provider, type(provider).__name__, asked, "handed in", _limits(config, asked))
+        chosen = await choose_provider(config, model=name, environ=self._environ, state_dir=self._state_dir)
+        return Model(chosen.provider, chosen.name, chosen.model, chosen.reason, _limits(config, chosen.model))
+
+
+def _with_preset(config: Config, name: str) -> Config:
+    """The config as it would be with this preset in force."""
+    defaults = config.agents.defaults.model_copy(update={"model_preset": name})
+    return config.model_copy(update={"agents": config.agents.model_copy(update={"defaults": defaults})})
+
+
+def _limits(config: Config, model: str) -> RunLimits:
+    defaults, active, usual = config.agents.defaults, config.active_preset(), RunLimits()
+    return RunLimits(
+        max_steps=defaults.max_tool_iterations,
+        max_tokens=active.max_tokens or usual.max_tokens,
+        temperature=usual.temperature if active.temperature is None else active.temperature,
+        window_tokens=active.context_window_tokens or context_window(model),
+        max_result_chars=defaults.max_tool_result_chars,
+    )
+
+
+def _path_policy(config: Config, data_dir: Path, workspace: Path) -> PathPolicy:
+    return PathPolicy(
+        workspace,
+        restrict=config.tools.restrict_to_workspace,
+        allowed=_places(config.tools.allowed_paths),
+        protected=_places(config.tools.protected_paths),
+        data_folder=data_dir,
+    )
+
+
+def _places(names: Sequence[str]) -> tuple[Path, ...]:
+    return tuple(Path(name).expanduser() for name in names)
+
+
+def _exec_policy(config: Config) -> ExecPolicy | None:
+    settings = config.tools.exec
+    if not settings.enable:
+        return None
+    return ExecPolicy(
+        timeout_s=settings.timeout,
+        path_append=settings.path_append,
+        allowed_env_keys=tuple(settings.allowed_env_keys),
+    )
+
+
+def _delivery(config: Config) -> DeliveryPolicy:
+    channels = config.channels
+    return DeliveryPolicy(channels.send_progress, channels.send_tool_hints, channels.show_reasoning)
+
+
+def _most_at_once(environ: Mapping[str, str]) -> int:
+    named = environ.get("NANOBOT_MAX_CONCURRENT_REQUESTS", "")
+    return int(named) if named.lstrip("-").isdigit() else DEFAULT_MOST_AT_ONCE

@@ -1,0 +1,103 @@
+"""The half-done turn on disk: what the model was saying, and which calls really started.
+
+It is there to be read after a crash. A write reaches the system at once, so that it outlives the process, and is not
+waited for on the disk: after a power cut the session itself, which is, tells how far the turn had come.
+"""
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from nanobot.session.lines import Row, encode
+from nanobot.session.refusals import refusal
+from nanobot.session.stems import stem_of
+from nanobot.utils.files import PRIVATE_FILE, make_private_folder
+
+
+@dataclass(frozen=True, slots=True)
+class HalfDone:
+    """What a crash left: the text of the step that was running, and the ids of calls that had started."""
+
+    text: str
+    started: tuple[str, ...]
+
+
+class Checkpoint:
+    """The half-done turn of one session, in a folder of its own. Only who holds the session may write it."""
+
+    def __init__(self, folder: Path, key: str) -> None:
+        self._path = folder / f"{stem_of(key)}.jsonl"
+        self._key = key
+        self._descriptor: int | None = None
+
+    def partial(self, text: str) -> None:
+        """More of what the model is saying in this step. Raises StorageError."""
+        self._write({"key": self._key, "text": text})
+
+    def step_ended(self) -> None:
+        """What was said so far is in the session now. Raises StorageError."""
+        if self._descriptor is not None:
+            self._write({"key": self._key, "step": "ended"})
+
+    def call_started(self, call_id: str) -> None:
+        """This call is about to run. Raises StorageError."""
+        self._write({"key": self._key, "call": call_id})
+
+    def load(self) -> HalfDone | None:
+        """What a crash left, None if there is nothing. Half a line at the end is what the crash cut; it goes."""
+        try:
+            data = self._path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise refusal(f"{self._path} cannot be read", error) from error
+        text: list[str] = []
+        started: dict[str, None] = {}
+        for row in _entries(data, self._key):
+            if row.get("step") == "ended":
+                text.clear()
+            if isinstance(piece := row.get("text"), str):
+                text.append(piece)
+            if isinstance(call := row.get("call"), str):
+                started[call] = None
+        return HalfDone("".join(text), tuple(started)) if text or started else None
+
+    def discard(self) -> None:
+        """The turn is over, or was taken up again: nothing is half done. Raises StorageError."""
+        self.close()
+        try:
+            self._path.unlink(missing_ok=True)
+        except OSError as error:
+            raise refusal(f"{self._path} could not be deleted", error) from error
+
+    def close(self) -> None:
+        """Let go of the file and leave it there."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _write(self, row: Row) -> None:
+        try:
+            if self._descriptor is None:
+                make_private_folder(self._path.parent)
+                flags = (
+                    os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+                )
+                self._descriptor = os.open(self._path, flags, PRIVATE_FILE)
+                os.write(self._descriptor, b"\n")  # behind half a line of a crash
+            os.write(self._descriptor, encode(row))
+        except OSError as error:
+            raise refusal(f"{self._path} could not be written", error) from error
+
+
+def _entries(data: bytes, key: str) -> list[Row]:
+    rows = []
+    for line in data.split(b"\n"):
+        try:
+            row = json.loads(line.decode())
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(row, dict) and row.get("key") == key:
+            rows.append(row)
+    return rows

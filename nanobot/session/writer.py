@@ -1,0 +1,132 @@
+"""Writing to session files: whole lines at the end, on the disk before anybody is told so.
+
+Many sessions share a round: all lines are written, then each file is synced, so that the file system commits once for
+all of them. A lock of the folder keeps writers of all processes apart while they write, not while the disk works.
+"""
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from nanobot.session.locks import locked
+from nanobot.session.reader import Print
+from nanobot.utils.files import PRIVATE_FILE, make_private_folder, sync_data, sync_folder
+
+WRITE_LOCK = "write.lock"
+
+
+@dataclass(slots=True)
+class Append:
+    """Lines for the end of a file, and how it went: `start` is where they begin, `error` why they are not there."""
+
+    path: Path
+    data: bytes
+    header: bytes = b""
+    """What a file begins with that does not exist yet."""
+    start: int = 0
+    print: Print | None = None
+    created: bool = False
+    error: OSError | None = None
+
+
+def append_all(lock: Path, appends: Sequence[Append]) -> None:
+    """Write these, and see them to the disk. Each is there wholly or not at all; what failed says so in `error`."""
+    opened: dict[Path, int] = {}
+    try:
+        with locked(lock):
+            for append in appends:
+                try:
+                    _write(append, opened)
+                except OSError as error:
+                    append.error = error
+        _sync(appends, opened)
+    except OSError as error:
+        for append in appends:
+            append.error = append.error or error
+    finally:
+        for descriptor in opened.values():
+            os.close(descriptor)
+
+
+class GroupCommit:
+    """The rounds. While one is on its way to the disk, what comes in waits together for the next."""
+
+    def __init__(self, lock: Path) -> None:
+        self._lock = lock
+        self._waiting: list[tuple[Append, asyncio.Future[None]]] = []
+        self._round: asyncio.Task[None] | None = None
+
+    async def write(self, append: Append) -> None:
+        """Return once it is on the disk, or raise its OSError. Cancelled, it is written all the same."""
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[None] = loop.create_future()
+        self._waiting.append((append, done))
+        if self._round is None or self._round.done() or self._round.get_loop() is not loop:
+            self._round = loop.create_task(self._rounds())
+        await done
+        if append.error is not None:
+            raise append.error
+
+    async def _rounds(self) -> None:
+        while self._waiting:
+            batch, self._waiting = self._waiting, []
+            try:
+                await asyncio.to_thread(append_all, self._lock, [append for append, _ in batch])
+            except BaseException:
+                for _, done in batch:
+                    done.cancel()  # the loop is closing: nobody may be told that it is on the disk
+                raise
+            for _, done in batch:
+                if not done.done():
+                    done.set_result(None)
+
+
+def _write(append: Append, opened: dict[Path, int]) -> None:
+    """Write one append under the lock. A file that ends in half a line gets a new one first."""
+    descriptor = opened.get(append.path)
+    if descriptor is None:
+        descriptor = opened[append.path] = _open(append)
+    size = os.lseek(descriptor, 0, os.SEEK_END)
+    append.created = size == 0
+    data = append.data
+    if size == 0:
+        data = append.header + data
+    else:
+        os.lseek(descriptor, size - 1, os.SEEK_SET)
+        if os.read(descriptor, 1) != b"\n":
+            data, size = b"\n" + data, size + 1
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(descriptor, view) :]
+    except OSError:
+        with contextlib.suppress(OSError):  # then the next append begins a new line
+            os.ftruncate(descriptor, size - (0 if append.created or not data.startswith(b"\n") else 1))
+        raise
+    append.start = size
+    append.print = Print.of(os.fstat(descriptor))
+
+
+def _open(append: Append) -> int:
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+    try:
+        return os.open(append.path, flags, PRIVATE_FILE)
+    except FileNotFoundError:
+        make_private_folder(append.path.parent)
+        return os.open(append.path, flags, PRIVATE_FILE)
+
+
+def _sync(appends: Sequence[Append], opened: dict[Path, int]) -> None:
+    failed: dict[Path, OSError] = {}
+    for path, descriptor in opened.items():
+        try:
+            sync_data(descriptor)
+        except OSError as error:
+            failed[path] = error
+    for append in appends:
+        append.error = append.error or failed.get(append.path)
+    for folder in {append.path.parent for append in appends if append.created and append.error is None}:
+        sync_folder(folder)

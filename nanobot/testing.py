@@ -1,0 +1,155 @@
+"""What tests of nanobot, and of what people build on it, work with: a scripted model, a recording sink, a held clock.
+
+async with open_bot(tmp_path, "hi") as bot:
+    assert await bot.say("hello") == "hi"
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from nanobot.agent.turn import TurnEvent, TurnResult
+from nanobot.bus.events import InboundMessage
+from nanobot.config.schema import Config
+from nanobot.messages.types import ChatMessage, Origin, Provenance, ToolSchema
+from nanobot.providers.base import (
+    Delta,
+    Finished,
+    LLMProvider,
+    LLMResponse,
+    ReasoningDelta,
+    TextDelta,
+    ToolCallRequest,
+)
+from nanobot.runtime import Runtime, build_runtime
+from nanobot.utils.clock import FrozenClock
+
+__all__ = ["Bot", "FrozenClock", "Pause", "RecordingSink", "ScriptedProvider", "calls", "open_bot"]
+
+
+@dataclass(slots=True)
+class Pause:
+    """A model that says `text`, then waits for `resume` (or for ever) before it goes on with the script's next line."""
+
+    text: str = ""
+    resume: asyncio.Event = field(default_factory=asyncio.Event)
+    reached: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+Line = str | LLMResponse | Exception | Pause
+
+
+def calls(*wanted: tuple[str, dict[str, Any]], text: str | None = None) -> LLMResponse:
+    """A response that asks for tools: `calls(("list_dir", {"path": "."}))`."""
+    requests = [ToolCallRequest(f"call_{index}", name, arguments) for index, (name, arguments) in enumerate(wanted)]
+    return LLMResponse(text, requests, "tool_calls")
+
+
+class ScriptedProvider(LLMProvider):
+    """A model that says what it was told to, line by line, and remembers what it was asked.
+
+    A line is a text, a whole LLMResponse, an exception to raise, or a Pause. Out of lines, it fails the test.
+    """
+
+    def __init__(self, *lines: Line, model: str = "scripted") -> None:
+        super().__init__()
+        self._lines: deque[Line] = deque(lines)
+        self._model = model
+        self.requests: list[list[ChatMessage]] = []
+        self.tools: list[Sequence[ToolSchema]] = []
+
+    def script(self, *lines: Line) -> None:
+        """Add lines."""
+        self._lines.extend(lines)
+
+    def get_default_model(self) -> str:
+        """The name it goes by."""
+        return self._model
+
+    async def chat_stream(
+        self,
+        messages: Sequence[ChatMessage],
+        tools: Sequence[ToolSchema] | None = None,
+        model: str | None = None,
+        max_tokens: int = 4096,
+        temperature: float = 0.7,
+    ) -> AsyncIterator[Delta]:
+        """The next line of the script, text word by word."""
+        self.requests.append([{**row} for row in messages])  # type: ignore[misc]
+        self.tools.append(tools or [])
+        line = self._next()
+        while isinstance(line, Pause):
+            if line.text:
+                yield TextDelta(line.text)
+            line.reached.set()
+            await line.resume.wait()
+            line = self._next()
+        if isinstance(line, Exception):
+            raise line
+        response = LLMResponse(line) if isinstance(line, str) else line
+        if response.reasoning_content:
+            yield ReasoningDelta(response.reasoning_content)
+        for piece in (response.content or "").splitlines(keepends=True):
+            yield TextDelta(piece)
+        yield Finished(response)
+
+    def _next(self) -> Line:
+        if not self._lines:
+            raise AssertionError("the script has no more lines; the model was asked once too often")
+        return self._lines.popleft()
+
+
+class RecordingSink:
+    """Keeps every turn event."""
+
+    def __init__(self) -> None:
+        self.events: list[TurnEvent] = []
+
+    def __call__(self, event: TurnEvent) -> None:
+        """Keep it."""
+        self.events.append(event)
+
+    @property
+    def types(self) -> list[str]:
+        """What happened, by name."""
+        return [event.type for event in self.events]
+
+
+class Bot:
+    """A whole agent with a scripted model: everything but the model is real."""
+
+    def __init__(self, runtime: Runtime, provider: ScriptedProvider) -> None:
+        self.runtime = runtime
+        self.provider = provider
+        self.sink = RecordingSink()
+
+    async def say(self, text: str, session: str = "cli:direct") -> str:
+        """Say something, get the reply."""
+        return (await self.turn(text, session)).text
+
+    async def turn(self, text: str, session: str = "cli:direct") -> TurnResult:
+        """Say something, get the whole result; what happened is in `sink`."""
+        message = InboundMessage(
+            "cli",
+            "owner",
+            "direct",
+            text,
+            session_key_override=session,
+            origin=Origin.CLI,
+            provenance=Provenance.OWNER,
+        )
+        return await self.runtime.loop.run_turn(message, self.sink)
+
+
+@asynccontextmanager
+async def open_bot(home: Path, *script: Line, config: Config | None = None) -> AsyncIterator[Bot]:
+    """A bot that lives in the folder `home`, its workspace at `home/workspace`, until the block ends."""
+    provider = ScriptedProvider(*script)
+    async with build_runtime(
+        config or Config(), data_dir=home, workspace=home / "workspace", provider=provider, environ={}
+    ) as runtime:
+        yield Bot(runtime, provider)

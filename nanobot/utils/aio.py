@@ -1,0 +1,39 @@
+"""Small asyncio pieces: tasks that have an owner, and waiting that cannot be cut short by a second cancel."""
+
+import asyncio
+from collections.abc import Awaitable, Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+async def finish(work: Awaitable[T]) -> T:
+    """Wait for work that must end once begun (a write, a goodbye), however often the caller is cancelled meanwhile.
+
+    The cancel is raised after the work has ended.
+    """
+    task = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError as error:
+            if task.cancelled():
+                raise
+            cancelled = error
+    if cancelled is not None:
+        task.exception()  # it was waited for; what it raised gives way to the cancel
+        raise cancelled
+    return task.result()
+
+
+async def all_or_first_error(work: list[Coroutine[Any, Any, T]]) -> list[T]:
+    """Run side by side, results in order. The first error stops the others and is raised as itself."""
+    if len(work) == 1:
+        return [await work[0]]
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one) for one in work]
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return [task.result() for task in tasks]

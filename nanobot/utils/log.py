@@ -1,0 +1,91 @@
+"""The log, set up once a process: loguru writes it, everybody else speaks to the standard library's `logging`.
+
+So our own words and those of every SDK take one road. Loguru is imported at the first record that is written: a silent
+one-shot does not pay for it.
+"""
+
+import logging
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+_KEEP = 5
+_ROTATE_BYTES = 10_000_000
+_CHATTY = ("httpx", "httpcore", "asyncio", "LiteLLM", "openai", "urllib3", "markdown_it")
+
+
+@dataclass(frozen=True, slots=True)
+class LogPlace:
+    """Where the log goes: to a rotating file, to stderr from a level on, or both."""
+
+    file: Path | None = None
+    file_level: str = "INFO"
+    stderr_level: str | None = None
+
+
+class _ToLoguru(logging.Handler):
+    """The bridge. Never raises: a log that cannot be written costs the log, not the turn."""
+
+    def __init__(self, place: LogPlace) -> None:
+        levels = [place.file_level if place.file else None, place.stderr_level]
+        super().__init__(min(logging.getLevelNamesMapping()[level] for level in levels if level))
+        self._place = place
+        self._opened = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        from loguru import logger  # the first record pays for it
+
+        if not self._opened:
+            self._opened = True
+            self._open_sinks()
+        try:
+            level: str | int = logger.level(record.levelname).name
+        except ValueError:
+            level = record.levelno
+        origin = {"source": record.name}
+        logger.bind(**origin).opt(exception=record.exc_info).log(level, "{}", record.getMessage())
+
+    def _open_sinks(self) -> None:
+        from loguru import logger
+
+        logger.remove()
+        line = "{time:YYYY-MM-DD HH:mm:ss.SSS} {level: <7} {extra[source]} {message}"
+        logger.configure(extra={"source": "nanobot"})
+        if self._place.stderr_level:
+            logger.add(sys.stderr, level=self._place.stderr_level, format=line, colorize=False, diagnose=False)
+        if self._place.file:
+            try:
+                self._place.file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+                logger.add(
+                    self._place.file,
+                    level=self._place.file_level,
+                    format=line,
+                    rotation=_ROTATE_BYTES,
+                    retention=_KEEP,
+                    opener=_private,
+                    encoding="utf-8",
+                    diagnose=False,
+                )
+            except OSError as error:
+                print(f"No log is written: {self._place.file}: {error.strerror}.", file=sys.stderr)  # noqa: T201
+
+
+def _private(path: str, flags: int) -> int:
+    import os
+
+    return os.open(path, flags, 0o600)
+
+
+def set_up_logging(place: LogPlace) -> None:
+    """Send every record of this process to `place`. Calling it again moves the log."""
+    root = logging.getLogger()
+    for handler in [*root.handlers]:
+        if isinstance(handler, _ToLoguru):
+            root.removeHandler(handler)
+    if not (place.file or place.stderr_level):
+        return
+    handler = _ToLoguru(place)
+    root.addHandler(handler)
+    root.setLevel(handler.level)
+    for name in _CHATTY:
+        logging.getLogger(name).setLevel(max(handler.level, logging.WARNING))

@@ -1,0 +1,265 @@
+"""Child processes with a family of their own: no terminal, nothing to read, and gone as a whole when they must go.
+
+What differs between hosts stays in this file. POSIX gives a child a session of its own, so that no signal meant for it
+reaches us and none of its reaches ours. A child may leave that session (a daemon does); to find it all the same, every
+child carries a mark in its environment, which its children inherit and which Linux shows in /proc. Elsewhere a family
+is what its process group and its parents tell.
+"""
+
+import asyncio
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from asyncio.subprocess import SubprocessStreamProtocol
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+MARK = "NANOBOT_CHILD"
+_PROC = Path("/proc")
+_READ_AHEAD = 256 * 1024
+_KILL_PATIENCE_S = 2.0
+_TO_DETACH_S = 0.15
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One process of a family."""
+
+    pid: int
+    command: str
+
+
+class Child:
+    """A running child. Its output is in two streams; `wait` ends with the process, not with its streams."""
+
+    def __init__(self, transport: asyncio.SubprocessTransport, protocol: "_Protocol", mark: str) -> None:
+        self._transport = transport
+        self._protocol = protocol
+        self._mark = mark
+        self.pid: int = transport.get_pid()
+        assert protocol.stdout is not None and protocol.stderr is not None  # noqa: S101 - both are pipes
+        self.stdout: asyncio.StreamReader = protocol.stdout
+        self.stderr: asyncio.StreamReader = protocol.stderr
+
+    @property
+    def returncode(self) -> int | None:
+        """How it ended; minus the signal where one ended it; None while it runs."""
+        return self._transport.get_returncode()
+
+    async def wait(self) -> int:
+        """Until the process itself has ended. What it left in the background does not count. Cancelling is safe."""
+        await self._protocol.gone.wait()
+        return self.returncode or 0
+
+    async def hang_up(self) -> bool:
+        """What a closing terminal does to a session: whoever did not ask to outlive it ends.
+
+        True where somebody of the session may still be there.
+        """
+        if not _signal_group(self.pid, 0):
+            return False
+        await asyncio.sleep(_TO_DETACH_S)  # a nohup that was only just started has yet to say so
+        return _signal_group(self.pid, _HANG_UP)
+
+    async def family(self) -> list[Process]:
+        """Who of its family is alive."""
+        return await asyncio.to_thread(_family, self.pid, self._mark, reaped=self.returncode is not None)
+
+    async def kill(self) -> None:
+        """End the whole family, whatever it did to hide. Returns when it is gone, after two seconds at the latest."""
+        reaped = self.returncode is not None
+        if not reaped:
+            _signal_group(self.pid, _KILL)  # at once; the search for those who left the group takes a moment
+        await asyncio.shield(asyncio.to_thread(_kill_family, self.pid, self._mark, reaped=reaped))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_KILL_PATIENCE_S):
+                await self._protocol.gone.wait()
+
+    async def close(self) -> None:
+        """Let go of the streams. A process that still runs ends, with its family."""
+        try:
+            if self.returncode is None:
+                await self.kill()
+        finally:
+            self._transport.close()
+
+
+@asynccontextmanager
+async def child_process(argv: Sequence[str] | str, *, cwd: Path, env: Mapping[str, str]) -> AsyncIterator[Child]:
+    """Run a program without a terminal and with nothing on its stdin. Raises OSError where it cannot be started.
+
+    A text instead of a list is a line for the system's shell.
+
+    Whatever ends the block early (a time-out, a cancel, an error) ends the whole family of the child.
+    """
+    starting = asyncio.create_task(_start(argv, cwd, env))
+    try:
+        child = await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        with suppress(OSError):  # it is there in a moment; one that is only half there could not be ended as a whole
+            child = await starting
+            await child.kill()
+            await child.close()
+        raise
+    try:
+        yield child
+    except BaseException:
+        await child.kill()
+        raise
+    finally:
+        await child.close()
+
+
+async def _start(argv: Sequence[str] | str, cwd: Path, env: Mapping[str, str]) -> Child:
+    loop = asyncio.get_running_loop()
+    mark = secrets.token_hex(8)
+    start = (
+        partial(loop.subprocess_shell, lambda: _Protocol(loop), argv)
+        if isinstance(argv, str)
+        else partial(loop.subprocess_exec, lambda: _Protocol(loop), *argv)
+    )
+    transport, protocol = await start(
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=cwd,
+        env={**env, MARK: mark},
+        start_new_session=sys.platform != "win32",
+        creationflags=_CREATION_FLAGS,
+    )
+    return Child(transport, protocol, mark)
+
+
+def count_processes() -> int:
+    """How many processes the host runs; 0 where that is not cheap to know."""
+    try:
+        return sum(name.isdigit() for name in os.listdir(_PROC))  # noqa: PTH208 - called several times a second
+    except OSError:
+        return 0
+
+
+class _Protocol(SubprocessStreamProtocol):
+    """Tells when the process is gone. `Process.wait` of asyncio waits, in some releases, for its streams as well."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(limit=_READ_AHEAD, loop=loop)
+        self.gone = asyncio.Event()
+
+    def process_exited(self) -> None:
+        self.gone.set()
+        super().process_exited()
+
+
+if sys.platform == "win32":
+    _CREATION_FLAGS = subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.CREATE_NO_WINDOW
+
+    _HANG_UP = _KILL = 0
+
+    def _signal_group(pid: int, number: int) -> bool:
+        del pid, number
+        return False
+
+    def _kill_family(pid: int, mark: str, *, reaped: bool) -> None:
+        del mark, reaped
+        subprocess.run(["taskkill", "/F", "/T", "/PID", str(pid)], capture_output=True, check=False, timeout=10)
+
+    def _family(pid: int, mark: str, *, reaped: bool) -> list[Process]:
+        del pid, mark, reaped
+        return []
+
+else:
+    _CREATION_FLAGS = 0
+
+    _HANG_UP, _KILL = signal.SIGHUP, signal.SIGKILL
+
+    def _signal_group(pid: int, number: int) -> bool:
+        """Whether there was anybody to hear it."""
+        try:
+            os.killpg(pid, number)
+        except (ProcessLookupError, PermissionError):
+            return False
+        return True
+
+    def _kill_family(pid: int, mark: str, *, reaped: bool) -> None:
+        """Stop all, then kill all, until nobody is left: who is stopped cannot fork while we look for the next."""
+        deadline = time.monotonic() + _KILL_PATIENCE_S
+        while (family := _family(pid, mark, reaped=reaped)) and time.monotonic() < deadline:
+            for how in (signal.SIGSTOP, signal.SIGKILL):
+                for member in family:
+                    with suppress(ProcessLookupError, PermissionError):
+                        os.kill(member.pid, how)
+            time.sleep(0.01)
+
+    def _family(pid: int, mark: str, *, reaped: bool) -> list[Process]:
+        table = _table_from_proc() if _PROC.joinpath("self/stat").exists() else _table_from_ps()
+        # A number may be given again once its owner was waited for; only a session without a head is still the child's.
+        own = not reaped or pid not in table
+        marked = f"{MARK}={mark}".encode()
+        found = {pid} if not reaped else set()
+        found |= {row.pid for row in table.values() if own and pid in (row.group, row.session)}
+        found |= {row.pid for row in table.values() if row.pid not in found and _carries(row.pid, marked)}
+        grew = True
+        while grew:
+            young = {row.pid for row in table.values() if row.parent in found} - found
+            found |= young
+            grew = bool(young)
+        found.discard(os.getpid())
+        return [Process(row.pid, row.command) for row in table.values() if row.pid in found]
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    pid: int
+    parent: int
+    group: int
+    session: int
+    command: str
+
+
+def _table_from_proc() -> dict[int, _Row]:
+    """All processes but those that are dead and only wait to be counted."""
+    table = {}
+    for name in os.listdir(_PROC):  # noqa: PTH208 - a busy host has thousands
+        if not name.isdigit():
+            continue
+        try:
+            stat = _PROC.joinpath(name, "stat").read_bytes().decode(errors="replace")
+        except OSError:
+            continue
+        command, _, rest = stat.partition("(")[2].rpartition(")")  # a command may contain brackets itself
+        state, parent, group, session = rest.split()[:4]
+        if state not in {"Z", "X"}:
+            table[int(name)] = _Row(int(name), int(parent), int(group), int(session), command)
+    return table
+
+
+def _table_from_ps() -> dict[int, _Row]:
+    """The same where there is no /proc. A session is not shown everywhere: the group stands for it."""
+    listing = subprocess.run(
+        ["ps", "-A", "-o", "pid=,ppid=,pgid=,stat=,comm="],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        errors="replace",
+        check=False,
+        timeout=5,
+    )
+    table = {}
+    for line in listing.stdout.splitlines():
+        pid, parent, group, state, command = [*line.split(None, 4), "", "", "", "", ""][:5]
+        if pid.isdigit() and not state.startswith("Z"):
+            table[int(pid)] = _Row(int(pid), int(parent), int(group), int(group), command)
+    return table
+
+
+def _carries(pid: int, marked: bytes) -> bool:
+    try:
+        return marked in _PROC.joinpath(str(pid), "environ").read_bytes().split(b"\0")
+    except OSError:
+        return False

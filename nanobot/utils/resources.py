@@ -1,0 +1,20 @@
+"""Where the files that ship with the code are: inside the package when installed, beside it in a checkout."""
+
+from pathlib import Path
+
+_PACKAGE = Path(__file__).resolve().parent.parent
+
+
+def templates_dir() -> Path:
+    """What onboarding copies into a workspace."""
+    return _resource("templates")
+
+
+def skills_dir() -> Path:
+    """The built-in skills."""
+    return _resource("skills")
+
+
+def _resource(name: str) -> Path:
+    packaged = _PACKAGE / name
+    return packaged if packaged.is_dir() else _PACKAGE.parent / name

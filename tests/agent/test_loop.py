@@ -1,0 +1,115 @@
+"""The loop: messages find their lanes, turns are stopped, each message gets one reply."""
+
+import asyncio
+
+from nanobot.agent.turn import TurnOutcome
+from nanobot.bus.events import InboundMessage, OutboundKind
+from nanobot.testing import Bot, Pause, calls
+
+
+def message(text: str, chat: str = "7", message_id: str | None = None) -> InboundMessage:
+    return InboundMessage("phone", "ann", chat, text, message_id=message_id)
+
+
+async def test_a_message_from_the_bus_gets_one_reply_at_its_own_address(bot: Bot):
+    bot.provider.script("hi")
+    serving = asyncio.create_task(bot.runtime.loop.run())
+
+    await bot.runtime.bus.publish_inbound(message("hello", message_id="m1"))
+    reply = await bot.runtime.bus.consume_outbound()
+    await bot.runtime.loop.stop()
+    await serving
+
+    assert reply is not None
+    assert (reply.channel, reply.chat_id, reply.content, reply.kind) == ("phone", "7", "hi", OutboundKind.REPLY)
+    assert reply.reply_to == "m1"
+    assert bot.runtime.bus.outbound_size == 0
+
+
+async def test_the_turns_of_a_session_keep_their_order_and_sessions_run_side_by_side(bot: Bot):
+    slow = Pause()
+    bot.provider.script(slow, "to the other", "to the first", "to the second")
+    loop = bot.runtime.loop
+
+    first = asyncio.create_task(loop.run_turn(message("first")))
+    await slow.reached.wait()
+    second = asyncio.create_task(loop.run_turn(message("second")))
+    other = await loop.run_turn(message("other", chat="8"))
+    assert other.text == "to the other"
+    assert not second.done()
+    slow.resume.set()
+
+    assert (await first).text == "to the first"
+    assert (await second).text == "to the second"
+
+
+async def test_stop_ends_the_turn_at_once_and_keeps_what_was_said(bot: Bot):
+    pause = Pause("So far so good, ")
+    bot.provider.script(pause)
+    turn = asyncio.create_task(bot.turn("go"))
+    await pause.reached.wait()
+
+    answer = await bot.say("/stop")
+    result = await turn
+
+    assert answer == "Stopped."
+    assert result.outcome is TurnOutcome.STOPPED
+    assert result.text == "So far so good,".strip() or result.text.startswith("So far so good")
+    bot.provider.script("next")
+    assert await bot.say("and now?") == "next"
+
+
+async def test_stop_kills_the_tool_that_runs(bot: Bot):
+    bot.provider.script(calls(("exec", {"command": "sleep 30"})))
+    turn = asyncio.create_task(bot.turn("go"))
+    while "tool_started" not in bot.sink.types:
+        await asyncio.sleep(0.01)
+
+    async with asyncio.timeout(3):
+        await bot.say("/stop")
+        result = await turn
+
+    assert result.outcome is TurnOutcome.STOPPED
+
+
+async def test_stop_with_nothing_running_says_so(bot: Bot):
+    assert await bot.say("/stop") == "Nothing is running."
+
+
+async def test_a_caller_that_is_cancelled_leaves_a_session_that_works(bot: Bot):
+    pause = Pause("Half an ")
+    bot.provider.script(pause, "whole")
+    turn = asyncio.create_task(bot.turn("go"))
+    await pause.reached.wait()
+
+    turn.cancel()
+    await asyncio.wait([turn])
+    reply = await bot.say("again")
+
+    assert turn.cancelled()
+    assert reply == "whole"
+    assert "Half an" in str(bot.provider.requests[-1])
+
+
+async def test_stopping_the_loop_tells_those_who_wait(bot: Bot):
+    pause = Pause()
+    bot.provider.script(pause)
+    running = asyncio.create_task(bot.runtime.loop.run_turn(message("one")))
+    await pause.reached.wait()
+    waiting = asyncio.create_task(bot.runtime.loop.run_turn(message("two")))
+    await asyncio.sleep(0)
+
+    await bot.runtime.loop.stop()
+
+    assert (await running).outcome is TurnOutcome.STOPPED
+    assert (await waiting).outcome is TurnOutcome.STOPPED
+
+
+async def test_process_direct_returns_the_text(bot: Bot):
+    bot.provider.script(calls(("list_dir", {"path": "."})), "done")
+    heard: list[str] = []
+
+    text = await bot.runtime.loop.process_direct("go", on_progress=heard.append)
+
+    assert text == "done"
+    assert any("list_dir" in line for line in heard)

@@ -1,0 +1,163 @@
+"""Memory is Markdown on disk: what is written is there, what is damaged is read as far as it goes."""
+
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from nanobot.agent.memory import MAX_PROMPT_CHARS, HistoryEntry, MemoryStore
+from nanobot.errors import StorageError
+from nanobot.utils.clock import FrozenClock
+
+
+@pytest.fixture
+def clock() -> FrozenClock:
+    return FrozenClock(datetime(2026, 2, 26, 13, 21, tzinfo=UTC))
+
+
+@pytest.fixture
+def memory(tmp_path: Path, clock: FrozenClock) -> MemoryStore:
+    return MemoryStore(tmp_path, clock=clock)
+
+
+def put(memory: MemoryStore, name: str, data: str | bytes) -> None:
+    memory.memory_dir.mkdir(exist_ok=True)
+    (memory.memory_dir / name).write_bytes(data if isinstance(data, bytes) else data.encode())
+
+
+def test_an_empty_workspace_remembers_nothing(memory):
+    assert memory.read_long_term() == ""
+    assert memory.get_memory_context() == ""
+    assert memory.read_today() == ""
+    assert memory.get_recent_memories() == ""
+    assert memory.read_history() == []
+
+
+def test_long_term_memory_comes_back_as_it_was_written(memory):
+    memory.write_long_term("# Memory\n\nLikes tea. 🍵\n")
+
+    assert memory.memory_file.read_text(encoding="utf-8") == "# Memory\n\nLikes tea. 🍵\n"
+    assert memory.read_long_term() == "# Memory\n\nLikes tea. 🍵\n"
+    assert memory.get_memory_context() == "## Long-term Memory\n\n# Memory\n\nLikes tea. 🍵"
+
+
+def test_an_edit_made_meanwhile_is_seen(memory):
+    memory.write_long_term("old")
+
+    memory.memory_file.write_text("by hand", encoding="utf-8")
+
+    assert memory.read_long_term() == "by hand"
+
+
+def test_history_entries_end_in_a_blank_line_and_begin_with_the_time(memory):
+    memory.append_history("[2026-01-02 03:04] Made tea.")
+    memory.append_history("Drank it.\n\n\nAll of it.\n")
+
+    text = memory.history_file.read_text(encoding="utf-8")
+
+    assert text == "[2026-01-02 03:04] Made tea.\n\n[2026-02-26 13:21] Drank it.\nAll of it.\n\n"
+
+
+@pytest.mark.parametrize("left", [b"cut in the mid", b"a line\n", b"a line\r\n\r\n", b"a line\n\n"])
+def test_an_entry_begins_on_its_own_line_whatever_stands_before_it(memory, left):
+    put(memory, "HISTORY.md", left)
+
+    memory.append_history("next")
+
+    text = memory.history_file.read_bytes().decode().replace("\r\n", "\n")
+    assert text.endswith("\n\n[2026-02-26 13:21] next\n\n")
+    assert "\n\n\n" not in text
+
+
+def test_history_of_both_files_is_read_in_order_of_time(memory):
+    put(memory, "HISTORY.md", "before any stamp\n\n[2026-01-02 03:04] second\nmore\n\n[2026-01-05 00:00] last\n")
+    put(
+        memory,
+        "history.jsonl",
+        '{"cursor": 1, "timestamp": "2026-01-01 10:00", "content": "first"}\n{broken\n[1]\n"text"\n'
+        '{"cursor": 2, "timestamp": "2026-01-03T10:00:09", "content": "third"}\n{"cursor": 3, "content": null}\n',
+    )
+
+    entries = memory.read_history()
+
+    assert entries == [
+        HistoryEntry("", "before any stamp"),
+        HistoryEntry("2026-01-01 10:00", "first"),
+        HistoryEntry("2026-01-02 03:04", "second\nmore"),
+        HistoryEntry("2026-01-03 10:00", "third"),
+        HistoryEntry("2026-01-05 00:00", "last"),
+    ]
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.binary(max_size=300))
+def test_no_bytes_in_any_file_raise(tmp_path, data):
+    memory = MemoryStore(tmp_path)
+    for name in ("MEMORY.md", "HISTORY.md", "history.jsonl", memory.note_file().name):
+        put(memory, name, data)
+
+    memory.read_history()
+    memory.get_memory_context()
+    memory.append_history("still works")
+    memory.append_today("still works")
+
+    assert memory.read_history()[-1].content.endswith("still works")
+
+
+def test_the_first_note_of_a_day_begins_the_file_with_the_date(memory, clock):
+    memory.append_today("Rain.")
+    memory.append_today("Sun.")
+    clock.advance(24 * 3600)
+    memory.append_today("Snow.")
+
+    assert memory.note_file().read_text(encoding="utf-8") == "# 2026-02-27\n\nSnow.\n"
+    assert memory.get_recent_memories(2) == "# 2026-02-27\n\nSnow.\n\n---\n\n# 2026-02-26\n\nRain.\n\nSun."
+    assert "Rain" not in memory.get_recent_memories(1)
+
+
+def test_empty_words_write_nothing(memory):
+    memory.append_today("  \n")
+    memory.append_history("")
+
+    assert not memory.memory_dir.exists()
+
+
+def test_damaged_bytes_take_nothing_else_with_them(memory):
+    put(memory, "MEMORY.md", b"tea \xff\xfe and cake")
+
+    assert memory.read_long_term() == "tea �� and cake"
+
+
+def test_half_a_surrogate_from_a_model_is_written_all_the_same(memory):
+    memory.write_long_term("broken \ud83c emoji")
+
+    assert memory.read_long_term() == "broken ? emoji"
+
+
+def test_a_folder_where_the_file_should_be_reads_as_empty_and_refuses_a_write(memory, caplog):
+    memory.memory_file.mkdir(parents=True)
+
+    assert memory.read_long_term() == ""
+    with pytest.raises(StorageError, match=r"Cannot write .*MEMORY\.md"):
+        memory.write_long_term("x")
+    assert "Going on without it" in caplog.text
+
+
+def test_a_very_long_memory_is_cut_in_the_prompt_but_not_on_disk(memory):
+    memory.write_long_term("x" * (MAX_PROMPT_CHARS + 500))
+
+    assert len(memory.get_memory_context()) < MAX_PROMPT_CHARS + 300
+    assert "read_file" in memory.get_memory_context()
+    assert len(memory.read_long_term()) == MAX_PROMPT_CHARS + 500
+
+
+@pytest.mark.skipif(os.name == "nt", reason="file modes are POSIX's")
+def test_memory_is_the_owner_s_alone(memory):
+    memory.write_long_term("private")
+    memory.append_history("private")
+
+    assert {path.stat().st_mode & 0o777 for path in memory.memory_dir.iterdir()} == {0o600}
+    assert memory.memory_dir.stat().st_mode & 0o777 == 0o700

@@ -1,0 +1,247 @@
+"""Skills are found, checked and summed up; a damaged one never takes the others with it."""
+
+import os
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from nanobot.agent.skills import MAX_BYTES, SkillsLoader
+from nanobot.utils.resources import skills_dir
+
+
+@pytest.fixture
+def builtin(tmp_path: Path) -> Path:
+    return tmp_path / "builtin"
+
+
+@pytest.fixture
+def loader(tmp_path: Path, builtin: Path) -> SkillsLoader:
+    return SkillsLoader(tmp_path, builtin)
+
+
+def write_skill(folder: Path, name: str, text: str | bytes) -> Path:
+    path = folder / name / "SKILL.md"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def write_own(tmp_path: Path, name: str, text: str | bytes) -> Path:
+    return write_skill(tmp_path / "skills", name, text)
+
+
+def missing(loader: SkillsLoader, name: str) -> tuple[str, ...]:
+    return next(skill.missing for skill in loader.skills() if skill.name == name)
+
+
+def test_a_skill_is_listed_with_its_place(tmp_path, loader):
+    path = write_own(tmp_path, "tea", "---\nname: tea\ndescription: Make tea\n---\nBoil water.\n")
+
+    listed = loader.list_skills()
+
+    assert listed == [{"name": "tea", "path": str(path), "source": "workspace"}]
+
+
+def test_the_person_s_skill_stands_before_the_built_in_one_of_the_same_name(tmp_path, builtin, loader):
+    write_skill(builtin, "tea", "built in")
+    write_own(tmp_path, "tea", "my own")
+
+    text = loader.load_skill("tea")
+
+    assert text == "my own"
+    assert len(loader.list_skills()) == 1
+
+
+def test_a_disabled_skill_does_not_exist(tmp_path, builtin):
+    write_own(tmp_path, "tea", "---\ndescription: x\nalways: true\n---\nBoil.")
+    loader = SkillsLoader(tmp_path, builtin, disabled=["tea"])
+
+    assert loader.list_skills(filter_unavailable=False) == []
+    assert loader.load_skill("tea") is None
+    assert loader.get_always_skills() == []
+    assert loader.build_skills_summary() == ""
+
+
+def test_a_name_cannot_climb_out_of_the_skills_folder(tmp_path, loader):
+    write_skill(tmp_path, "outside", "secret")
+
+    assert loader.load_skill("../outside") is None
+
+
+def test_base_dir_is_the_skill_s_folder(tmp_path, loader):
+    path = write_own(tmp_path, "tea", "Run {baseDir}/scripts/kettle.sh")
+
+    assert loader.load_skill("tea") == f"Run {path.parent}/scripts/kettle.sh"
+
+
+def test_an_always_on_skill_goes_into_the_prompt_without_its_front_matter(tmp_path, loader):
+    write_own(tmp_path, "tea", "---\ndescription: Make tea\nalways: true\n---\n\n# Tea\n\n---\nBoil.\n")
+
+    text = loader.load_skills_for_context(loader.get_always_skills())
+
+    assert text == "### Skill: tea\n\n# Tea\n\n---\nBoil."
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        '{"nanobot": {"always": true}}',
+        '{"openclaw": {"always": true}}',
+        '\'{"nanobot": {"always": true}}\'',
+        "\n  openclaw:\n    always: true",
+    ],
+)
+def test_metadata_may_be_a_table_or_json_text_for_either_name(tmp_path, loader, metadata):
+    write_own(tmp_path, "tea", f"---\nname: tea\ndescription: d\nmetadata: {metadata}\n---\n")
+
+    assert loader.get_always_skills() == ["tea"]
+
+
+def test_an_agentskills_file_loads_as_it_is(tmp_path, loader):
+    front = (
+        "name: pdf\ndescription: >\n  Fill in\n  forms.\nlicense: MIT\ncompatibility: python\n"
+        'metadata:\n  author: somebody\n  version: "1.0"\nallowed-tools: Bash(git:*) Read\n'
+    )
+    write_own(tmp_path, "pdf", f"---\n{front}---\nBody")
+
+    metadata = loader.get_skill_metadata("pdf")
+
+    assert metadata is not None and metadata["license"] == "MIT"
+    assert "<description>Fill in forms.</description>" in loader.build_skills_summary()
+
+
+@pytest.mark.parametrize(
+    ("requires", "reason"),
+    [
+        ('{"requires": {"bins": ["no-such-program"]}}', "program: no-such-program"),
+        ('{"requires": {"anyBins": ["no-such-a", "no-such-b"]}}', "program: no-such-a or no-such-b"),
+        ('{"requires": {"env": ["NO_SUCH_VARIABLE"]}}', "environment variable: NO_SUCH_VARIABLE"),
+        ('{"os": ["plan9"]}', "system: plan9"),
+    ],
+)
+def test_what_is_missing_is_said_in_the_summary(tmp_path, loader, requires, reason):
+    write_own(tmp_path, "tea", f'---\ndescription: d\nmetadata: {{"nanobot": {requires}}}\n---\n')
+
+    summary = ET.fromstring(loader.build_skills_summary())
+
+    skill = summary[0]
+    assert skill.get("available") == "false"
+    assert skill.findtext("requires") == reason
+    assert loader.list_skills() == []
+    assert len(loader.list_skills(filter_unavailable=False)) == 1
+
+
+def test_a_skill_becomes_available_when_its_program_is_installed(tmp_path, loader, monkeypatch):
+    write_own(tmp_path, "tea", '---\nmetadata: {"nanobot": {"requires": {"bins": ["kettle"], "env": ["CUP"]}}}\n---\n')
+    assert missing(loader, "tea") == ("program: kettle", "environment variable: CUP")
+
+    program = tmp_path / ("kettle.exe" if os.name == "nt" else "kettle")
+    program.write_text("#!/bin/sh\n", encoding="utf-8")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("CUP", "blue")
+
+    assert missing(loader, "tea") == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (b"---\nname: [\n---\n", "not valid YAML"),
+        (b"---\ndate: 2024-13-45\n---\n", "not valid YAML"),
+        (b"---\nx: " + b"[" * 20_000 + b"\n---\n", "not valid YAML"),
+        (b"---\n- a\n- b\n---\n", "not a list of `key: value` lines"),
+        (b"\xff\xfe\x00\x01", "not UTF-8"),
+        (b"text\x00text", "not text"),
+        (b"x" * (MAX_BYTES + 1), "larger than 256 kB"),
+    ],
+)
+def test_a_damaged_skill_is_listed_with_its_reason_and_the_others_work(tmp_path, loader, text, reason):
+    write_own(tmp_path, "broken", text)
+    write_own(tmp_path, "tea", "---\ndescription: Make tea\n---\nBoil.")
+
+    summary = loader.build_skills_summary()
+
+    assert reason in missing(loader, "broken")[0]
+    assert 'available="true">\n<name>tea</name>' in summary
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="named pipes are POSIX's")
+def test_a_pipe_called_skill_md_keeps_nobody_waiting(tmp_path, loader):
+    (tmp_path / "skills" / "pipe").mkdir(parents=True)
+    os.mkfifo(tmp_path / "skills" / "pipe" / "SKILL.md")
+
+    assert loader.skills() == ()
+
+
+def test_a_description_with_a_colon_in_it_is_understood(tmp_path, loader):
+    write_own(tmp_path, "tea", "---\nname: tea\ndescription: Use when: somebody is thirsty\n---\n")
+
+    assert "<description>Use when: somebody is thirsty</description>" in loader.build_skills_summary()
+
+
+@pytest.mark.parametrize("text", ["# Tea\n", "---\nno end of it\n", "", "---\n---\n", "---\n# only a comment\n---\n"])
+def test_a_skill_without_front_matter_is_known_by_its_folder(tmp_path, loader, text):
+    write_own(tmp_path, "tea", text)
+
+    assert missing(loader, "tea") == ()
+    assert "<description>tea</description>" in loader.build_skills_summary()
+
+
+def test_windows_line_ends_and_a_byte_order_mark_change_nothing(tmp_path, loader):
+    write_own(tmp_path, "tea", b"\xef\xbb\xbf---\r\ndescription: Make tea\r\nalways: true\r\n---\r\nBoil.\r\n")
+
+    assert loader.load_skills_for_context(loader.get_always_skills()) == "### Skill: tea\n\nBoil."
+
+
+def test_a_changed_skill_is_read_again(tmp_path, loader):
+    write_own(tmp_path, "tea", "---\ndescription: old\n---\n")
+    before = loader.skills()
+
+    write_own(tmp_path, "tea", "---\ndescription: newer\n---\n")
+
+    assert loader.skills() != before
+    assert loader.skills()[0].description == "newer"
+
+
+def test_an_unchanged_skill_is_the_same_skill(tmp_path, loader):
+    write_own(tmp_path, "tea", "---\ndescription: Make tea\n---\n")
+
+    assert loader.skills() == loader.skills()
+
+
+def test_names_and_descriptions_cannot_break_the_xml(tmp_path, loader):
+    write_own(tmp_path, "a&b", '---\ndescription: "<skill> & </skills>"\n---\n')
+
+    summary = ET.fromstring(loader.build_skills_summary())
+
+    assert summary[0].findtext("description") == "<skill> & </skills>"
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    front=st.one_of(st.binary(max_size=200), st.text(max_size=200).map(lambda text: text.encode("utf-8", "replace")))
+)
+def test_no_front_matter_whatever_raises(tmp_path, front):
+    write_own(tmp_path, "odd", b"---\n" + front + b"\n---\nbody")
+    loader = SkillsLoader(tmp_path, tmp_path / "none")
+
+    assert [skill.name for skill in loader.skills()] == ["odd"]
+    loader.build_skills_summary()
+    loader.get_skill_metadata("odd")
+    loader.load_skills_for_context(["odd"])
+
+
+def test_every_built_in_skill_is_sound(tmp_path):
+    loader = SkillsLoader(tmp_path)
+
+    for skill in loader.skills():
+        metadata = loader.get_skill_metadata(skill.name)
+        assert metadata is not None and metadata["name"] == skill.name
+        assert 20 < len(skill.description) < 160
+        assert not any("SKILL.md" in reason for reason in skill.missing)
+    assert loader.get_always_skills() == ["memory"]
+    assert len(loader.skills()) == len(list(skills_dir().iterdir()))

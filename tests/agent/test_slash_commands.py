@@ -1,0 +1,112 @@
+"""Slash commands: words to nanobot, not to the model."""
+
+import pytest
+from nanobot.config.schema import Config
+
+from nanobot.agent.slash_commands import Command, parse_command
+from nanobot.testing import Bot, calls, open_bot
+
+
+@pytest.mark.parametrize(
+    ("text", "command"),
+    [
+        ("/new", Command("new")),
+        ("  /NEW  ", Command("new")),
+        ("/status@my_bot", Command("status")),
+        ("/model gpt-5", Command("model", "gpt-5")),
+        ("/etc/hosts looks odd", None),
+        ("what does /new do?", None),
+        ("/", None),
+        ("", None),
+    ],
+)
+def test_a_command_is_the_whole_message(text: str, command: Command | None):
+    assert parse_command(text) == command
+
+
+async def test_an_unknown_command_gets_the_nearest_names_and_no_model_call(bot: Bot):
+    reply = await bot.say("/statsu")
+
+    assert "/status" in reply
+    assert bot.provider.requests == []
+
+
+@pytest.mark.parametrize("name", ["/new", "/clear", "/reset"])
+async def test_new_starts_afresh_and_keeps_the_old_one_in_the_archive(bot: Bot, name: str):
+    bot.provider.script("one", "two")
+    await bot.say("remember the plum")
+
+    reply = await bot.say(name)
+    await bot.say("what was it?")
+
+    assert "fresh" in reply
+    assert "plum" not in str(bot.provider.requests[-1][1:])
+    archived = list((bot.runtime.workspace / "sessions" / "archive").iterdir())
+    assert len(archived) == 1
+    assert "plum" in archived[0].read_text(encoding="utf-8")
+
+
+async def test_new_on_a_fresh_session_says_so(bot: Bot):
+    assert "already" in await bot.say("/new")
+
+
+async def test_help_lists_every_command(bot: Bot):
+    reply = await bot.say("/help")
+
+    for name in bot.runtime.loop.commands.names():
+        assert f"/{name}" in reply
+
+
+async def test_status_tells_model_tokens_and_messages(bot: Bot):
+    bot.provider.script("hi")
+    await bot.say("hello")
+
+    reply = await bot.say("/status")
+
+    assert "scripted" in reply
+    assert "Messages: 2" in reply
+
+
+async def test_history_shows_what_was_said_without_our_own_words(bot: Bot):
+    bot.provider.script(calls(("list_dir", {"path": "."})), "a file", "")
+    bot.provider.script("at last")
+    await bot.say("look")
+    await bot.say("and?")
+
+    reply = await bot.say("/history 3")
+
+    assert "you: and?" in reply
+    assert "bot: at last" in reply
+    assert "Runtime Context" not in reply
+    assert "empty" not in reply
+
+
+async def test_context_counts_each_part(bot: Bot):
+    reply = await bot.say("/context")
+
+    assert "system prompt" in reply
+    assert "tools" in reply
+    assert "messages" in reply
+
+
+async def test_model_is_changed_for_one_session_and_survives_a_restart(tmp_path):
+    config = Config.model_validate({"modelPresets": {"fast": {"model": "small-one"}}})
+    async with open_bot(tmp_path, "a", "b", config=config) as bot:
+        changed = await bot.say("/model fast", session="cli:one")
+        other = await bot.say("/model", session="cli:two")
+    async with open_bot(tmp_path, config=config) as again:
+        kept = await again.say("/model", session="cli:one")
+
+    assert "fast" in changed or "small-one" in changed
+    assert "scripted" in other
+    assert "scripted" not in kept.split("\n")[0]
+
+
+async def test_commands_are_never_shown_to_the_model(bot: Bot):
+    bot.provider.script("hi")
+    await bot.say("/help")
+    await bot.say("/status")
+
+    await bot.say("hello")
+
+    assert "/help" not in str(bot.provider.requests[0][1:])

@@ -1,0 +1,172 @@
+import asyncio
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nanobot.agent.tools.search import GlobTool, GrepTool
+from nanobot.messages.types import Provenance
+from nanobot.security.paths import PathPolicy
+from tests.agent.tools.conftest import Call
+
+needs_ripgrep = pytest.mark.skipif(
+    shutil.which("rg") is None, reason="ripgrep is not installed: nothing to compare with"
+)
+
+
+@pytest.fixture
+def tree(workspace: Path) -> Path:
+    files = {
+        "a.py": "import os\nprint('Hello')\n# end\n",
+        "src/b.py": "def hello():\n    return 'héllo'\n\n\n\n\nhello()\n",
+        "src/deep/c.txt": "nothing\r\nHELLO there\r\n",
+        "src/deep/ä ö.md": "# hello\n",
+        ".hidden/d.py": "hello = 1\n",
+        ".gitignore": "src/\n",
+        "node_modules/e.py": "hello\n",
+        "last": "no newline hello",
+    }
+    for name, content in files.items():
+        (workspace / name).parent.mkdir(parents=True, exist_ok=True)
+        (workspace / name).write_bytes(content.encode())
+    (workspace / "binary").write_bytes(b"hello\0hello")
+    (workspace / "sixteen.txt").write_bytes("hello\n".encode("utf-16"))
+    (workspace / "link").symlink_to("src")
+    return workspace
+
+
+async def found(tree: Path, *, ripgrep: bool = False, **params) -> list[str]:
+    result = await GrepTool(PathPolicy(tree), ripgrep=ripgrep).execute(**params)
+    assert isinstance(result.content, str)
+    return result.content.splitlines()
+
+
+async def test_grep_shows_path_line_and_text(tree: Path):
+    assert await found(tree, pattern="hello") == [
+        ".hidden/d.py:1: hello = 1",
+        "last:1: no newline hello",
+        "sixteen.txt:1: hello",
+        "src/b.py:1: def hello():",
+        "src/b.py:7: hello()",
+        "src/deep/ä ö.md:1: # hello",
+    ]
+
+
+async def test_grep_context_parts_its_groups(tree: Path):
+    assert await found(tree, pattern="hello", path="src/b.py", context=1) == [
+        "src/b.py:1: def hello():",
+        "src/b.py-2-     return 'héllo'",
+        "--",
+        "src/b.py-6- ",
+        "src/b.py:7: hello()",
+    ]
+
+
+SEARCHES: list[dict[str, Any]] = [
+    {"pattern": "hello"},
+    {"pattern": "hello", "ignore_case": True},
+    {"pattern": "hello", "context": 1},
+    {"pattern": "hello", "context": 2, "path": "src"},
+    {"pattern": "h.llo\\b", "glob": "*.py"},
+    {"pattern": "hello", "glob": "src/**/*.md"},
+    {"pattern": "hello", "glob": "*.{py,md}"},
+    {"pattern": "hello", "glob": "**/b.py"},
+    {"pattern": "hello()", "literal": True},
+    {"pattern": "hello", "files_only": True},
+    {"pattern": "hello", "max_results": 2},
+    {"pattern": "hello", "path": "src/b.py"},
+    {"pattern": "there$"},
+    {"pattern": "(?<=def )hello"},
+    {"pattern": "no such text"},
+    {"pattern": "("},
+]
+
+
+@needs_ripgrep
+@pytest.mark.parametrize("search", SEARCHES, ids=str)
+async def test_with_and_without_ripgrep_the_answer_is_the_same(tree: Path, search: dict[str, Any]):
+    assert await found(tree, ripgrep=True, **search) == await found(tree, **search)
+
+
+@pytest.mark.parametrize("search", SEARCHES, ids=str)
+async def test_every_search_is_answered_without_ripgrep(tree: Path, search: dict[str, Any]):
+    assert await found(tree, **search)
+
+
+async def test_enough_is_enough_and_said(tree: Path):
+    rows = await found(tree, pattern="hello", max_results=2)
+
+    assert len(rows) == 3
+    assert "more than these 2 matches" in rows[-1]
+
+
+async def test_an_expression_that_never_ends_is_stopped_and_does_not_hold_the_loop(tree: Path):
+    (tree / "trap").write_text("a" * 40 + "b\n", encoding="utf-8")
+    grep = GrepTool(PathPolicy(tree), timeout_s=0.5, ripgrep=False)
+    longest, began = 0.0, time.monotonic()
+    task = asyncio.create_task(grep.execute(r"(a+)+$", path="trap"))
+
+    while not task.done():
+        before = time.monotonic()
+        await asyncio.sleep(0.01)
+        longest = max(longest, time.monotonic() - before)
+
+    assert task.result().error
+    assert "took longer than 0.5 s" in str(task.result().content)
+    assert time.monotonic() - began < 3
+    assert longest < 0.25
+
+
+async def test_a_line_of_many_megabytes_is_clipped(tree: Path):
+    (tree / "long").write_text("hello" + "x" * 5_000_000 + "\nhello\n", encoding="utf-8")
+
+    first, second = await found(tree, pattern="hello", path="long")
+
+    assert first.startswith("long:1: helloxxx")
+    assert len(first) < 500
+    assert second == "long:2: hello"
+
+
+async def test_found_words_are_the_words_of_files(tree: Path):
+    assert (await GrepTool(PathPolicy(tree)).execute("hello")).provenance is Provenance.FILE
+
+
+@pytest.mark.parametrize(
+    ("pattern", "files"),
+    [
+        ("*.py", [".hidden/d.py", "a.py", "src/b.py"]),
+        ("**/*.py", [".hidden/d.py", "a.py", "src/b.py"]),
+        ("src/*.py", ["src/b.py"]),
+        ("src/**", ["src/b.py", "src/deep/c.txt", "src/deep/ä ö.md"]),
+        ("src/", ["src/b.py", "src/deep/c.txt", "src/deep/ä ö.md"]),
+        ("?.{py,txt}", [".hidden/d.py", "a.py", "src/b.py", "src/deep/c.txt"]),
+        ("[!ab].*", [".hidden/d.py", "src/deep/c.txt"]),
+        ("./a.py", ["a.py"]),
+        ("*ö*", ["src/deep/ä ö.md"]),
+    ],
+)
+async def test_glob_finds_files_by_pattern(tree: Path, pattern: str, files: list[str]):
+    result = await GlobTool(PathPolicy(tree)).execute(pattern)
+
+    assert str(result.content).splitlines() == files
+
+
+async def test_glob_says_when_there_is_more_and_when_there_is_nothing(call: Call, tree: Path):
+    assert "More than 1 files fit" in str((await call("glob", pattern="*.py", max_results=1)).content)
+    assert "No file fits *.rs" in str((await call("glob", pattern="*.rs")).content)
+    assert (await call("glob", pattern="*", path="nowhere")).error
+    assert (await call("glob", pattern="*", path="a.py")).error
+
+
+async def test_paths_of_results_can_be_read_as_they_stand(call: Call, tree: Path):
+    found_path = str((await call("glob", pattern="b.py", path="src")).content)
+
+    assert found_path == "src/b.py"
+    assert not (await call("read_file", path=found_path)).error
+
+
+@pytest.mark.parametrize("path", ["nowhere", "/dev/zero", ""])
+async def test_grep_refuses_what_cannot_be_searched(call: Call, tree: Path, path: str):
+    assert (await call("grep", pattern="x", path=path)).error

@@ -1,0 +1,267 @@
+import asyncio
+import os
+import re
+import stat
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from nanobot.agent.tools.base import ToolContext, ToolResult
+from nanobot.agent.tools.registry import ToolRegistry
+from nanobot.agent.tools.shell import ExecPolicy, ExecTool, environment
+from nanobot.messages.types import Provenance
+from nanobot.security.paths import PathPolicy
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="commands of a POSIX shell")
+linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
+
+
+@pytest.fixture
+def run(workspace: Path, ctx: ToolContext):
+    async def run_it(command: str, *, policy: ExecPolicy | None = None, **params) -> ToolResult:
+        registry = ToolRegistry()
+        registry.register(ExecTool(PathPolicy(workspace), policy))
+        return await registry.call("exec", {"command": command, **params}, ctx)
+
+    return run_it
+
+
+def text(result: ToolResult) -> str:
+    assert isinstance(result.content, str)
+    return result.content
+
+
+def alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+async def test_output_errors_and_exit_code_are_told_apart(run):
+    result = await run("echo out; echo err >&2; exit 3")
+
+    assert text(result) == "out\nSTDERR:\nerr\n\nExit code: 3"
+    assert result.error
+
+
+async def test_a_silent_success_says_so(run):
+    result = await run("true")
+
+    assert text(result) == "(no output)\n\nExit code: 0"
+    assert not result.error
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("kill -9 $$", "Exit code: 137 (ended by signal SIGKILL)"),
+        ("sh -c 'kill -SEGV $$'; exit 139", "ended by signal SIGSEGV"),
+        ("no-such-program-here", "127 (no such command)"),
+    ],
+)
+async def test_an_exit_code_is_explained(run, command: str, said: str):
+    assert said in text(await run(command))
+
+
+async def test_it_runs_in_the_workspace_or_where_it_is_told(run, workspace: Path):
+    (workspace / "süb").mkdir()
+
+    assert text(await run("pwd")).startswith(str(workspace))
+    assert text(await run("pwd", working_dir="süb")).startswith(str(workspace / "süb"))
+    assert "not a folder that exists" in text(await run("pwd", working_dir="nowhere"))
+
+
+@pytest.mark.parametrize("command", ["", "  ", "echo a\0b"])
+async def test_no_command_is_refused(run, command: str):
+    assert (await run(command)).error
+
+
+async def test_keys_of_ours_are_not_in_its_environment(run, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+    monkeypatch.setenv("MY_TOKEN", "allowed")
+
+    shown = text(await run("env", policy=ExecPolicy(allowed_env_keys=("MY_TOKEN",), path_append="/opt/extra")))
+
+    assert "sk-secret" not in shown
+    assert "MY_TOKEN=allowed" in shown
+    assert re.search(r"^PATH=.*:/opt/extra$", shown, re.MULTILINE)
+
+
+def test_an_environment_without_path_gets_the_systems():
+    assert environment({}, ExecPolicy(path_append="/x"))["PATH"] == f"{os.defpath}:/x"
+
+
+@linux_only
+async def test_a_command_that_never_ends_is_stopped_with_all_its_family(run, workspace: Path):
+    began = time.monotonic()
+
+    hides = "(setsid sh -c 'echo $$ >>pids; setsid sleep 312 & echo $! >>pids; wait' &)"
+
+    result = await run(f"sleep 311 & echo $! >>pids; {hides}; sleep 310", timeout=0.5)
+
+    assert "Timed out after 0.5 s" in text(result)
+    assert result.error
+    assert time.monotonic() - began < 2.5
+    pids = [int(pid) for pid in (workspace / "pids").read_text(encoding="utf-8").split()]
+    assert len(pids) == 3
+    assert not [pid for pid in pids if alive(pid)]
+
+
+@linux_only
+async def test_a_cancel_ends_the_family_within_two_seconds(run, workspace: Path):
+    task = asyncio.create_task(
+        run("trap '' TERM HUP INT; (setsid sleep 313 & echo $! >pid); while :; do sleep 1; done")
+    )
+    while not (workspace / "pid").exists() or not (workspace / "pid").read_text(encoding="utf-8").strip():
+        await asyncio.sleep(0.01)
+    began = time.monotonic()
+
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    assert time.monotonic() - began < 2
+    assert not alive(int((workspace / "pid").read_text(encoding="utf-8")))
+
+
+async def test_output_without_end_is_bounded_and_others_go_on(run, workspace: Path):
+    policy = ExecPolicy(spill_cap=1024 * 1024)
+    task = asyncio.create_task(run("yes", policy=policy, timeout=1))
+    longest = 0.0
+
+    while not task.done():
+        before = time.monotonic()
+        await asyncio.sleep(0.01)
+        longest = max(longest, time.monotonic() - before)
+
+    result = text(task.result())
+    assert len(result) < 16_000
+    assert "The first 1.0 MB of" in result
+    assert longest < 0.25
+    (spilled,) = (workspace / ".nanobot/spill").iterdir()
+    assert spilled.stat().st_size == 1024 * 1024
+
+
+async def test_long_output_shows_head_and_tail_and_where_the_whole_is(run, workspace: Path):
+    result = text(await run("seq 1 200000"))
+
+    assert result.startswith("1\n2\n3\n")
+    assert "199999\n200000\n\nExit code: 0" in result
+    assert len(result) < 16_000
+    (spilled,) = (workspace / ".nanobot/spill").iterdir()
+    assert str(spilled) in result
+    assert spilled.read_text(encoding="utf-8") == "".join(f"{number}\n" for number in range(1, 200_001))
+    assert stat.S_IMODE(spilled.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        f"{sys.executable} -c 'input()'",
+        f"{sys.executable} -c 'open(\"/dev/tty\")'",
+        f"{sys.executable} -c 'import getpass, termios; termios.tcgetattr(0)'",
+        "test -t 0 || { echo 'a terminal is required to read the password' >&2; exit 1; }",
+    ],
+)
+async def test_what_asks_for_a_terminal_ends_with_advice(run, command: str):
+    began = time.monotonic()
+
+    result = await run(command, timeout=20)
+
+    assert result.error
+    assert "nobody to answer questions here" in text(result)
+    assert time.monotonic() - began < 10
+
+
+async def test_reading_the_input_ends_at_once(run):
+    assert text(await run("cat; read x; echo done")) == "done\n\nExit code: 0"
+
+
+async def test_a_child_in_the_background_does_not_hold_the_answer(run, workspace: Path):
+    began = time.monotonic()
+
+    result = text(await run("sleep 314 & echo $! >pid; echo started"))
+
+    assert result == "started\n\nExit code: 0"
+    assert time.monotonic() - began < 2
+    assert not alive(int((workspace / "pid").read_text(encoding="utf-8")))
+
+
+@linux_only
+async def test_what_was_detached_on_purpose_goes_on_and_is_named(run, workspace: Path):
+    result = text(await run("nohup sleep 3 >log 2>&1 & echo $! >pid"))
+
+    pid = int((workspace / "pid").read_text(encoding="utf-8"))
+    assert alive(pid)
+    assert f"Still running in the background: sleep (pid {pid})" in result
+    os.kill(pid, 9)
+
+
+@linux_only
+async def test_a_command_that_only_makes_more_of_itself_is_stopped(run, workspace: Path):
+    command = "for i in $(seq 1 120); do sleep 315 & echo $! >>pids; done; wait"
+
+    result = await run(command, policy=ExecPolicy(max_processes=40), timeout=20)
+
+    assert "more than 40 processes" in text(result)
+    assert not [pid for pid in (workspace / "pids").read_text(encoding="utf-8").split() if alive(int(pid))]
+
+
+@pytest.mark.parametrize(
+    "command", ["kill -9 0", "kill -9 $PPID; sleep 5", "kill $PPID; sleep 5", "trap '' TERM; kill 0; kill -9 $$"]
+)
+async def test_a_command_that_kills_around_it_kills_only_itself(run, command: str):
+    assert "ended by signal" in text(await run(command))
+    assert text(await run("echo still here")) == "still here\n\nExit code: 0"
+
+
+async def test_bytes_that_are_no_text_are_shown_as_far_as_they_are(run):
+    assert text(await run(r"printf 'caf\351 \360\237\230\200\n'")).startswith("caf\ufffd \U0001f600")
+
+
+async def test_eight_commands_of_one_step_run_together(run):
+    began = time.monotonic()
+
+    results = await asyncio.gather(*(run("sleep 0.5") for _ in range(8)))
+
+    assert all("Exit code: 0" in text(result) for result in results)
+    assert time.monotonic() - began < 1.5
+
+
+async def test_progress_is_told_now_and_then(workspace: Path, ctx: ToolContext):
+    said: list[str] = []
+    tool = ExecTool(PathPolicy(workspace))
+
+    await tool.execute("for i in 1 2 3 4 5 6; do echo step $i; sleep 0.4; done", ctx=replace(ctx, emit=said.append))
+
+    assert said == ["step 6"]
+
+
+async def test_its_words_are_trusted_as_little_as_the_window(workspace: Path, ctx: ToolContext):
+    tool = ExecTool(PathPolicy(workspace))
+
+    alone = await tool.execute("echo hi", ctx=ctx)
+    after_the_web = await tool.execute("echo hi", ctx=replace(ctx, provenance=Provenance.WEB))
+
+    assert alone.provenance is Provenance.TOOL
+    assert after_the_web.provenance is Provenance.WEB
+
+
+async def test_a_full_disk_costs_the_middle_not_the_answer(run, workspace: Path):
+    (workspace / ".nanobot").write_text("in the way", encoding="utf-8")
+
+    result = text(await run("seq 1 200000"))
+
+    assert "The rest could not be kept" in result
+    assert "200000\n\nExit code: 0" in result
+
+
+async def test_the_time_limit_has_a_limit(run):
+    result = text(await run("sleep 300", policy=ExecPolicy(max_timeout_s=0.3), timeout="9999"))
+
+    assert "Timed out after 0.3 s" in result

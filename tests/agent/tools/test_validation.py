@@ -1,0 +1,158 @@
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+
+from nanobot.agent.tools.validation import mended, problems_with
+
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "path": {"type": "string", "description": "file to read"},
+        "limit": {"type": "integer", "minimum": 1},
+        "mode": {"type": "string", "enum": ["fast", "slow"]},
+        "ratio": {"type": "number"},
+        "deep": {"type": "boolean"},
+        "tags": {"type": "array", "items": {"type": "string"}},
+        "extra": {"type": "object", "properties": {"n": {"type": "integer"}}},
+    },
+    "required": ["path"],
+}
+
+values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=5)
+    | st.sampled_from(["fast", "5", "true"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["n", "x"]), inner, max_size=2),
+    max_leaves=4,
+)
+kinds = st.sampled_from(["string", "integer", "number", "boolean", "array", "object", "null"])
+value_schemas = st.fixed_dictionaries(
+    {},
+    optional={
+        "type": kinds | st.lists(kinds, min_size=1, max_size=2, unique=True),
+        "enum": st.lists(values, min_size=1, max_size=3),
+        "minimum": st.integers(-5, 5),
+        "maximum": st.integers(-5, 5),
+        "items": st.fixed_dictionaries({"type": kinds}),
+        "pattern": st.just("^a"),
+        "minLength": st.integers(0, 2),
+        "const": values,
+    },
+)
+schemas = st.fixed_dictionaries(
+    {"type": st.just("object"), "properties": st.dictionaries(st.sampled_from("abc"), value_schemas, max_size=3)},
+    optional={
+        "required": st.lists(st.sampled_from("abc"), unique=True),
+        "additionalProperties": st.booleans(),
+        "minProperties": st.integers(0, 2),
+    },
+)
+patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+arguments = st.dictionaries(st.sampled_from("abcd"), values, max_size=4)
+
+
+@pytest.mark.parametrize(
+    ("params", "said"),
+    [
+        ({}, "path is required (a string: file to read)."),
+        ({"path": 5.5}, "path must be a string, not 5.5."),
+        ({"path": "x", "limit": 0}, "limit must be at least 1, not 0."),
+        ({"path": "x", "mode": "slwo"}, 'mode must be one of "fast", "slow", not "slwo". Did you mean slow?'),
+        ({"path": "x", "tags": ["a", {}]}, "tags[1] must be a string, not {}."),
+        ({"path": "x", "lmit": 3}, "lmit is not known here. Did you mean limit?"),
+        ([], "the arguments must be an object, not []."),
+    ],
+)
+def test_a_problem_is_a_sentence_for_the_model(params, said):
+    problems = problems_with(params, SCHEMA)
+
+    assert len(problems) == 1
+    assert problems[0].startswith(said)
+
+
+def test_every_problem_is_told_at_once():
+    assert len(problems_with({"limit": "x", "deep": "y"}, SCHEMA)) == 3
+
+
+@pytest.mark.parametrize(
+    ("value", "name", "meant"),
+    [
+        ("5", "limit", 5),
+        (5.0, "limit", 5),
+        ("2.5", "ratio", 2.5),
+        ("True", "deep", True),
+        (2024, "path", "2024"),
+        ('["a"]', "tags", ["a"]),
+        ('{"n": "7"}', "extra", {"n": 7}),
+        ("five", "limit", "five"),
+        ("9" * 5000, "limit", "9" * 5000),
+        ("[1", "tags", "[1"),
+    ],
+)
+def test_what_is_plainly_meant_is_put_right(value, name, meant):
+    assert mended({name: value}, SCHEMA) == {name: meant}
+
+
+def test_a_null_for_what_may_be_left_out_is_left_out():
+    assert mended({"path": "x", "limit": None}, SCHEMA) == {"path": "x"}
+
+
+def test_names_are_free_where_the_schema_leaves_them_free():
+    assert problems_with({"anything": 1}, {"type": "object"}) == []
+    assert problems_with({"x": 1}, {"type": "object", "properties": {"a": {}}, "additionalProperties": True}) == []
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": 5},
+        {"type": "object", "properties": 7},
+        {"type": "object", "properties": {"a": {"$ref": "http://127.0.0.1:1/schema.json"}}},
+        {"type": "object", "properties": {"a": {"$ref": "#/nowhere"}}},
+        {"properties": {"a": {"pattern": "("}}},
+        {},
+    ],
+)
+def test_a_broken_schema_never_raises(schema):
+    problems_with({"a": "1"}, schema)
+    mended({"a": "1"}, schema)
+
+
+@given(arguments, schemas)
+@patient
+def test_what_we_let_pass_jsonschema_lets_pass(params, schema):
+    fits = not problems_with(params, schema)
+
+    assert Draft202012Validator(schema).is_valid(params) or not fits
+
+
+@given(arguments, schemas)
+@patient
+def test_mending_never_changes_what_fits(params, schema):
+    if Draft202012Validator(schema).is_valid(params):
+        assert repr_of(mended(params, schema)) == repr_of(params)
+
+
+def repr_of(value: Any) -> Any:
+    """Equal for equal numbers, also for NaN."""
+    if isinstance(value, dict):
+        return {name: repr_of(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [repr_of(item) for item in value]
+    if isinstance(value, float) and value.is_integer():
+        return repr(int(value))
+    return repr(value)
+
+
+@given(arguments, schemas)
+@patient
+def test_mending_twice_is_mending_once(params, schema):
+    once = mended(params, schema)
+
+    assert repr_of(mended(once, schema)) == repr_of(once)

@@ -1,0 +1,403 @@
+"""Reading config.json: what loads, what is refused and how it is said."""
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel
+
+from nanobot.config.keys import dotted, shapes
+from nanobot.config.loader import closed_channels, load_config, load_warnings
+from nanobot.config.paths import use_config
+from nanobot.config.schema import Config
+from nanobot.errors import ConfigError
+
+FIXTURES = Path(__file__).parent / "fixtures"
+RELEASES = sorted(FIXTURES.glob("release-*.json"))
+
+
+def refusal(path) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load_config(path)
+    assert caught.value.exit_code == 78
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("release", RELEASES, ids=lambda path: path.stem)
+def test_what_a_release_wrote_loads_without_a_word(release, capsys):
+    config = load_config(release)
+
+    assert load_warnings(config) == ()
+    assert closed_channels(config) == []
+    assert capsys.readouterr() == ("", "")
+    assert config.get_provider_name() is None
+
+
+def test_what_a_release_switched_off_is_off(config_file):
+    config = load_config(
+        config_file(
+            {
+                "tools": {
+                    "exec": {"enable": False, "sandbox": ""},
+                    "web": {"enable": False, "search": {"provider": "kagi"}},
+                }
+            }
+        )
+    )
+
+    assert (config.tools.exec.enable, config.tools.web.enable) == (False, False)
+    assert (config.tools.exec.sandbox, config.tools.web.search.provider) == ("auto", "kagi")
+
+
+def test_a_missing_file_means_the_defaults(home):
+    config = load_config()
+
+    assert config == Config()
+    assert not (home / ".nanobot").exists()
+
+
+def test_a_file_that_was_named_may_be_asked_to_be_there(tmp_path):
+    with pytest.raises(ConfigError, match=r"does not exist"):
+        load_config(tmp_path / "no.json", must_exist=True)
+
+
+def test_without_a_path_the_config_in_use_is_read(config_file):
+    use_config(config_file({"api": {"port": 77}}))
+
+    assert load_config().api.port == 77
+
+
+@pytest.mark.parametrize(
+    ("content", "place", "words"),
+    [
+        ("", "1:1", "empty"),
+        ("  \n ", "1:1", "empty"),
+        ("[]", "1:1", "one object"),
+        ("5", "1:1", "one object"),
+        ('{\n  "api": {"port": 1,}\n}', "2:", "comma too many"),
+        ('{\n  "api": {\n    "port": 1,\n  }\n}', None, "comma too many"),
+        ('{\n  // the port\n  "api": {}\n}', "2:3", "no comments"),
+        ('{\n  "api": {} # here\n}', "2:13", "no comments"),
+        ('{\n  "api": {}\n  "tools": {}\n}', "3:3", "comma is missing"),
+        ('{\n  "api" {}\n}', "2:9", "colon is missing"),
+        ("{'api': {}}", "1:2", "double quotes"),
+        ('{"api": {"port": 1}', None, "too early"),
+        ('{"api": {"host": "x}}', "1:18", "no closing quote"),
+        ('{}\n{"api": {}}', "2:1", "after the last"),
+        ('{"api":\n {"port": 1,\n  "port": 2},\n "gateway": {"port": 3}}', "3:3", '"port" stands twice'),
+        ('[{"a": 1, "a": 2}, {]', "1:1", '"a" stands twice'),
+        ('{"limits": {"dailyUsd": NaN}}', "1:25", "NaN"),
+        ('{"limits": {"dailyUsd": -Infinity}}', "1:25", "-Infinity"),
+        ('{"limits": {"dailyUsd": 1e999}}', "1:25", "too large"),
+        ('{"agents": {"defaults": {"maxTokens": ' + "9" * 5000 + "}}}", None, "too long"),
+        ("[" * 100_000, None, "nested too deeply"),
+        (b'{"api":\n {"host": "\xff"}}', "2:12", "UTF-8"),
+        (b"\x00\x01\x02", "1:1", "value must stand here"),
+        ('{"api": {"host": "\\ud800"}}', "1: api.host", "half a character"),
+        ('{"agents": {"defaults": {"model": "a\nb"}}}', "1:", "Invalid control character"),
+    ],
+)
+def test_a_file_that_does_not_parse_says_where(config_file, content, place, words):
+    path = config_file(content)
+    before = path.read_bytes()
+
+    said = refusal(path)
+
+    assert words in said
+    assert str(path) in said
+    if place:
+        assert f"{path}:{place}" in said
+    assert path.read_bytes() == before
+
+
+def test_a_byte_order_mark_is_no_harm(config_file):
+    path = config_file(b"\xef\xbb\xbf" + b'{"api": {"port": 5}}')
+
+    assert load_config(path).api.port == 5
+
+
+def test_a_folder_and_a_file_without_permission_are_said(tmp_path, config_file):
+    assert "is a folder" in refusal(tmp_path)
+    path = config_file({})
+    path.chmod(0)
+    if os.name == "posix" and os.geteuid() != 0:
+        assert "Permission denied" in refusal(path)
+    assert "cannot be read" in refusal(path / "below")
+
+
+# Every line is a config that must stop the command: key, value, and a word of what was expected.
+TABLE: list[tuple[str, list[Any], str]] = [
+    ("agents.defaults.maxTokens", ["many", 0, -1, 1.5, True, None, [], {}], ""),
+    ("agents.defaults.temperature", ["hot", -0.1, 2.1, True, None, [], {}, "nan"], ""),
+    ("agents.defaults.model", ["", 5, None, True, [], {}], "text"),
+    ("agents.defaults.workspace", ["", "a\0b", 5, None, []], ""),
+    ("agents.defaults.provider", ["opnai", "nobody", 5, [], {}], ""),
+    ("agents.defaults.steering", ["jion", None, True, 0], "one of join, queue"),
+    ("agents.defaults.providerRetryMode", ["persistentt", None, 1], "persistent"),
+    ("agents.defaults.reasoningEffort", ["hihg", 3, True], "high"),
+    ("agents.defaults.modelPreset", ["gone", 5, []], ""),
+    ("agents.defaults.fallbackModels", ["x", None, {}, 5], "list"),
+    ("agents.defaults.timezone", ["Europe/Atlantis", 5, "../etc/passwd"], ""),
+    ("agents.defaults.unifiedSession", ["maybe", 2, None, []], "true or false"),
+    ("agents.defaults", [[], "x", None, 5], "object"),
+    ("agents", [[], "x", None, 5, True], "object"),
+    ("channels.telegram", [[], "on", None, True], "object"),
+    ("channels.telegram.enabled", ["perhaps", None, 2, []], "true or false"),
+    ("channels.telegram.allowFrom", ["123", None, {}, [None], [True], [[]]], ""),
+    ("channels.telegram.groupPolicy", ["mentoin", None, True], "mention"),
+    ("channels.email.imapPort", [0, 65536, "x", None, True], ""),
+    ("channels.discord.gatewayUrl", ["http://x", "", None, 5], ""),
+    ("channels.slack.dm", [True, [], "open"], "object"),
+    ("channels.sendMaxRetries", [-1, 11, "x", None], ""),
+    ("providers.openai", ["sk-x", [], None], "object"),
+    ("providers.openai.apiKey", [5, [], {}, True], "text"),
+    ("providers.openai.apiBase", ["api.openai.com", "ftp://x"], "http"),
+    ("providers.openai.backend", ["dierct", None], "direct"),
+    ("providers.openai.totalTimeoutS", [0, -1, "x"], ""),
+    ("providers.my-own", ["x", [], 5], "object"),
+    ("gateway.port", [0, -1, 65536, "http", None, 18790.5], ""),
+    ("gateway.heartbeat.intervalS", [0, "x", None], ""),
+    ("api.timeout", [0, -5, "x", None, True], ""),
+    ("tools.restrictToWorkspace", ["yes please", None, 2, [], {}], "true or false"),
+    ("tools.approval", ["never", "of", None, False], "ask, deny, off"),
+    ("tools.ssrfWhitelist", ["10.0.0.0/8", ["10.0.0.0/99"], ["home"], None], ""),
+    ("tools.exec.sandbox", ["bwarp", None, False, True], "bwrap"),
+    ("tools.exec.timeout", [0, -1, "x"], ""),
+    ("tools.exec.denyPatterns", [["("], "rm", None, [5]], ""),
+    ("tools.exec.network", ["off-ish", None, 3], "true or false"),
+    ("tools.mcpServers", [[], "x", None], "object"),
+    ("tools.mcpServers.x", [[], "x", None], "object"),
+    ("tools.mcpServers.x.type", ["telnet", 5], "stdio"),
+    ("tools.web.search.maxResults", [0, 51, "x", None], ""),
+    ("limits.dailyUsd", [-1, "x", True], ""),
+    ("modelPresets.fast", [{}, "x", None], ""),
+]
+BAD = [(key, value, words) for key, values, words in TABLE for value in values]
+
+
+def nested(key, value):
+    for name in reversed(key.split(".")):
+        value = {name: value}
+    return value
+
+
+def test_there_are_enough_bad_configs():
+    assert len(BAD) >= 108
+
+
+@pytest.mark.parametrize(("key", "value", "words"), BAD)
+def test_a_bad_value_stops_the_command_and_names_its_key(config_file, key, value, words):
+    path = config_file(nested(key, value))
+    before = path.read_bytes()
+
+    said = refusal(path)
+
+    assert key in said
+    assert words in said
+    assert re.match(re.escape(str(path)) + r":\d+: ", said)
+    assert path.read_bytes() == before
+
+
+def test_a_problem_names_the_line_and_what_was_meant(config_file):
+    path = config_file('{\n  "tools": {\n    "exec": {\n      "sandbox": "bwarp"\n    }\n  }\n}')
+
+    said = refusal(path)
+
+    assert said == f'{path}:4: tools.exec.sandbox must be one of auto, bwrap, none (did you mean bwrap?), not "bwarp".'
+
+
+def test_all_problems_are_told_at_once(config_file):
+    path = config_file('{"api": {"port": 0},\n "gateway": {"port": "x"}}')
+
+    said = refusal(path).splitlines()
+
+    assert said == [
+        f'{path}:2: gateway.port must be a whole number, not "x".',
+        f"{path}:1: api.port must be at least 1, not 0.",
+    ]
+
+
+def test_a_secret_of_the_wrong_kind_is_not_quoted(config_file):
+    said = refusal(config_file({"channels": {"telegram": {"token": ["123:geheim"]}}}))
+
+    assert "channels.telegram.token" in said
+    assert "geheim" not in said
+
+
+def test_a_key_in_both_styles_is_refused(config_file):
+    path = config_file('{"agents": {"defaults": {\n"maxTokens": 5,\n"max_tokens": 6}}}')
+
+    assert "agents.defaults.maxTokens stands twice" in refusal(path)
+
+
+def test_an_unknown_key_is_told_with_its_nearest_name(config_file):
+    path = config_file(
+        '{\n"agents": {"defaults": {"modelx": "x"}},\n"tool": {},\n"channels": {"telegrm": {}, "irc": {}}}'
+    )
+
+    assert load_warnings(load_config(path)) == (
+        f"{path}:2: agents.defaults.modelx is not a key we know. Did you mean model?",
+        f"{path}:3: tool is not a key we know. Did you mean tools?",
+        f"{path}:4: channels.telegrm is not a key we know. Did you mean telegram?",
+    )
+
+
+def test_an_old_place_of_a_key_is_still_understood(config_file):
+    path = config_file(
+        '{"tools": {"exec": {\n"restrictToWorkspace": true}}, "agents": {"defaults": {"memoryWindow": 7}}}'
+    )
+
+    config = load_config(path)
+
+    assert config.tools.restrict_to_workspace is True
+    assert config.agents.defaults.memory_window == 7
+    assert load_warnings(config) == ()
+
+
+def test_a_bad_value_at_an_old_place_is_told_at_its_line(config_file):
+    path = config_file('{"tools": {\n"exec": {\n"restrictToWorkspace": "x"}}}')
+
+    assert refusal(path).startswith(f"{path}:3: tools.restrictToWorkspace must be true or false")
+
+
+def test_an_enabled_channel_that_is_closed_is_told_with_the_pairing_command(config_file):
+    path = config_file(
+        {"channels": {"telegram": {"enabled": True, "allowFrom": []}, "slack": {"enabled": True, "allowFrom": ["*"]},
+                      "irc": {"enabled": True, "allow_from": []}}}
+    )  # fmt: skip
+
+    lines = closed_channels(load_config(path))
+
+    assert [line.split(".allowFrom")[0] for line in lines] == ["channels.telegram", "channels.irc"]
+    assert all("nanobot pairing approve CODE" in line and "\n" not in line for line in lines)
+
+
+def test_variables_in_texts_are_filled_in(config_file, monkeypatch):
+    monkeypatch.setenv("KEY", "geheim")
+    monkeypatch.setenv("PORT", "81")
+    path = config_file(
+        {"providers": {"openai": {"apiKey": "${KEY}", "extraHeaders": {"A": "Bearer ${KEY}!"}}},
+         "api": {"port": "${PORT}"}, "tools": {"exec": {"denyPatterns": ["a${", "$KEY"]}}}
+    )  # fmt: skip
+
+    config = load_config(path)
+
+    assert config.providers.openai.api_key == "geheim"
+    assert config.providers.openai.extra_headers == {"A": "Bearer geheim!"}
+    assert config.api.port == 81
+    assert config.tools.exec.deny_patterns == ["a${", "$KEY"]
+
+
+def test_a_missing_variable_names_itself_and_its_key(config_file):
+    path = config_file('{"providers": {\n"openai": {"apiKey": "${NOT_THERE}"}}}')
+
+    said = refusal(path)
+
+    assert said.startswith(f"{path}:2: providers.openai.apiKey needs the environment variable NOT_THERE")
+
+
+def test_the_environment_fills_only_what_the_file_leaves_open(config_file, monkeypatch):
+    monkeypatch.setenv("NANOBOT_AGENTS__DEFAULTS__MODEL", "env-model")
+    monkeypatch.setenv("NANOBOT_AGENTS__DEFAULTS__MAX_TOKENS", "123")
+    monkeypatch.setenv("NANOBOT_AGENTS__DEFAULTS__DISABLED_SKILLS", '["a"]')
+    monkeypatch.setenv("NANOBOT_PROVIDERS__LM_STUDIO__API_KEY", "k")
+    monkeypatch.setenv("NANOBOT_TOOLS__EXEC__ENABLE", "false")
+    monkeypatch.setenv("NANOBOT_TOOLS", '{"approval": "deny", "exec": {"timeout": 5, "enable": true}}')
+    monkeypatch.setenv("NANOBOT_MAX_CONCURRENT_REQUESTS", "3")
+    monkeypatch.setenv("NANOBOT_CHANNELS", "whatsapp")
+    path = config_file({"agents": {"defaults": {"model": "file-model"}}})
+
+    config = load_config(path)
+
+    defaults = config.agents.defaults
+    assert (defaults.model, defaults.max_tokens, defaults.disabled_skills) == ("file-model", 123, ["a"])
+    assert config.providers.lm_studio.api_key == "k"
+    assert (config.tools.approval, config.tools.exec.timeout) == ("deny", 5)
+    assert load_warnings(config) == ()
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "words"),
+    [
+        ("NANOBOT_API__PORT", "http", "api.port must be a whole number"),
+        ("NANOBOT_TOOLS__APPROVAL", "nope", "tools.approval must be one of"),
+        ("NANOBOT_AGENTS__DEFAULTS__DISABLED_SKILLS", "a,b", "must hold JSON"),
+        ("NANOBOT_AGENTS__DEFAULTS__DISABLED_SKILLS", '"a"', "must hold a list"),
+        ("NANOBOT_TOOLS__EXEC", "true", "must hold an object"),
+        ("NANOBOT_AGENTS", "{", "must hold JSON"),
+    ],
+)
+def test_a_bad_variable_is_named(config_file, monkeypatch, variable, value, words):
+    monkeypatch.setenv(variable, value)
+
+    said = refusal(config_file({}))
+
+    assert said.startswith(variable)
+    assert words in said
+
+
+def test_a_variable_that_fits_no_key_is_told(config_file, monkeypatch):
+    monkeypatch.setenv("NANOBOT_AGENTS__DEFAULTS__MODELX", "x")
+
+    assert load_warnings(load_config(config_file({}))) == (
+        "NANOBOT_AGENTS__DEFAULTS__MODELX in the environment fits no key of the config.",
+    )
+
+
+def test_a_file_cannot_steer_how_settings_are_read(config_file, home):
+    (home / "evil.env").write_text("NANOBOT_API__PORT=6")
+    path = config_file({"_env_file": str(home / "evil.env"), "_cli_parse_args": True, "self": 1, "model_config": 2})
+
+    config = load_config(path)
+
+    assert config.api.port == 8900
+
+
+def leaves(section: type[BaseModel], path: tuple[str, ...] = ()):
+    for name, shape in shapes(section).items():
+        yield (*path, name)
+        if shape.section:
+            yield from leaves(shape.section, (*path, name) if shape.many != "map" else (*path, name, "some"))
+
+
+KEYS = [dotted(path) for path in leaves(Config) if "[" not in dotted(path) and "fallbackModels." not in dotted(path)]
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(key=st.sampled_from(KEYS), value=JSON)
+@example(key="agents.defaults.fallbackModels", value=[{"model": 5}, "gone", None])
+@example(key="tools.mcpServers", value={"": {"env": None}})
+def test_any_value_is_taken_or_refused_with_its_key(config_file, key, value):
+    tree = nested(key, value)
+    if key.startswith("modelPresets.some.") and key != "modelPresets.some.model":
+        tree["modelPresets"]["some"]["model"] = "m"  # without one, the preset itself is wrong
+    path = config_file(tree)
+
+    try:
+        load_config(path)
+    except ConfigError as error:
+        assert key in str(error)
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.binary(max_size=60) | st.text(alphabet="{}[]\",:\\u0d8 \n/#'$ntrue1e9-", max_size=40).map(str.encode))
+@example(b'{"a": "\\ud800"}')
+@example(b'{"\\ud800": 1, "\\ud800": 2}')
+@example(b'{"agents": {"defaults": {"provider": "\\udfff"}}}')
+@example(b'{"x":' * 900 + b"1" + b"}" * 900)  # deep, but not too deep for every Python
+def test_nothing_but_a_config_error_escapes(config_file, data):
+    path = config_file(data)
+
+    try:
+        load_config(path)
+    except ConfigError as error:
+        str(error).encode()

@@ -1,0 +1,178 @@
+"""Which provider, and what goes out on the wire."""
+
+import pytest
+
+from nanobot.config.provider_table import (
+    PROVIDERS,
+    context_window,
+    find_by_key,
+    find_by_model,
+    find_by_name,
+    match_provider,
+    wire_model,
+)
+from nanobot.config.schema import ProvidersConfig
+from tests.config.making import made
+
+OPENROUTER = "https://openrouter.ai/api/v1"
+OLLAMA = "http://localhost:11434/v1"
+
+# (explicit provider, providers with a key, model) -> (chosen, base URL, model on the wire)
+PAIRS = [
+    ("auto", ["openrouter"], "anthropic/claude-opus-4-5", "openrouter", OPENROUTER, "anthropic/claude-opus-4-5"),
+    ("auto", ["anthropic"], "anthropic/claude-opus-4-5", "anthropic", "https://api.anthropic.com", "claude-opus-4-5"),
+    ("openrouter", ["anthropic"], "anthropic/claude-opus-4-5", "openrouter", OPENROUTER, "anthropic/claude-opus-4-5"),
+    ("anthropic", [], "claude-opus-4-5", "anthropic", "https://api.anthropic.com", "claude-opus-4-5"),
+    ("auto", ["openrouter"], "openrouter/z-ai/glm-4.6", "openrouter", OPENROUTER, "z-ai/glm-4.6"),
+    ("openrouter", ["zhipu"], "z-ai/glm-4.6", "openrouter", OPENROUTER, "z-ai/glm-4.6"),
+    ("openrouter", [], "openrouter/openrouter/auto", "openrouter", OPENROUTER, "openrouter/auto"),
+    ("openrouter", [], "deepseek/deepseek-r1:free", "openrouter", OPENROUTER, "deepseek/deepseek-r1:free"),
+    ("auto", ["openrouter"], "meta-llama/llama-4:nitro", "openrouter", OPENROUTER, "meta-llama/llama-4:nitro"),
+    ("ollama", ["dashscope"], "qwen2.5-coder:7b", "ollama", OLLAMA, "qwen2.5-coder:7b"),
+    ("ollama", ["dashscope", "openrouter"], "ollama/qwen3:8b", "ollama", OLLAMA, "qwen3:8b"),
+    ("auto", ["dashscope"], "ollama/qwen2.5:7b", "ollama", OLLAMA, "qwen2.5:7b"),
+    ("ollama", [], "hf.co/bartowski/Llama-3.2-3B:Q4_K_M", "ollama", OLLAMA, "hf.co/bartowski/Llama-3.2-3B:Q4_K_M"),
+    ("vllm", ["dashscope"], "Qwen/Qwen2.5-7B-Instruct", "vllm", "http://localhost:8000/v1", "Qwen/Qwen2.5-7B-Instruct"),
+    ("lmStudio", [], "lm-studio/gemma-3", "lm_studio", "http://localhost:1234/v1", "gemma-3"),
+    ("llama_cpp", ["openai"], "gpt-oss-20b", "llama_cpp", "http://localhost:8080/v1", "gpt-oss-20b"),
+    ("auto", ["dashscope"], "qwen-max", "dashscope", "https://dashscope.aliyuncs.com/compatible-mode/v1", "qwen-max"),
+    ("auto", ["deepseek", "openrouter"], "deepseek-chat", "deepseek", "https://api.deepseek.com", "deepseek-chat"),
+    ("auto", ["deepseek"], "deepseek/deepseek-chat", "deepseek", "https://api.deepseek.com", "deepseek-chat"),
+    ("groq", [], "openai/gpt-oss-120b", "groq", "https://api.groq.com/openai/v1", "openai/gpt-oss-120b"),
+    ("auto", ["groq"], "groq/openai/gpt-oss-120b", "groq", "https://api.groq.com/openai/v1", "openai/gpt-oss-120b"),
+    ("auto", ["openai"], "openai/gpt-4.1", "openai", "https://api.openai.com/v1", "gpt-4.1"),
+    ("auto", ["openai", "groq"], "o3-mini", "openai", "https://api.openai.com/v1", "o3-mini"),
+    ("auto", ["moonshot"], "kimi-k2.5", "moonshot", "https://api.moonshot.ai/v1", "kimi-k2.5"),
+    ("auto", ["zhipu"], "glm-4.6", "zhipu", "https://open.bigmodel.cn/api/paas/v4", "glm-4.6"),
+    ("auto", ["minimax"], "MiniMax-M2", "minimax", "https://api.minimax.io/v1", "MiniMax-M2"),
+    ("auto", ["mistral"], "codestral-latest", "mistral", "https://api.mistral.ai/v1", "codestral-latest"),
+    ("nvidia", [], "nvidia/nvidia/nemotron-4", "nvidia", "https://integrate.api.nvidia.com/v1", "nvidia/nemotron-4"),
+    ("siliconflow", [], "Pro/zai-org/GLM-4.7", "siliconflow", "https://api.siliconflow.cn/v1", "Pro/zai-org/GLM-4.7"),
+    ("aihubmix", [], "anthropic/claude-opus-4-5", "aihubmix", "https://aihubmix.com/v1", "anthropic/claude-opus-4-5"),
+    ("huggingface", [], "zai-org/GLM-4.6:x", "huggingface", "https://router.huggingface.co/v1", "zai-org/GLM-4.6:x"),
+    ("custom", [], "a/b/c:d@e", "custom", None, "a/b/c:d@e"),
+    ("azureOpenai", [], "azure-openai/my-deployment", "azure_openai", None, "my-deployment"),
+    ("auto", [], "github-copilot/gpt-4.1", "github_copilot", "https://api.githubcopilot.com", "gpt-4.1"),
+    ("bedrock", [], "us.anthropic.claude-opus-4-5-v1:0", "bedrock", None, "us.anthropic.claude-opus-4-5-v1:0"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("provider", "keyed", "model", "name", "base", "wire"), PAIRS)
+def test_a_model_goes_to_its_provider_byte_for_byte(provider, keyed, model, name, base, wire):
+    config = made(
+        agents={"defaults": {"provider": provider, "model": model}}, providers={key: {"apiKey": "k"} for key in keyed}
+    )
+
+    match = config.match_provider()
+
+    assert match is not None
+    assert (match.spec.name, config.get_api_base(), match.wire_model) == (name, base, wire)
+
+
+@pytest.mark.parametrize(
+    ("keyed", "environ", "model", "name", "asked", "reason"),
+    [
+        (["openai"], {}, "anthropic/claude-opus-4-5", "openai", "gpt-4.1", "key"),
+        (["groq", "openrouter"], {}, "some-model", "openrouter", "some-model", "key"),
+        ([], {"OPENAI_API_KEY": "k"}, "anthropic/claude-opus-4-5", "openai", "gpt-4.1", "environment"),
+        ([], {"ANTHROPIC_API_KEY": "k", "OPENAI_API_KEY": "k"}, "gpt-5", "openai", "gpt-5", "environment"),
+        ([], {"OPENROUTER_API_KEY": "k"}, "z-ai/glm-4.6", "openrouter", "z-ai/glm-4.6", "environment"),
+        (["openrouter"], {"ANTHROPIC_API_KEY": "k"}, "anthropic/claude-opus-4-5", "openrouter",
+         "anthropic/claude-opus-4-5", "key"),
+        ([], {"HF_TOKEN": "k", "OPENAI_API_KEY": "k"}, "anthropic/claude-opus-4-5", "openai", "gpt-4.1", "environment"),
+        (["openai", "huggingface"], {}, "some-model", "huggingface", "some-model", "key"),
+        ([], {"OPENAI_API_KEY": ""}, "gpt-5", None, None, None),
+        ([], {"AZURE_OPENAI_API_KEY": "k"}, "gpt-5", None, None, None),
+    ],
+)  # fmt: skip
+def test_without_an_explicit_provider_keys_decide(keyed, environ, model, name, asked, reason):
+    sections = ProvidersConfig.model_validate({key: {"apiKey": "k"} for key in keyed}).by_name()
+
+    match = match_provider(model, "auto", sections, environ)
+
+    assert (match and match.spec.name, match and match.model, match and match.reason) == (name, asked, reason)
+
+
+def test_one_s_own_endpoint_is_a_provider_by_its_name():
+    config = made(
+        agents={"defaults": {"model": "stepfun/step-3"}},
+        providers={"stepfun": {"apiKey": "k", "apiBase": "https://api.stepfun.example/v1"}},
+    )
+
+    match = config.match_provider()
+
+    assert match is not None and match.spec.speaks_chat_completions
+    assert (match.spec.name, match.wire_model, config.get_api_key()) == ("stepfun", "step-3", "k")
+    assert config.get_api_base() == "https://api.stepfun.example/v1"
+
+
+def test_a_local_endpoint_needs_an_address_but_no_key():
+    config = made(providers={"vllm": {"apiBase": "http://127.0.0.1:9/v1"}}, agents={"defaults": {"model": "m"}})
+
+    assert config.get_provider_name() == "vllm"
+    assert config.get_api_key() is None
+    assert config.get_api_base() == "http://127.0.0.1:9/v1"
+
+
+def test_the_key_may_lie_in_the_environment(monkeypatch):
+    monkeypatch.setenv("DEEPSEEK_API_KEY", "from-env")
+    config = made(agents={"defaults": {"model": "deepseek-chat"}})
+
+    assert config.get_provider_name() == "deepseek"
+    assert config.get_api_key() == "from-env"
+    assert config.get_provider() == config.providers.deepseek
+
+
+def test_a_preset_goes_before_model_and_provider():
+    config = made(
+        agents={"defaults": {"modelPreset": "small", "temperature": 0.5}},
+        modelPresets={"small": {"model": "qwen3:4b", "provider": "ollama", "maxTokens": 100}},
+    )
+
+    preset = config.active_preset()
+
+    assert config.get_provider_name() == "ollama"
+    assert (preset.model, preset.max_tokens, preset.temperature) == ("qwen3:4b", 100, 0.5)
+
+
+def test_every_row_can_be_named_in_any_spelling_and_has_a_section():
+    for spec in PROVIDERS:
+        assert (
+            find_by_name(spec.name)
+            is find_by_name(spec.config_key)
+            is find_by_name(spec.name.replace("_", "-"))
+            is spec
+        )
+        assert spec.name in ProvidersConfig.model_fields
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "wire"),
+    [("openai", "openai/", "openai/"), ("openai", "openai", "openai"), ("openai", "/x", "/x"), ("groq", "Groq/x", "x")],
+)
+def test_only_a_whole_prefix_is_taken_off(name, model, wire):
+    spec = find_by_name(name)
+
+    assert spec is not None
+    assert wire_model(spec, model) == wire
+
+
+def test_a_key_may_tell_whose_it_is():
+    found = find_by_key("sk-or-v1-abc")
+
+    assert found is not None and found.name == "openrouter"
+    assert find_by_key("sk-abc") is None
+
+
+def test_a_model_points_at_a_provider():
+    found = find_by_model("claude-sonnet-4-5")
+
+    assert found is not None and found.name == "anthropic"
+    assert find_by_model("llama3.2:3b") is None
+
+
+@pytest.mark.parametrize(
+    ("model", "tokens"), [("anthropic/claude-opus-4-5", 200_000), ("nobody/knows", 65536), ("gpt-4o-mini", 128_000)]
+)
+def test_the_window_comes_from_the_family(model, tokens):
+    assert context_window(model) == tokens

@@ -1,0 +1,28 @@
+"""What every test may ask for."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from nanobot.testing import Bot, open_bot
+
+
+@pytest.fixture(autouse=True)
+def no_outside(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """No test sees the home, the keys or the proxies of the machine it runs on."""
+    import os
+
+    home = tmp_path_factory.mktemp("home")
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("USERPROFILE", str(home))
+    for name in [*os.environ]:
+        if name.upper().endswith(("_API_KEY", "_PROXY")) or name.startswith("NANOBOT_"):
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture
+async def bot(tmp_path: Path) -> AsyncIterator[Bot]:
+    """A whole agent with a scripted model."""
+    async with open_bot(tmp_path) as bot:
+        yield bot

@@ -1,0 +1,35 @@
+"""One command checks everything: format, lint, types, contracts and dependencies are tests like any other."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.house.repo import ROOT
+
+_BIN = Path(sys.executable).parent
+
+CHECKS = {
+    "types": ["mypy"],
+    "format": ["ruff", "format", "--check", "."],
+    "lint": ["ruff", "check", "."],
+    "contracts": ["lint-imports", "--no-cache"],
+    "dependencies": ["deptry", "nanobot"],
+    "spelling": ["codespell"],
+    "dead-code": ["vulture"],
+}
+
+
+@pytest.mark.timeout(180)  # the types are checked from nothing in a fresh clone
+@pytest.mark.parametrize("command", CHECKS.values(), ids=CHECKS.keys())
+def test_the_house_is_in_order(command):
+    program, *arguments = command
+    environment = {**os.environ, "PYTHONUTF8": "1", "NO_COLOR": "1"}
+
+    done = subprocess.run(
+        [str(_BIN / program), *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, encoding="utf-8"
+    )
+
+    assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout[-6_000:]}{done.stderr[-3_000:]}"

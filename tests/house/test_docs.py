@@ -1,0 +1,178 @@
+"""What the pages say is so: configs load, commands exist, links lead somewhere, set-up is the README's own."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import typer.main
+from nanobot.cli.commands import app
+from pydantic import BaseModel
+from typer.testing import CliRunner
+
+from nanobot.config.loader import load_config
+from tests.house.repo import ROOT, documents, text_of, tracked_files
+
+_FENCE = re.compile(r"^ *```(\w*)[^\n]*\n(.*?)^ *```[ \t]*$", re.MULTILINE | re.DOTALL)
+_CODE = re.compile(r"`([^`\n]+)`")
+_LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
+_COMMAND = re.compile(r"(?:^|[|;&/\\]) *nanobot +([a-z][a-z-]*)(?: +([a-z][a-z-]*))?", re.MULTILINE)
+_OPTION = re.compile(r"(?<![\w-])--?[a-z][a-z-]*")
+_MACHINE_PATH = re.compile(r"(?:^|[^A-Za-z0-9_.])/(?:work|farm|root)/")
+
+
+def page_name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return [body for kind, body in _FENCE.findall(text_of(page)) if kind == language]
+
+
+CONFIGS = {
+    f"{page_name(page)}-{number}": body for page in documents() for number, body in enumerate(blocks(page, "json"), 1)
+}
+
+
+def unknown_keys(section: BaseModel, place: str = "") -> Iterator[str]:
+    yield from (f"{place}{key}" for key in section.model_extra or {})
+    for name in type(section).model_fields:
+        if isinstance(value := getattr(section, name), BaseModel):
+            yield from unknown_keys(value, f"{place}{name}.")
+
+
+@pytest.mark.parametrize("body", CONFIGS.values(), ids=CONFIGS.keys())
+def test_a_config_in_the_pages_loads_and_every_key_of_it_is_known(body, tmp_path, monkeypatch):
+    for name in re.findall(r"\$\{(\w+)\}", body):
+        monkeypatch.setenv(name, "a-key")
+    path = tmp_path / "config.json"
+    path.write_text(body, encoding="utf-8")
+
+    config = load_config(path)
+
+    assert list(unknown_keys(config)) == []
+    assert json.loads(body)
+
+
+def commands_named_in(page: Path) -> set[tuple[str, str]]:
+    text = text_of(page)
+    code = [body for _, body in _FENCE.findall(text)] + _CODE.findall(_FENCE.sub("", text))
+    return {match for piece in code for match in _COMMAND.findall(piece)}
+
+
+def test_every_command_in_the_pages_exists():
+    known = typer.main.get_command(app)
+    pages = [page for page in documents() if page.parts[-2] != "decisions"]
+
+    unknown = []
+    for page in pages:
+        for first, second in commands_named_in(page):
+            group = getattr(known, "commands", {}).get(first)
+            members = getattr(group, "commands", None)
+            if group is None or (members is not None and second not in members):
+                unknown.append(f"{page_name(page)}: nanobot {first} {second}")
+
+    assert unknown == []
+    assert any(commands_named_in(page) for page in pages)
+
+
+def options_named_in(page: Path) -> set[tuple[str, str, str]]:
+    """(command, its subcommand or "", option) for every line of code that calls us."""
+    lines = [line for body in blocks(page, "sh") + blocks(page, "bash") for line in body.splitlines()]
+    lines += _CODE.findall(_FENCE.sub("", text_of(page)))
+    found = set()
+    for line in lines:
+        code = re.sub(r'"[^"]*"|#.*', "", line)
+        for match in _COMMAND.finditer(code):
+            found |= {(*match.groups(""), option) for option in _OPTION.findall(code[match.end() :])}
+    return found
+
+
+def test_every_option_in_the_pages_exists():
+    named = {option for page in documents() for option in options_named_in(page)}
+
+    helps = {
+        (first, second): CliRunner().invoke(app, [*filter(None, (first, second)), "--help"]).output
+        for first, second, _ in named
+    }
+
+    assert [row for row in named if not re.search(rf"(?<![\w-]){row[2]}\b", helps[row[0], row[1]])] == []
+    assert ("agent", "", "-m") in named
+
+
+def anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ +(.+)$", _FENCE.sub("", text_of(page)), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+def test_every_link_within_the_house_leads_somewhere():
+    broken = []
+    for page in documents():
+        for link in _LINK.findall(_FENCE.sub("", text_of(page))):
+            if "://" in link or link.startswith("mailto:"):
+                continue
+            target, _, anchor = link.partition("#")
+            place = (page.parent / target).resolve() if target else page
+            if not place.exists() or (anchor and anchor not in anchors(place)):
+                broken.append(f"{page_name(page)}: {link}")
+
+    assert broken == []
+
+
+def test_every_decision_is_in_the_index():
+    folder = ROOT / "docs" / "decisions"
+    index = text_of(folder / "README.md")
+
+    assert [path.name for path in sorted(folder.glob("[0-9]*.md")) if f"({path.name})" not in index] == []
+
+
+def test_no_page_and_no_file_names_a_place_on_one_machine():
+    found = [page_name(path) for path in tracked_files() if _MACHINE_PATH.search(text_of(path))]
+
+    assert found == []
+
+
+def test_the_picture_of_the_terminal_shows_a_real_answer_and_no_place_of_one_machine():
+    picture = text_of(ROOT / "docs" / "terminal.svg")
+
+    assert "AGENTS.md" in picture
+    assert not re.search(r"/(?:tmp|home|Users|private)/", picture)
+    assert set(re.findall(r"https?://[^\s\"')]+", picture)) <= {
+        "http://www.w3.org/2000/svg",
+        "https://www.textualize.io",
+    }
+
+
+def test_the_first_block_of_the_readme_installs_and_answers_and_the_second_runs_the_tests():
+    first, second = blocks(ROOT / "README.md", "bash")[:2]
+
+    assert first.rstrip().endswith('.venv/bin/nanobot agent -m "What is in my workspace?"')
+    assert second.rstrip().endswith(".venv/bin/python -m pytest -q")
+
+
+@pytest.mark.skipif(os.name == "nt" or shutil.which("bash") is None, reason="the CI script is for bash")
+def test_ci_runs_the_first_two_blocks_of_the_readme_word_for_word():
+    script = text_of(ROOT / ".ci" / "run")
+    function = next(line for line in script.splitlines() if line.startswith("block()"))
+
+    def cut(number: int) -> str:
+        return subprocess.run(
+            ["bash", "-c", f"{function}\nblock {number}"], cwd=ROOT, capture_output=True, text=True, check=True
+        ).stdout
+
+    assert [cut(1), cut(2)] == blocks(ROOT / "README.md", "bash")[:2]
+    assert 'pipefail -c "$first"' in script
+    assert 'pipefail -c "$second"' in script
+    assert not re.search(r"pytest|pip install", script)
+
+
+def test_ci_on_github_runs_the_same_script():
+    workflow = text_of(ROOT / ".github" / "workflows" / "ci.yml")
+
+    assert "run: .ci/run" in workflow
+    for command in blocks(ROOT / "README.md", "powershell")[0].splitlines():
+        assert command in workflow

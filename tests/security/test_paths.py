@@ -1,0 +1,135 @@
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from nanobot.security.paths import PathDeniedError, PathPolicy
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="links and paths of POSIX")
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A data folder with a workspace in it, as a user has it."""
+    for folder in ("workspace/sessions", "workspace/memory", "workspace/cron", "state", "outside"):
+        (tmp_path / folder).mkdir(parents=True)
+    return tmp_path
+
+
+@pytest.fixture
+def policy(home: Path) -> PathPolicy:
+    return PathPolicy(home / "workspace", data_folder=home)
+
+
+def test_relative_paths_are_taken_from_the_workspace(policy: PathPolicy, home: Path):
+    assert policy.readable("a/../b.txt") == home / "workspace/b.txt"
+    assert policy.writable("new/ü.txt") == home / "workspace/new/ü.txt"
+    assert policy.writable(home / "outside/x") == home / "outside/x"
+
+
+def test_the_tilde_is_the_home_of_the_user(policy: PathPolicy, monkeypatch, tmp_path: Path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+    assert policy.readable("~/x") == tmp_path / "x"
+
+
+OURS = [
+    "sessions/cli_direct.jsonl",
+    "sessions",
+    "./sessions/../sessions/new.jsonl",
+    "cron/jobs.json",
+    "memory/HISTORY.md",
+    "memory/../memory/HISTORY.md",
+    "../config.json",
+    "../pairing.json",
+    "../state/journal.db",
+    "../workspace/sessions/x",
+    "link/sessions/x",
+    "to_sessions/x",
+    "to_history",
+]
+
+
+@pytest.mark.parametrize("path", OURS)
+def test_state_of_ours_may_be_read_and_is_never_written(policy: PathPolicy, home: Path, path: str):
+    (home / "workspace/link").symlink_to(home / "workspace")
+    (home / "workspace/to_sessions").symlink_to("sessions")
+    (home / "workspace/to_history").symlink_to("memory/HISTORY.md")
+
+    policy.readable(path)
+    with pytest.raises(PathDeniedError, match="nanobot's own state"):
+        policy.writable(path)
+
+
+@pytest.mark.parametrize("path", ["memory/MEMORY.md", "HEARTBEAT.md", "sessions.md", "cron/notes.txt", "statement"])
+def test_what_only_looks_like_state_may_be_written(policy: PathPolicy, path: str):
+    policy.writable(path)
+
+
+def test_a_link_as_workspace_protects_the_same_places(home: Path):
+    (home / "ws").symlink_to("workspace")
+
+    with pytest.raises(PathDeniedError):
+        PathPolicy(home / "ws").writable("sessions/x")
+    with pytest.raises(PathDeniedError):
+        PathPolicy(home / "ws").writable(home / "workspace/sessions/x")
+
+
+@pytest.mark.parametrize("path", ["../outside/x", "/etc/passwd", "out/x", "~/x", "a/../../outside/x"])
+def test_a_restricted_policy_stays_in_the_workspace(home: Path, path: str):
+    (home / "workspace/out").symlink_to(home / "outside")
+    policy = PathPolicy(home / "workspace", restrict=True)
+
+    for judge in (policy.readable, policy.writable):
+        with pytest.raises(PathDeniedError, match="outside the workspace"):
+            judge(path)
+
+
+def test_allowed_places_are_open_and_their_neighbours_are_not(home: Path):
+    policy = PathPolicy(home / "workspace", restrict=True, allowed=(home / "outside",))
+
+    assert policy.writable(home / "outside/x") == home / "outside/x"
+    with pytest.raises(PathDeniedError):
+        policy.readable(home / "outside2/x")
+
+
+def test_protected_and_unreadable_places_hold_for_all_that_is_in_them(home: Path):
+    policy = PathPolicy(home / "workspace", protected=(home / "outside",), unreadable=(home / "state",))
+
+    assert policy.readable(home / "outside/deep/x") == home / "outside/deep/x"
+    with pytest.raises(PathDeniedError):
+        policy.writable(home / "outside/deep/x")
+    with pytest.raises(PathDeniedError):
+        policy.readable(home / "state/x")
+
+
+@pytest.mark.parametrize("path", ["", "  ", "a\0b", "~no-such-user-at-all/x"])
+def test_what_is_no_path_is_refused(policy: PathPolicy, path: str):
+    with pytest.raises(PathDeniedError):
+        policy.readable(path)
+
+
+@pytest.mark.parametrize("path", ["/proc/self/environ", "/proc/thread-self/environ", "/proc/1/mem"])
+def test_the_keys_a_process_was_started_with_are_not_shown(policy: PathPolicy, path: str):
+    with pytest.raises(PathDeniedError, match="secrets"):
+        policy.readable(path)
+
+
+@given(st.lists(st.sampled_from(["..", ".", "sessions", "out", "in", "memory", "HISTORY.md", "", "/"]), max_size=7))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None)
+def test_no_spelling_leaves_a_restricted_workspace_or_writes_our_state(home: Path, parts: list[str]):
+    workspace = home / "workspace"
+    for name, target in (("out", home / "outside"), ("in", workspace)):
+        if not (workspace / name).is_symlink():
+            (workspace / name).symlink_to(target)
+
+    try:
+        real = PathPolicy(workspace, restrict=True).writable("/".join(parts))
+    except PathDeniedError:
+        return
+
+    assert real.is_relative_to(workspace)
+    assert not real.is_relative_to(workspace / "sessions")
+    assert real != workspace / "memory/HISTORY.md"

@@ -1,0 +1,65 @@
+"""What a crash left of a turn is read back, and nothing else is."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from nanobot.session.checkpoint import Checkpoint, HalfDone
+
+
+def test_nothing_was_left(tmp_path: Path):
+    assert Checkpoint(tmp_path, "a:b").load() is None
+
+
+def test_text_and_started_calls_are_left(tmp_path: Path):
+    checkpoint = Checkpoint(tmp_path / "turns", "a:b")
+    checkpoint.partial("first step")
+    checkpoint.step_ended()
+    checkpoint.call_started("c1")
+    checkpoint.partial("Hello ")
+    checkpoint.partial("wörld \ud83d")
+    checkpoint.close()
+
+    assert Checkpoint(tmp_path / "turns", "a:b").load() == HalfDone("Hello wörld \ud83d", ("c1",))
+
+
+def test_discarded_is_gone(tmp_path: Path):
+    checkpoint = Checkpoint(tmp_path, "a:b")
+    checkpoint.partial("x")
+
+    checkpoint.discard()
+    checkpoint.discard()
+
+    assert checkpoint.load() is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_another_key_of_the_same_name_reads_nothing(tmp_path: Path):
+    Checkpoint(tmp_path, "a:b").partial("x")
+
+    assert Checkpoint(tmp_path, "a/b").load() is None
+
+
+def test_half_a_line_hides_nothing_else(tmp_path: Path):
+    Checkpoint(tmp_path, "a:b").partial("one ")
+    [file] = tmp_path.iterdir()
+    with file.open("ab") as stream:
+        stream.write(b'{"key": "a:b", "text": "tw')
+
+    Checkpoint(tmp_path, "a:b").partial("three")
+
+    assert Checkpoint(tmp_path, "a:b").load() == HalfDone("one three", ())
+
+
+def test_a_killed_process_leaves_what_it_said(tmp_path: Path):
+    script = (
+        "import os, signal, sys; from pathlib import Path; from nanobot.session.checkpoint import Checkpoint\n"
+        "c = Checkpoint(Path(sys.argv[1]), 'a:b')\n"
+        "c.call_started('c1'); [c.partial(f'{n} ') for n in range(100)]; os.kill(os.getpid(), 9)"
+    )
+
+    subprocess.run([sys.executable, "-c", script, os.fspath(tmp_path)])
+
+    left = Checkpoint(tmp_path, "a:b").load()
+    assert left == HalfDone("".join(f"{number} " for number in range(100)), ("c1",))

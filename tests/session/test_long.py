@@ -1,0 +1,97 @@
+"""A session of 100,000 messages costs what a short one does."""
+
+import json
+import time
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nanobot.session.manager import SessionManager
+
+KEY = "cli:direct"
+COUNT = 100_000
+
+
+def original(path: Path, last_consolidated: int) -> Path:
+    """A file as the original writes it: one metadata line, then messages."""
+    record = {"_type": "metadata", "key": KEY, "created_at": "2026-01-01T00:00:00", "metadata": {},
+              "last_consolidated": last_consolidated}  # fmt: skip
+    roles = ("user", "assistant")
+    rows: list[dict[str, Any]] = [
+        {"role": roles[at % 2], "content": f"{at} " + "x" * 130, "timestamp": "2026-01-01T00:00:00.000000"}
+        for at in range(COUNT)
+    ]
+    path.parent.mkdir(parents=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in [record, *rows]), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(params=[0, COUNT - 60], ids=["never consolidated", "consolidated"])
+def file(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    return original(tmp_path / "sessions" / "cli_direct.jsonl", request.param)
+
+
+async def test_a_long_session_opens_from_its_end_and_costs_the_bytes_of_the_turn(tmp_path: Path, file: Path):
+    size = file.stat().st_size
+    tracemalloc.start()
+    manager = SessionManager(tmp_path)
+    session = manager.get_or_create(KEY)
+    history = session.get_history()
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    await manager.append(session, {"role": "user", "content": "next"})
+    turn = file.stat().st_size - size
+    started = time.perf_counter()
+    again = SessionManager(tmp_path).get_or_create(KEY)
+    opened = time.perf_counter() - started
+
+    assert history[0]["role"] == "user"
+    assert str(history[-1]["content"]).startswith(f"{COUNT - 1} ")
+    assert len(history) in {60, 500}
+    assert peak < 5_000_000
+    assert turn < 4096
+    assert opened < 0.05
+    assert again.message_count == COUNT + 1
+    assert again.get_history()[-1]["content"] == "next"
+
+
+def test_the_older_messages_are_read_when_somebody_asks(tmp_path: Path, file: Path):
+    session = SessionManager(tmp_path).get_or_create(KEY)
+
+    cursor = session.last_consolidated
+    messages = session.messages
+
+    assert len(messages) == COUNT
+    assert all(str(row["content"]).startswith(f"{at} ") for at, row in enumerate(messages))
+    assert session.last_consolidated == cursor
+    assert len(session.get_history(2000)) == (2000 if cursor == 0 else 60)
+
+
+async def test_a_session_that_lives_long_keeps_little_in_memory_and_loses_nothing(tmp_path: Path):
+    manager = SessionManager(tmp_path)
+    session = manager.get_or_create(KEY)
+    for at in range(0, 3000, 50):
+        rows: list[Any] = [
+            {"role": "user" if n % 2 == 0 else "assistant", "content": str(n)} for n in range(at, at + 50)
+        ]
+        await manager.append(session, *rows)
+
+    history = session.get_history()
+
+    assert [row["content"] for row in history] == [str(number) for number in range(2500, 3000)]
+    assert [row["content"] for row in session.messages] == [str(number) for number in range(3000)]
+
+
+async def test_the_record_is_never_far_from_the_end(tmp_path: Path):
+    manager = SessionManager(tmp_path)
+    session = manager.get_or_create(KEY)
+    for _ in range(40):
+        await manager.append(session, {"role": "user", "content": "x" * 50_000})
+
+    data = (tmp_path / "sessions" / "cli_direct.jsonl").read_bytes()
+
+    assert len(data) - data.rfind(b'"_type"') < 400_000
+    assert data.count(b'"_type"') < 12

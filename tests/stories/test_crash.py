@@ -1,0 +1,38 @@
+"""A day with many deaths: whatever moment a kill -9 comes at, what was answered is there and the next turn is legal."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="kill -9 and fork are POSIX")
+
+
+def die_often(home: Path, lives: int, seed: int) -> dict[str, dict[str, int]]:
+    command = [sys.executable, "-m", "tests.stories.many_lives", str(home), str(lives), str(seed)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    seen = json.loads(done.stdout)
+    assert seen["problems"] == []
+    return seen
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_kill_9_in_the_middle_of_turns_loses_nothing(tmp_path: Path, seed: int):
+    seen = die_often(tmp_path, 120, seed)
+
+    assert seen["counts"]["kills"] == 120
+    assert seen["counts"]["killed in a turn"] > 20
+    assert seen["counts"]["replies"] > 20
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_kill_9_ten_thousand_times(tmp_path: Path):
+    seen = die_often(tmp_path, 10_000, 7)
+
+    print(seen["counts"])
+    assert seen["counts"]["kills"] == 10_000

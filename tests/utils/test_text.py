@@ -1,0 +1,38 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nanobot.utils.text import clip_line, counted, decode, human_size, nearest
+
+
+@given(st.binary())
+def test_any_bytes_become_text(data: bytes):
+    assert isinstance(decode(data), str)
+
+
+@given(st.text(st.characters(codec="utf-8")))
+def test_text_as_bytes_comes_back_as_it_was(text: str):
+    assert decode(text.encode()) == text
+
+
+def test_a_long_line_is_cut_and_counted():
+    assert clip_line("abcdef", 3) == "abc... [3 more characters]"
+    assert clip_line("abc", 3) == "abc"
+
+
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [(0, "0 bytes"), (1023, "1023 bytes"), (1536, "1.5 KB"), (1024**3, "1.0 GB"), (1024**5, "1024.0 TB")],
+)
+def test_sizes_are_said_as_people_say_them(count: int, said: str):
+    assert human_size(count) == said
+
+
+def test_the_nearest_names_come_first_whatever_their_case():
+    assert nearest("read_fle", ["write_file", "READ_FILE", "zebra"])[0] == "READ_FILE"
+    assert nearest("qqq", ["write_file"]) == []
+
+
+def test_one_line_two_lines():
+    assert counted(1, "line") == "1 line"
+    assert counted(2, "entry", "entries") == "2 entries"
