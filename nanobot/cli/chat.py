@@ -21,6 +21,7 @@ from nanobot.cli.prompt import Prompt, PromptActions
 from nanobot.cli.screen import Screen
 from nanobot.cli.shell_escape import MARK, shell_escape
 from nanobot.cli.signals import KILLS, exit_code_of, on_signals
+from nanobot.cli.stray import above_the_prompt
 from nanobot.cli.surface import home_shortened
 from nanobot.cli.terminal import Paint, mended, visible, wants_colour
 from nanobot.errors import NanobotError
@@ -62,7 +63,7 @@ class Chat:
         """Chat until somebody leaves; the exit code."""
         beside = [asyncio.create_task(part) for part in (self._work(), self._screen.keep_alive(), self._listen())]
         try:
-            with on_signals(KILLS, self._killed):
+            with on_signals(KILLS, self._killed), above_the_prompt(self._screen.lines):
                 await self._prompt.run()
         finally:
             self._waiting.clear()

@@ -26,7 +26,7 @@ class ChatCompleter(Completer):
         self._skills = skills
         self._workspace = workspace
 
-    def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterator[Completion]:  # noqa: ARG002
+    def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterator[Completion]:
         """What may follow the text before the cursor."""
         text = document.text_before_cursor
         word = _WORD.search(text.rsplit("\n", 1)[-1])

@@ -97,7 +97,8 @@ class Prompt:
         self._pastes = Pastes()
         self._live = ""
         self._leave_asked = 0.0
-        self._output = _output(sys.stdout)
+        self._stream = sys.stdout
+        self._output = _output(self._stream)
         self._buffer = Buffer(
             name=DEFAULT_BUFFER,
             multiline=True,
@@ -134,7 +135,7 @@ class Prompt:
         if not self._app.is_running:
             self._live = live
             if stay:
-                say(sys.stdout, stay)
+                say(self._stream, stay)
             return
         shrinks = live.count("\n") < self._live.count("\n") or bool(self._live and not live)
         changed = live != self._live

@@ -6,18 +6,17 @@ import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from nanobot.config.schema import Config
-from nanobot.runtime import build_runtime
-
 from nanobot.bus.events import OutboundMessage
 from nanobot.bus.queue import MessageBus
 from nanobot.cli.chat import chat
+from nanobot.config.schema import Config
 from nanobot.messages.types import text_of
 from nanobot.providers.base import Delta, Finished, LLMProvider, LLMResponse, TextDelta, ToolCallRequest
+from nanobot.runtime import build_runtime
 
 
 class Obedient(LLMProvider):
-    """say N: N words, slowly. hang: some words, then silence. list: a tool. post: a message from elsewhere."""
+    """say N: N words, slowly. hang: some words, then silence. list: a tool. And so on, as below."""
 
     bus: MessageBus
 
@@ -40,6 +39,12 @@ class Obedient(LLMProvider):
             call = ToolCallRequest("c1", "list_dir", {"path": "."})
             yield Finished(LLMResponse(None, [call], "tool_calls"))
             return
+        elif words[0] == "think":
+            await asyncio.sleep(1)
+            text = "I have thought."
+        elif words[0] == "print":
+            print("a stray line")
+            text = "Printed."
         elif words[0] == "post":
             self.bus.post_outbound(OutboundMessage("cli", "direct", "A word from elsewhere."))
             text = "Posted."

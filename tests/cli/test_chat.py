@@ -53,7 +53,7 @@ class Terminal:
         self.child.expect(pexpect.EOF)
         self.seen += self.child.before
         self.child.close()
-        return self.child.exitstatus
+        return int(self.child.exitstatus)
 
     @property
     def words(self) -> str:
@@ -80,11 +80,26 @@ def test_it_greets_answers_with_a_tool_line_and_its_time_and_leaves(terminal):
     assert "The tool has spoken." in terminal.words
 
 
-def test_somebody_who_waits_sees_that_the_bot_thinks_then_that_it_can_be_stopped(terminal):
+def test_somebody_who_waits_sees_it_at_once_and_that_it_can_be_stopped(terminal):
+    started = time.monotonic()
+    terminal.say("think")
+
+    terminal.see("thinking")
+    assert time.monotonic() - started < 0.4
+    terminal.see("I have thought")
+
+
+def test_the_bottom_line_says_how_to_stop_what_runs(terminal):
     terminal.say("hang")
 
-    terminal.see("Half a sentence and")
     terminal.see("Esc stops")
+
+
+def test_what_a_library_prints_is_a_line_above_the_prompt(terminal):
+    terminal.say("print")
+
+    terminal.see("a stray line")
+    terminal.see("Printed")
 
 
 @pytest.mark.parametrize("key", [ESCAPE, CTRL_C], ids=["Esc", "Ctrl+C"])
