@@ -28,6 +28,7 @@ from nanobot.providers.factory import choose_provider
 from nanobot.security.paths import PathPolicy
 from nanobot.session.manager import SessionManager
 from nanobot.utils.clock import Clock, SystemClock, zone_named
+from nanobot.utils.resources import skills_dir
 from nanobot.utils.workspace import prepare_workspace
 
 DEFAULT_MOST_AT_ONCE = 64
@@ -157,7 +158,9 @@ def _path_policy(config: Config, data_dir: Path, workspace: Path) -> PathPolicy:
         restrict=config.tools.restrict_to_workspace,
         allowed=_places(config.tools.allowed_paths),
         protected=_places(config.tools.protected_paths),
+        unreadable=(data_dir / "config.json", data_dir / "pairing.json", data_dir / "state"),
         data_folder=data_dir,
+        library=(skills_dir(),),
     )
 
 

@@ -1,7 +1,6 @@
 """The configuration: shapes, places and tables; no behaviour.
 
-Reading order: schema (what may stand in config.json), channels, provider_table, paths, loader (how it is read and
-written). The loader stands on `document` (JSON with places), `keys` (names in both styles), `environment`,
-`migrate`, `legacy` and `problems` (what an error says). `sources` tells where each value came from, `masking` hides
-the secret ones.
+Reading order: schema (what may stand in config.json), channels, provider_table, paths, loader, saver. The loader stands
+on `document` (JSON with places), `keys` (names in both styles), `environment`, `migrate`, `legacy` and `problems` (what
+an error says). `sources` tells where each value came from, `masking` hides the secret ones.
 """

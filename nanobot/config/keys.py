@@ -10,7 +10,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from pydantic import BaseModel
 
 from nanobot.config.legacy import is_legacy
-from nanobot.config.origin import KeyPath
+from nanobot.config.origin import MISSING, KeyPath, entry_of
 from nanobot.config.spelling import camel
 
 
@@ -153,3 +153,15 @@ def dotted(path: KeyPath) -> str:
     """A key as people write it: `agents.defaults.fallbackModels[0]`."""
     text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")
     return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def value_at(config: BaseModel, path: KeyPath) -> Any:
+    """What stands under a key of a config, MISSING if nothing does."""
+    value: Any = config
+    for name in path:
+        if isinstance(value, BaseModel):
+            shape = shapes(type(value)).get(str(name))
+            value = getattr(value, shape.name) if shape else (value.__pydantic_extra__ or {}).get(str(name), MISSING)
+        else:
+            value = entry_of(value, name)
+    return value

@@ -5,11 +5,11 @@ providers written for the original design have, so what a call is for travels be
 """
 
 import json
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from nanobot.errors import ProviderError
 from nanobot.messages.types import ChatMessage, ToolCall, ToolSchema
@@ -164,6 +164,9 @@ class LLMProvider:
         """The model asked when a call names none."""
         raise NotImplementedError(f"{type(self).__name__} has no default model")
 
+    def prepare(self) -> None:
+        """A call is near: begin to load what it needs, beside whatever else there is to do. Returns at once."""
+
     async def chat(
         self,
         messages: Sequence[ChatMessage],
@@ -178,9 +181,11 @@ class LLMProvider:
         """
         if type(self).chat_stream is LLMProvider.chat_stream:
             raise NotImplementedError(f"{type(self).__name__} must define chat or chat_stream")
-        async for delta in self.chat_stream(messages, tools, model, max_tokens, temperature):
-            if isinstance(delta, Finished):
-                return delta.response
+        stream = self.chat_stream(messages, tools, model, max_tokens, temperature)
+        async with aclosing(cast("AsyncGenerator[Delta, None]", stream)) as deltas:
+            async for delta in deltas:
+                if isinstance(delta, Finished):
+                    return delta.response
         raise ProviderError(f"{type(self).__name__} ended its answer without finishing it. Send the message again.")
 
     async def chat_stream(

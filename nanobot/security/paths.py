@@ -26,7 +26,8 @@ class PathPolicy:
     """What tools may touch. Relative paths are taken from the workspace, `~` is the home of the user.
 
     With `restrict` only the workspace and `allowed` may be touched at all. `protected` is never written, `unreadable`
-    neither read nor written; both hold for a folder and all that is in it. `data_folder` is where our own state lives.
+    neither read nor written; both hold for a folder and all that is in it. `data_folder` is where our own state lives,
+    `library` what comes with nanobot (its skills): always read, never written.
     """
 
     workspace: Path
@@ -35,11 +36,12 @@ class PathPolicy:
     protected: tuple[Path, ...] = ()
     unreadable: tuple[Path, ...] = ()
     data_folder: Path | None = None
+    library: tuple[Path, ...] = ()
 
     def readable(self, path: str | Path) -> Path:
         """Where this path really leads, if tools may read there. Raises PathDeniedError."""
         real = self._resolved(path)
-        if self.restrict and not _within(real, (self.workspace, *self.allowed)):
+        if self.restrict and not _within(real, (self.workspace, *self.allowed, *self.library)):
             raise PathDeniedError(
                 f"{path} is outside the workspace {self.workspace}, and tools are restricted to it "
                 "(tools.restrictToWorkspace). Use a path inside, or ask the owner to add it to tools.allowedPaths."
@@ -51,7 +53,7 @@ class PathPolicy:
     def writable(self, path: str | Path) -> Path:
         """Where this path really leads, if tools may write there. Raises PathDeniedError."""
         real = self.readable(path)
-        if _within(real, (*self.protected, *self._ours())):
+        if _within(real, (*self.protected, *self.library, *self._ours())):
             raise PathDeniedError(
                 f"{path} belongs to nanobot's own state and is never written by file tools. "
                 "Leave it as it is: use the tool made for it, or tell the owner which change is needed."

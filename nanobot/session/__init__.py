@@ -1,1 +1,4 @@
-"""Sessions: stored conversations. Read types, then manager."""
+"""Sessions: stored conversations, and the half-done turn beside them.
+
+Read types (a session in memory), then manager, then reader and writer (the disk), lines, stems, locks, checkpoint.
+"""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from nanobot.session.lines import Row, encode
 from nanobot.session.refusals import refusal
-from nanobot.session.stems import stem_of
+from nanobot.session.stems import other_stem_of, stem_of
 from nanobot.utils.files import PRIVATE_FILE, make_private_folder
 
 
@@ -27,7 +27,8 @@ class Checkpoint:
     """The half-done turn of one session, in a folder of its own. Only who holds the session may write it."""
 
     def __init__(self, folder: Path, key: str) -> None:
-        self._path = folder / f"{stem_of(key)}.jsonl"
+        plain, other = folder / f"{stem_of(key)}.jsonl", folder / f"{other_stem_of(key)}.jsonl"
+        self._path = other if other.exists() or _is_of_another(plain, key) else plain
         self._key = key
         self._descriptor: int | None = None
 
@@ -89,6 +90,15 @@ class Checkpoint:
             os.write(self._descriptor, encode(row))
         except OSError as error:
             raise refusal(f"{self._path} could not be written", error) from error
+
+
+def _is_of_another(path: Path, key: str) -> bool:
+    """Whether a turn of another key, whose name is the same, left this file."""
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return False
+    return bool(data.strip()) and not _entries(data, key)
 
 
 def _entries(data: bytes, key: str) -> list[Row]:

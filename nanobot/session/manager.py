@@ -1,7 +1,7 @@
 """SessionManager: sessions on the disk, one append-only JSON-lines file each.
 
 A turn costs the bytes of the turn, however long the session. Reading order: types (a session in memory) -> manager ->
-reader (files to sessions) -> writer (rows to the disk) -> lines (what a line may be) -> stems (names of files).
+reader (files to sessions) -> writer (rows to the disk) -> records, lines (what a line may be) -> stems (file names).
 """
 
 import asyncio
@@ -20,9 +20,10 @@ from nanobot.errors import StorageError
 from nanobot.messages.types import ChatMessage
 from nanobot.session.lines import Row, encode
 from nanobot.session.locks import ProcessLock, locked
-from nanobot.session.reader import Anchor, Print, locate, open_end, peek, read_all
+from nanobot.session.reader import Anchor, Print, locate, open_end, read_all
+from nanobot.session.records import apply_record, changeable, key_in, listing_of, owner_of, record_of
 from nanobot.session.refusals import refusal
-from nanobot.session.stems import key_of, other_stem_of, stem_of
+from nanobot.session.stems import other_stem_of, stem_of
 from nanobot.session.types import Session, Stored, print_of
 from nanobot.session.writer import WRITE_LOCK, Append, GroupCommit, append_all
 from nanobot.utils.files import make_private_folder, sync_folder, write_atomic
@@ -92,8 +93,8 @@ class SessionManager:
 
     async def append(self, session: Session, *messages: ChatMessage) -> None:
         """Put messages behind the others and return once they are on the disk, with all that waited before them and a
-        changed metadata record. Raises StorageError, and then they are not part of the session. Cancelling is safe:
-        they are written wholly all the same.
+        changed metadata record. Raises StorageError, and then none of these is part of the session. Cancelling is
+        safe: they are written wholly all the same.
         """
         new = session.add_rows(messages)
         moved = session.stored is None or session.last_consolidated != session.stored.anchor.count
@@ -164,7 +165,7 @@ class SessionManager:
         """A row for each session, live and archived, newest first: key, created_at, updated_at, path, archived,
         messages (their number). What cannot be opened is left out.
         """
-        rows = [row for path, archived in self._files() if (row := _listed(path, archived)) is not None]
+        rows = [row for path, archived in self._files() if (row := listing_of(path, archived)) is not None]
         return sorted(rows, key=lambda row: str(row["updated_at"]), reverse=True)
 
     def latest(self, prefix: str = "") -> str | None:
@@ -189,8 +190,8 @@ class SessionManager:
         except OSError as error:
             raise refusal(f"{path} cannot be read", error) from error
         record = found.record or {}
-        session = Session(_key_in(record, path), cast("list[ChatMessage]", found.rows))
-        _apply(session, record, found.rows)
+        session = Session(key_in(record, path), cast("list[ChatMessage]", found.rows))
+        apply_record(session, record, found.rows)
         cursor = record.get("count", record.get("last_consolidated"))
         session.last_consolidated = min(cursor, len(found.rows)) if isinstance(cursor, int) and cursor > 0 else 0
         return session
@@ -230,7 +231,7 @@ class SessionManager:
         claimed = self._claims.get(path.stem.casefold())
         if claimed == key:
             return False
-        owner = _owner(path) if path.exists() else claimed
+        owner = owner_of(path) if path.exists() else claimed
         return owner not in {None, key}
 
     def _claim(self, session: Session) -> None:
@@ -240,13 +241,13 @@ class SessionManager:
             self._to_archive(session.stored.path)
             self._live[session.key] = session
         stored = session.stored
-        if stored.print is None and not stored.record and (owner := _owner(stored.path)) not in {None, session.key}:
+        if stored.print is None and not stored.record and (owner := owner_of(stored.path)) not in {None, session.key}:
             self._claims[stored.path.stem.casefold()] = str(owner)
             session.stored = Stored(self._path(session.key))
 
     def _fetch_old(self, path: Path, key: str) -> None:
         old = cast(Path, self._old_folder) / path.name
-        if old.is_file() and _owner(old) in {None, key}:
+        if old.is_file() and owner_of(old) in {None, key}:
             try:
                 make_private_folder(path.parent)
                 shutil.move(old, path)
@@ -277,12 +278,12 @@ class SessionManager:
         except OSError as error:
             raise refusal(f"{stored.path} cannot be read", error) from error
         session.last_consolidated = opened.anchor.count
-        _apply(session, opened.record, opened.rows)
+        apply_record(session, opened.record, opened.rows)
         session.stored = Stored(
             stored.path, opened.print, b"", opened.record_at, opened.anchor, opened.lines, opened.tail_at
         )
         if opened.record:
-            session.stored.record = _changeable(session)
+            session.stored.record = changeable(session)
         session.load(cast("list[ChatMessage]", opened.rows), opened.skipped)
 
     def _is_outdated(self, session: Session) -> bool:
@@ -310,20 +311,20 @@ class SessionManager:
         try:
             self._claim(session)
             stored = _stored(session)
-            changeable = _changeable(session)
+            wanted = changeable(session)
             rows = session.waiting
             data = b"".join(encode(cast(Row, row)) for row in rows)
             is_new = not stored.record and stored.lines == 0
             stored.lines = None if stored.lines is None else stored.lines + len(rows)
             if is_new:
-                stored.record = changeable
-                return Append(stored.path, data, _record(session, 0, Anchor()))
+                stored.record = wanted
+                return Append(stored.path, data, record_of(session, 0, Anchor()))
             end = stored.print.size if stored.print is not None else stored.record_at
-            if changeable != stored.record or end + len(data) - stored.record_at > _RECORD_EVERY:
+            if wanted != stored.record or end + len(data) - stored.record_at > _RECORD_EVERY:
                 anchor = self._anchor(session)
-                data += _record(session, stored.lines, anchor)
-                stored.record, stored.record_at, stored.anchor = changeable, end + len(data), anchor
-            return Append(stored.path, data, _record(session, 0, Anchor())) if data else None
+                data += record_of(session, stored.lines, anchor)
+                stored.record, stored.record_at, stored.anchor = wanted, end + len(data), anchor
+            return Append(stored.path, data, record_of(session, 0, Anchor())) if data else None
         except OSError as error:
             raise refusal(f"Session {session.key} could not be saved", error) from error
 
@@ -343,10 +344,12 @@ class SessionManager:
         stored.writing += 1
         try:
             await self._commits.write(append)
-        except OSError as error:
+        except Exception as error:  # whatever it was, memory must not claim what the disk may not have
             session.lose(rows)
             _distrust(stored)
-            raise refusal(f"Session {session.key} could not be saved", error) from error
+            if isinstance(error, OSError):
+                raise refusal(f"Session {session.key} could not be saved", error) from error
+            raise
         finally:
             stored.writing -= 1
         self._note(session, append)
@@ -390,12 +393,12 @@ class SessionManager:
                 session.add_rows(cast("list[ChatMessage]", theirs))
             lines = [encode(cast(Row, row)) for row in session.messages]
             session.last_consolidated = consolidated = min(session.last_consolidated, len(lines))
-            head = _record(session, 0, Anchor())
+            head = record_of(session, 0, Anchor())
             anchor = Anchor(consolidated, consolidated, len(head) + sum(map(len, lines[:consolidated])))
             body = head + b"".join(lines)
-            write_atomic(stored.path, body + _record(session, len(lines), anchor))
+            write_atomic(stored.path, body + record_of(session, len(lines), anchor))
             opened_print = Print.of(stored.path.stat())
-        session.stored = Stored(stored.path, opened_print, _changeable(session), len(body), anchor, len(lines))
+        session.stored = Stored(stored.path, opened_print, changeable(session), len(body), anchor, len(lines))
         session.rewritten()
 
     def _to_archive(self, path: Path) -> Path | None:
@@ -446,81 +449,7 @@ def _stored(session: Session) -> Stored:
     return session.stored
 
 
-def _key_in(record: Row, path: Path) -> str:
-    """The key a file says, else the one its name says."""
-    key = record.get("key")
-    return key if isinstance(key, str) else key_of(path.stem)
-
-
-def _owner(path: Path) -> str | None:
-    """The key that a file says it belongs to, if it says so."""
-    try:
-        key = peek(path)[0].record.get("key")
-    except OSError:
-        return None
-    return key if isinstance(key, str) else None
-
-
 def _take(counted: Counter[int], number: int) -> bool:
     """Take one of these away, if there is one."""
     counted[number] -= 1
     return counted[number] >= 0
-
-
-def _moment(text: object) -> datetime | None:
-    """A time as it was written, with or without a zone, as local time without one."""
-    try:
-        moment = datetime.fromisoformat(text) if isinstance(text, str) else None
-        return moment.astimezone().replace(tzinfo=None) if moment is not None and moment.tzinfo else moment
-    except (ValueError, OverflowError, OSError):
-        return None
-
-
-def _apply(session: Session, record: Row, rows: list[Row]) -> None:
-    """Give the session what its metadata record says, as far as it makes sense."""
-    now = datetime.now()
-    metadata = record.get("metadata")
-    session.metadata = metadata if isinstance(metadata, dict) else {}
-    first = _moment(rows[0].get("timestamp")) if rows else None
-    last = _moment(rows[-1].get("timestamp")) if rows else None
-    session.created_at = _moment(record.get("created_at")) or first or now
-    said = _moment(record.get("updated_at")) or session.created_at
-    session.updated_at = max(said, last or said)
-
-
-def _changeable(session: Session) -> bytes:
-    """What a metadata record is written again for."""
-    return encode({"metadata": session.metadata, "last_consolidated": session.last_consolidated})
-
-
-def _record(session: Session, lines: int | None, anchor: Anchor) -> bytes:
-    record: Row = {
-        "_type": "metadata",
-        "key": session.key,
-        "created_at": session.created_at.isoformat(),
-        "updated_at": session.updated_at.isoformat(),
-        "metadata": session.metadata,
-        "last_consolidated": anchor.lines,
-        "offset": anchor.offset,
-        "count": anchor.count,
-    }
-    return encode(record if lines is None else {**record, "lines": lines})
-
-
-def _listed(path: Path, archived: bool) -> dict[str, Any] | None:
-    try:
-        opened, last = peek(path)
-    except OSError:
-        return None
-    record = opened.record
-    seen = datetime.fromtimestamp(opened.print.mtime_ns / 1e9)
-    created = _moment(record.get("created_at")) or seen
-    updated = _moment(last) or _moment(record.get("updated_at")) or seen
-    return {
-        "key": _key_in(record, path),
-        "created_at": created.isoformat(),
-        "updated_at": updated.isoformat(),
-        "path": str(path),
-        "archived": archived,
-        "messages": opened.lines,
-    }

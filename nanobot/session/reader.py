@@ -308,7 +308,8 @@ def _tail(descriptor: int, opened: Opened, limit: int) -> tuple[int, Found]:
 
 def _reaches(rows: list[Row], limit: int) -> bool:
     """Whether the last `limit` rows, and those before them up to a user's message, are there."""
-    return len(rows) >= limit and any(row.get("role") == "user" for row in rows[: len(rows) - limit + 1])
+    shown = [row for row in rows if not row.get("_command")]
+    return len(shown) >= limit and any(row.get("role") == "user" for row in shown[: len(shown) - limit + 1])
 
 
 def _last_lines(data: bytes, limit: int) -> int:

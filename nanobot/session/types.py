@@ -15,8 +15,8 @@ from nanobot.errors import StorageError
 from nanobot.messages.types import ChatMessage
 from nanobot.session.reader import Anchor, Print, read_older
 
-_KEPT_ROWS = 1000
-"""Rows a session that lives long keeps in memory, twice what a model is shown at most."""
+_KEPT_ROWS = 1200
+"""Rows at which a session that lives long lets go of its older half; a model is shown 500 at most."""
 
 
 @dataclass(slots=True)

@@ -73,15 +73,18 @@ class GroupCommit:
     async def _rounds(self) -> None:
         while self._waiting:
             batch, self._waiting = self._waiting, []
+            failure: Exception | None = None
             try:
                 await asyncio.to_thread(append_all, self._lock, [append for append, _ in batch])
+            except Exception as error:  # whoever waits must hear of it, whatever it is
+                failure = error
             except BaseException:
-                for _, done in batch:
+                for _, done in [*batch, *self._waiting]:
                     done.cancel()  # the loop is closing: nobody may be told that it is on the disk
                 raise
             for _, done in batch:
                 if not done.done():
-                    done.set_result(None)
+                    done.set_result(None) if failure is None else done.set_exception(failure)
 
 
 def _write(append: Append, opened: dict[Path, int]) -> None:
@@ -89,25 +92,25 @@ def _write(append: Append, opened: dict[Path, int]) -> None:
     descriptor = opened.get(append.path)
     if descriptor is None:
         descriptor = opened[append.path] = _open(append)
-    size = os.lseek(descriptor, 0, os.SEEK_END)
-    append.created = size == 0
-    data = append.data
-    if size == 0:
-        data = append.header + data
-    else:
-        os.lseek(descriptor, size - 1, os.SEEK_SET)
-        if os.read(descriptor, 1) != b"\n":
-            data, size = b"\n" + data, size + 1
+    end = os.lseek(descriptor, 0, os.SEEK_END)
+    append.created = end == 0
+    before = append.header if append.created else _line_end(descriptor, end)
     try:
-        view = memoryview(data)
+        view = memoryview(before + append.data)
         while view:
             view = view[os.write(descriptor, view) :]
     except OSError:
         with contextlib.suppress(OSError):  # then the next append begins a new line
-            os.ftruncate(descriptor, size - (0 if append.created or not data.startswith(b"\n") else 1))
+            os.ftruncate(descriptor, end)
         raise
-    append.start = size
+    append.start = end + (0 if append.created else len(before))
     append.print = Print.of(os.fstat(descriptor))
+
+
+def _line_end(descriptor: int, end: int) -> bytes:
+    """What is missing before a new line can begin."""
+    os.lseek(descriptor, end - 1, os.SEEK_SET)
+    return b"" if os.read(descriptor, 1) == b"\n" else b"\n"
 
 
 def _open(append: Append) -> int:

@@ -29,7 +29,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "grep": {"pattern": "hello"},
     "list_dir": {"path": "."},
     "read_file": {"path": "grüße 🌍.md"},
-    "write_file": {"path": "ordner/grüße 🌍.md", "content": "hello"},
+    "write_file": {"path": "dossier/grüße 🌍.md", "content": "hello"},
 }
 """One call of each tool that succeeds."""
 

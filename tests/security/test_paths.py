@@ -133,3 +133,12 @@ def test_no_spelling_leaves_a_restricted_workspace_or_writes_our_state(home: Pat
     assert real.is_relative_to(workspace)
     assert not real.is_relative_to(workspace / "sessions")
     assert real != workspace / "memory/HISTORY.md"
+
+
+def test_what_comes_with_nanobot_is_read_also_when_restricted_and_never_written(tmp_path: Path):
+    library = tmp_path / "library"
+    policy = PathPolicy(tmp_path / "workspace", restrict=True, library=(library,))
+
+    assert policy.readable(library / "weather" / "SKILL.md")
+    with pytest.raises(PathDeniedError):
+        policy.writable(library / "weather" / "SKILL.md")

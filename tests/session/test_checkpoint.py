@@ -35,10 +35,14 @@ def test_discarded_is_gone(tmp_path: Path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_another_key_of_the_same_name_reads_nothing(tmp_path: Path):
-    Checkpoint(tmp_path, "a:b").partial("x")
+def test_two_keys_of_the_same_name_keep_apart(tmp_path: Path):
+    Checkpoint(tmp_path, "a:b").partial("one")
+    Checkpoint(tmp_path, "a/b").partial("two")
 
-    assert Checkpoint(tmp_path, "a/b").load() is None
+    Checkpoint(tmp_path, "a:b").discard()
+
+    assert Checkpoint(tmp_path, "a:b").load() is None
+    assert Checkpoint(tmp_path, "a/b").load() == HalfDone("two", ())
 
 
 def test_half_a_line_hides_nothing_else(tmp_path: Path):

@@ -58,6 +58,19 @@ async def test_a_long_session_opens_from_its_end_and_costs_the_bytes_of_the_turn
     assert again.get_history()[-1]["content"] == "next"
 
 
+def test_commands_in_the_tail_do_not_make_it_read_everything(tmp_path: Path, file: Path):
+    with file.open("ab") as stream:
+        stream.write(b'{"role": "user", "content": "/status", "_command": true}\n' * 40)
+    session = SessionManager(tmp_path).get_or_create(KEY)
+
+    started = time.perf_counter()
+    history = session.get_history()
+    seconds = time.perf_counter() - started
+
+    assert len(history) in {60, 500}
+    assert seconds < 0.05
+
+
 def test_the_older_messages_are_read_when_somebody_asks(tmp_path: Path, file: Path):
     session = SessionManager(tmp_path).get_or_create(KEY)
 

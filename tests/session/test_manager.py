@@ -483,3 +483,58 @@ def test_a_read_only_folder_reads_and_refuses_to_write(manager: SessionManager, 
 
     file.parent.chmod(0o700)
     assert contents(session) == ["x", "y"]
+
+
+# --- somebody else writes meanwhile
+
+
+def saved(manager: SessionManager, text: str) -> Session:
+    session = manager.get_or_create(KEY)
+    session.add_message("user", text)
+    manager.save(session)
+    return session
+
+
+def test_a_new_file_in_place_of_changed_messages_keeps_what_another_wrote(tmp_path: Path, manager: SessionManager):
+    session = saved(manager, "mine")
+    session.messages[0]["content"] = "edited"
+    saved(SessionManager(tmp_path), "theirs")
+
+    manager.save(session)
+
+    assert contents(session) == ["edited", "theirs"]
+    assert contents(SessionManager(tmp_path).get_or_create(KEY)) == ["edited", "theirs"]
+
+
+def test_after_another_wrote_the_session_is_read_again(tmp_path: Path, manager: SessionManager):
+    session = saved(manager, "a")
+    saved(SessionManager(tmp_path), "b")
+    session.add_message("user", "c")
+    manager.save(session)
+
+    again = manager.get_or_create(KEY)
+
+    assert again is session
+    assert contents(again) == ["a", "b", "c"]
+
+
+async def test_what_the_disk_refused_is_not_part_of_the_session(tmp_path: Path, manager: SessionManager):
+    session = manager.get_or_create(KEY)
+    (tmp_path / "sessions").write_text("a file in the way")
+
+    with pytest.raises(StorageError):
+        await manager.append(session, user("lost"))
+
+    (tmp_path / "sessions").unlink()
+    await manager.append(session, user("kept"))
+    assert contents(SessionManager(tmp_path).get_or_create(KEY)) == contents(session) == ["kept"]
+
+
+async def test_many_sessions_share_their_rounds(tmp_path: Path, manager: SessionManager):
+    sessions = [manager.get_or_create(f"chat:{number}") for number in range(50)]
+
+    await asyncio.gather(*(manager.append(session, user(session.key), said("ok")) for session in sessions))
+
+    fresh = SessionManager(tmp_path)
+    assert all(contents(fresh.get_or_create(session.key)) == [session.key, "ok"] for session in sessions)
+    assert len(fresh.list_sessions()) == 50

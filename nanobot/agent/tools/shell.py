@@ -9,6 +9,7 @@ for what was started with nohup or setsid. That goes on and is named in the resu
 """
 
 import asyncio
+import errno
 import os
 import re
 import shutil
@@ -21,7 +22,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult
-from nanobot.agent.tools.filesystem import explained
 from nanobot.agent.tools.schema import number, string, takes
 from nanobot.agent.tools.spill import SPILL_CAP, SpillFile
 from nanobot.messages.types import Provenance, least_trusted
@@ -51,6 +51,9 @@ _TERMINAL_ADVICE = (
     "There is no terminal and nobody to answer questions here. Use the command's way without questions "
     "(a flag such as -y, --batch or -n, a file, or input by a pipe)."
 )
+
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_])")
+"""Colours, moves of the cursor, window titles."""
 
 _KEPT = 256 * 1024
 """Bytes of a stream that are held before a file is begun."""
@@ -118,7 +121,8 @@ class ExecTool(Tool):
         try:
             text, ok = await run.outcome(command, folder, environment(os.environ, self._policy))
         except OSError as error:
-            return ToolResult.failed(f"The command could not be started. {explained(error, asked)}")
+            hint = " Put the text into a file with write_file first." if error.errno == errno.E2BIG else ""
+            return ToolResult.failed(f"The command could not be started: {error.strerror or error}.{hint}")
         seen = ctx.provenance if ctx is not None else Provenance.TOOL
         return ToolResult(text, error=not ok, provenance=least_trusted([Provenance.TOOL, seen]))
 
@@ -160,6 +164,8 @@ class _Run:
                 try:
                     async with asyncio.timeout(self._limit_s):
                         code = await child.wait()
+                    if self._too_many:
+                        await child.kill()  # the watch was interrupted by the end of the first of them
                 except (TimeoutError, asyncio.CancelledError) as stop:
                     await child.kill()
                     if isinstance(stop, asyncio.CancelledError):
@@ -176,11 +182,22 @@ class _Run:
         try:
             remaining = hang_up and await child.hang_up()
             _, deaf = await asyncio.wait(pumps, timeout=_LAST_WORDS_S)
-            return await child.family() if hang_up and (remaining or deaf) else []
+            left = await self._survivors(child) if hang_up and (remaining or deaf) else []
+            if deaf and not left:  # nobody writes any more: what is in the pipes has an end
+                await asyncio.wait(pumps, timeout=_LAST_WORDS_S * 10)
+            return left
         finally:
             for pump in pumps:
                 pump.cancel()
             await asyncio.gather(*pumps, return_exceptions=True)
+
+    async def _survivors(self, child: Child) -> list[Process]:
+        """Who lives on after the session hung up. Dying takes a moment."""
+        for pause in (0.01, 0.05, 0.2):
+            if not await child.family():
+                return []
+            await asyncio.sleep(pause)
+        return await child.family()
 
     async def _watch(self, child: Child) -> None:
         """Stop a command that only makes more of itself, before the host has no room for anybody else."""
@@ -299,7 +316,8 @@ class _Progress:
 
 
 def _cleaned(data: bytes) -> str:
-    return decode(data).replace("\r\n", "\n").rstrip()
+    """Text without what only a terminal understands."""
+    return _ESCAPES.sub("", decode(data)).replace("\r\n", "\n").rstrip()
 
 
 _BETWEEN = 'exec 3>&2 2>/dev/null; "$0" -c "$1" 2>&3 3>&-; exit $?'

@@ -5,6 +5,8 @@ calls are right and most schemas flat, so a small check of our own says "fits" f
 which is slow to import and has the last word.
 """
 
+from __future__ import annotations  # the types of jsonschema are named here and not imported
+
 import json
 import math
 import re
@@ -27,7 +29,7 @@ _OPEN = frozenset({"patternProperties", "$ref", "$dynamicRef", "allOf", "anyOf",
 """Words by which a schema may allow names that its `properties` do not list."""
 
 _KEPT_VALIDATORS = 256
-_validators: "OrderedDict[int, tuple[Schema, Draft202012Validator | None]]" = OrderedDict()
+_validators: OrderedDict[int, tuple[Schema, Draft202012Validator | None]] = OrderedDict()
 
 
 def problems_with(params: Any, schema: dict[str, Any]) -> list[str]:
@@ -104,13 +106,13 @@ def _is(value: Any, kind: str) -> bool:
 # -- the judge ----------------------------------------------------------------------------------------------------
 
 
-def _errors(params: Any, schema: Schema) -> "Iterator[ValidationError]":
+def _errors(params: Any, schema: Schema) -> Iterator[ValidationError]:
     validator = _validator_of(schema)
     if validator is not None:
         yield from sorted(validator.iter_errors(params), key=lambda error: [str(part) for part in error.absolute_path])
 
 
-def _validator_of(schema: Schema) -> "Draft202012Validator | None":
+def _validator_of(schema: Schema) -> Draft202012Validator | None:
     """Compiled once a schema (the very object: a tool's schema does not change); None where the schema is broken."""
     known = _validators.get(id(schema))
     if known is None:
@@ -138,7 +140,7 @@ def _points_elsewhere(schema: Any) -> bool:
     return any(not ref.startswith("#") for ref in references) or any(map(_points_elsewhere, schema.values()))
 
 
-def _sentence(error: "ValidationError") -> str:
+def _sentence(error: ValidationError) -> str:
     """What is wrong and what would be right, for a model."""
     name = _place(error.absolute_path)
     wanted = _wanted(error.schema)

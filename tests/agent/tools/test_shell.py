@@ -221,7 +221,17 @@ async def test_a_command_that_kills_around_it_kills_only_itself(run, command: st
 
 
 async def test_bytes_that_are_no_text_are_shown_as_far_as_they_are(run):
-    assert text(await run(r"printf 'caf\351 \360\237\230\200\n'")).startswith("caf\ufffd \U0001f600")
+    assert text(await run(r"printf 'ol\351 \360\237\230\200\n'")).startswith("ol\ufffd \U0001f600")
+
+
+async def test_colours_and_moves_of_the_cursor_are_left_out(run):
+    result = text(await run(r"printf '\033[1;31mred\033[0m \033]0;title\007plain\033[2J\n'"))
+
+    assert result.startswith("red plain\n")
+
+
+async def test_a_command_too_long_to_start_says_what_to_do(run):
+    assert "write_file first" in text(await run("true " + "x" * 3_000_000))
 
 
 async def test_eight_commands_of_one_step_run_together(run):

@@ -65,7 +65,7 @@ arguments = st.dictionaries(st.sampled_from("abcd"), values, max_size=4)
         ({"path": "x", "limit": 0}, "limit must be at least 1, not 0."),
         ({"path": "x", "mode": "slwo"}, 'mode must be one of "fast", "slow", not "slwo". Did you mean slow?'),
         ({"path": "x", "tags": ["a", {}]}, "tags[1] must be a string, not {}."),
-        ({"path": "x", "lmit": 3}, "lmit is not known here. Did you mean limit?"),
+        ({"path": "x", "limits": 3}, "limits is not known here. Did you mean limit?"),
         ([], "the arguments must be an object, not []."),
     ],
 )

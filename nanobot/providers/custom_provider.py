@@ -1,0 +1,80 @@
+"""Any endpoint that speaks OpenAI chat completions, reached directly. How one call goes: `completions`."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any, cast
+
+from nanobot.messages.types import ChatMessage, ToolSchema
+from nanobot.providers.base import Delta, LLMProvider
+from nanobot.providers.capabilities import CapabilityStore
+from nanobot.providers.completions import Call, Endpoint
+from nanobot.providers.limits import Timeouts
+from nanobot.providers.textual_calls import with_textual_calls
+from nanobot.utils.http import HttpPools
+
+OPENAI = "https://api.openai.com/v1"
+
+
+class CustomProvider(LLMProvider):
+    """A chat completions endpoint. Streams; asks again, once a field, without what the server calls unknown."""
+
+    def __init__(
+        self,
+        api_key: str | None = None,
+        api_base: str | None = None,
+        default_model: str = "default",
+        *,
+        name: str = "custom",
+        extra_headers: Mapping[str, str] | None = None,
+        extra_body: Mapping[str, Any] | None = None,
+        proxy: str | None = None,
+        timeouts: Timeouts | None = None,
+        reasoning_effort: str | None = None,
+        returns_reasoning: bool | None = None,
+        capabilities: CapabilityStore | None = None,
+        config_key: str | None = None,
+        pools: HttpPools | None = None,
+    ) -> None:
+        """`returns_reasoning`: whether thinking goes back with tool calls; None decides by the model's name."""
+        super().__init__(api_key, (api_base or OPENAI).rstrip("/"))
+        self.name = name
+        self._default_model = default_model
+        self._endpoint = Endpoint(
+            name=name,
+            api_base=self.api_base or OPENAI,
+            api_key=api_key,
+            config_key=config_key or f"providers.{name}.apiKey",
+            extra_headers=dict(extra_headers or {}),
+            extra_body=dict(extra_body or {}),
+            timeouts=timeouts or Timeouts(),
+            reasoning_effort=reasoning_effort,
+            returns_reasoning=returns_reasoning,
+            capabilities=capabilities or CapabilityStore(),
+            pools=pools or HttpPools(proxy=proxy),
+        )
+
+    def get_default_model(self) -> str:
+        """The model asked when a call names none."""
+        return self._default_model
+
+    def prepare(self) -> None:
+        """Begin to load the HTTP client in a thread."""
+        self._endpoint.pools.prepare(self._endpoint.api_base)
+
+    async def chat_stream(
+        self,
+        messages: Sequence[ChatMessage],
+        tools: Sequence[ToolSchema] | None = None,
+        model: str | None = None,
+        max_tokens: int = 4096,
+        temperature: float = 0.7,
+    ) -> AsyncIterator[Delta]:
+        """Deltas as they come, then one Finished. Raises a ModelCallError; cancelling closes the connection."""
+        call = Call(self._endpoint, messages, tools or (), model or self._default_model, max_tokens, temperature)
+        async with aclosing(cast("Any", with_textual_calls(call.run(), tools))) as stream:
+            async for delta in stream:
+                yield delta
+
+    async def close(self) -> None:
+        """Close idle connections."""
+        await self._endpoint.pools.close()

@@ -1,0 +1,266 @@
+"""What a refusal means: from a status and a body to our typed error, and to what may be changed in the request.
+
+Vendors agree on little here: the same status means different things, and what is meant is in a code, or in the wording.
+The tables below hold what OpenAI, Azure, Anthropic, Google, DeepSeek, Moonshot, Mistral, Groq, OpenRouter, vLLM,
+llama.cpp, LM Studio and Ollama are known to say.
+"""
+
+import json
+import re
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from nanobot.providers.errors import (
+    AuthenticationError,
+    CallTarget,
+    ContentFilteredError,
+    ContextOverflowError,
+    MalformedResponseError,
+    ModelCallError,
+    ModelNotFoundError,
+    ModelOverloadedError,
+    QuotaExceededError,
+    RateLimitedError,
+    kind_of_status,
+)
+
+_CODES: dict[str, type[ModelCallError]] = {
+    "insufficient_quota": QuotaExceededError,
+    "billing_hard_limit_reached": QuotaExceededError,
+    "billing_not_active": QuotaExceededError,
+    "insufficient_balance": QuotaExceededError,
+    "exceeded_current_quota_error": QuotaExceededError,
+    "context_length_exceeded": ContextOverflowError,
+    "exceed_context_size_error": ContextOverflowError,
+    "string_above_max_length": ContextOverflowError,
+    "request_too_large": ContextOverflowError,
+    "content_filter": ContentFilteredError,
+    "content_policy_violation": ContentFilteredError,
+    "responsibleaipolicyviolation": ContentFilteredError,
+    "model_not_found": ModelNotFoundError,
+    "model_not_exist": ModelNotFoundError,
+    "deploymentnotfound": ModelNotFoundError,
+    "invalid_api_key": AuthenticationError,
+    "authentication_error": AuthenticationError,
+    "permission_error": AuthenticationError,
+    "rate_limit_exceeded": RateLimitedError,
+    "rate_limit_error": RateLimitedError,
+    "overloaded_error": ModelOverloadedError,
+    "engine_overloaded_error": ModelOverloadedError,
+    "server_error": ModelOverloadedError,
+    "api_error": ModelOverloadedError,
+}
+
+_WORDINGS: list[tuple[type[ModelCallError], re.Pattern[str]]] = [
+    (kind, re.compile(pattern, re.IGNORECASE))
+    for kind, pattern in (
+        (
+            ContextOverflowError,
+            r"maximum context length|context (?:length|window|size)[^.]{0,60}(?:exceed|too)|"
+            r"exceed\w*[^.]{0,60}context (?:length|window|size)|prompt is too long|input is too long|"
+            r"too many (?:input )?tokens|"
+            r"input token count[^.]*exceed|reduce the length of|"
+            r"exceeds? the (?:model's )?maximum (?:number of )?(?:input )?tokens|"
+            r"request too large for model|larger than the context|max_tokens[^.]{0,40}exceeds[^.]{0,40}context",
+        ),
+        (
+            QuotaExceededError,
+            r"insufficient (?:balance|quota|credits?|funds)|exceeded your current quota|credit balance is too low|"
+            r"requires more credits|out of credits|billing (?:hard )?limit|payment required",
+        ),
+        (
+            ContentFilteredError,
+            r"content (?:management )?(?:policy|filter)|flagged|safety (?:system|filter)|content exists risk",
+        ),
+        (
+            ModelNotFoundError,
+            r"model[^.]{0,80}(?:not found|does not exist|not exist|is not available|not supported by|isn't available)|"
+            r"(?:unknown|no such|invalid|not a valid) model|not a valid model|no endpoints found|try pulling it",
+        ),
+        (AuthenticationError, r"(?:incorrect|invalid|missing|wrong|no) api[ _-]?key|api key not valid|unauthori[sz]ed"),
+        (RateLimitedError, r"rate limit|too many requests"),
+        (ModelOverloadedError, r"overloaded|temporarily unavailable|try again later|currently loading"),
+    )
+]
+
+_SURE = (401, 402, 408, 409, 429)
+"""Statuses that mean what they say; of these only 429 may also be an empty account, or 401 be about nothing else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """What a server answered instead of an answer."""
+
+    status: int
+    message: str
+    codes: tuple[str, ...] = ()
+    param: str = ""
+    retry_after_s: float | None = None
+
+
+def read_refusal(status: int, body: bytes | str, headers: Mapping[str, str] | None = None) -> Refusal:
+    """Take a refusal apart, in whatever shape it came. Never raises."""
+    text = body.decode("utf-8", "replace") if isinstance(body, bytes) else body
+    retry_after = retry_after_s(headers or {})
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError):
+        return Refusal(status, _first_words(text), retry_after_s=retry_after)
+    return refusal_of(data, status, retry_after)
+
+
+def refusal_of(data: Any, status: int = 0, retry_after: float | None = None) -> Refusal:
+    """The same for an error that is parsed already, such as one in the middle of a stream."""
+    if isinstance(data, list) and data:  # Google wraps it so
+        data = data[0]
+    error = data.get("error", data) if isinstance(data, dict) else data
+    if isinstance(error, dict):
+        message = error.get("message") or error.get("detail") or error.get("msg") or error.get("error") or ""
+        inner = error.get("metadata")  # OpenRouter puts the true reason here
+        if isinstance(inner, dict) and inner.get("raw"):
+            message = f"{message}: {inner['raw']}"
+        words = [error.get("code"), error.get("type"), error.get("status")]
+        innererror = error.get("innererror")
+        words += [innererror.get("code")] if isinstance(innererror, dict) else []
+        codes = tuple(str(word).lower() for word in words if word not in (None, ""))
+        message = message if isinstance(message, str) else json.dumps(message, ensure_ascii=False)
+        for code in codes:
+            if not status and code.isdigit():
+                status = int(code)
+        param = error.get("param")
+        return Refusal(status, message, codes, param if isinstance(param, str) else "", retry_after)
+    return Refusal(
+        status, error if isinstance(error, str) else _first_words(json.dumps(data)), retry_after_s=retry_after
+    )
+
+
+def error_of(refusal: Refusal, target: CallTarget, secrets: Iterable[str] = ()) -> ModelCallError:
+    """The typed error for a refusal. No key is in it, even where the server repeated one."""
+    kind = _kind(refusal)
+    status = refusal.status or None
+    detail = redact(refusal.message, secrets)
+    return kind(detail, target=target, status=status, retry_after_s=refusal.retry_after_s)
+
+
+def _kind(refusal: Refusal) -> type[ModelCallError]:
+    status = refusal.status
+    if 300 <= status < 400:
+        return MalformedResponseError
+    by_code = next((_CODES[code] for code in refusal.codes if code in _CODES), None)
+    if status == 429:
+        if re.search(r"retry (?:in|after)", refusal.message, re.IGNORECASE):  # Google says "quota" for both
+            return RateLimitedError
+        return (
+            by_code if by_code is QuotaExceededError else _by_wording(refusal, QuotaExceededError) or RateLimitedError
+        )
+    if status in _SURE:
+        return kind_of_status(status)
+    if by_code is not None and not (status >= 500 and by_code is not ContextOverflowError):
+        return by_code
+    if status == 413:
+        return ContextOverflowError
+    if status >= 500:
+        return _by_wording(refusal, ContextOverflowError) or ModelOverloadedError  # llama.cpp says it with a 500
+    if status == 403:
+        return _by_wording(refusal, QuotaExceededError, ContentFilteredError, ModelNotFoundError) or AuthenticationError
+    if status == 404:
+        return ModelNotFoundError
+    found = _by_wording(refusal)
+    if found is not None:
+        return found
+    return kind_of_status(status) if status else ModelOverloadedError
+
+
+def _by_wording(refusal: Refusal, *kinds: type[ModelCallError]) -> type[ModelCallError] | None:
+    for kind, pattern in _WORDINGS:
+        if (not kinds or kind in kinds) and pattern.search(refusal.message):
+            return kind
+    return None
+
+
+def redact(text: str, secrets: Iterable[str]) -> str:
+    """The text without the keys, whole or as their vendor shortens them (`sk-ab***yz`)."""
+    for secret in secrets:
+        if len(secret) >= 4:
+            text = text.replace(secret, "[key]")
+    return re.sub(r"\b(?:sk|gsk|xai|pk|rk)-[\w*.…-]{6,}|\bAIza[\w-]{20,}|(?<=Bearer )[\w.~+/=-]{8,}", "[key]", text)
+
+
+def retry_after_s(headers: Mapping[str, str]) -> float | None:
+    """How long a server asks us to wait: seconds, milliseconds or a date."""
+    found = {name.lower(): value for name, value in headers.items()}
+    try:
+        if "retry-after-ms" in found:
+            return max(0.0, float(found["retry-after-ms"]) / 1000)
+    except ValueError:
+        pass
+    value = found.get("retry-after")
+    if value is None:
+        return None
+    try:
+        seconds = float(value)
+        return seconds if 0 <= seconds < 1e9 else None
+    except ValueError:
+        pass
+    try:
+        return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
+    except (ValueError, TypeError, OverflowError):
+        return None
+
+
+def _first_words(text: str) -> str:
+    """What a page that is not JSON says, without its tags."""
+    if "<" in text:
+        title = re.search(r"<title[^>]*>(.*?)</title>", text, re.IGNORECASE | re.DOTALL)
+        text = title.group(1) if title else re.sub(r"<[^>]*>", " ", text)
+    return " ".join(text.split())[:300]
+
+
+# What a 400 says about the request, so that it can be mended once.
+
+_UNKNOWN = re.compile(
+    r"unknown|unrecogni[sz]ed|unsupported|not supported|does not support|doesn't support|not permitted|not allowed|"
+    r"unexpected|extra (?:inputs|fields)|additional propert|not implemented|invalid (?:field|parameter|argument)|"
+    r"deprecated|no such|cannot be used|not available|only the default",
+    re.IGNORECASE,
+)
+_MISSING = re.compile(
+    r"missing|required|must (?:be|include|contain)|not found|should be passed|passed back", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Mend:
+    """One change that may make the server take the request."""
+
+    drop: str | None = None
+    rename: tuple[str, str] | None = None
+    need: str = ""
+
+
+def mend_for(refusal: Refusal, sent: Iterable[str]) -> Mend | None:
+    """What to change after a 400 or 422, if it says so. `sent` are the fields that may be left out."""
+    if refusal.status not in (400, 422):
+        return None
+    text = f"{refusal.param} {refusal.message} {' '.join(refusal.codes)}"
+    fields = list(sent)
+    if "max_completion_tokens" in text and "max_tokens" in fields:
+        return Mend(rename=("max_tokens", "max_completion_tokens"))
+    if "reasoning_content" in text:
+        if _MISSING.search(text) and not _UNKNOWN.search(text):
+            return Mend(need="reasoning_content")
+        if "reasoning_content" in fields:
+            return Mend(drop="reasoning_content")
+    if re.search(r"\balternat\w+|consecutive (?:user|messages)", text, re.IGNORECASE):
+        return Mend(need="merged_users")
+    if "images" in fields and re.search(r"image|vision|multimodal|mmproj", text, re.IGNORECASE):
+        return Mend(drop="images")
+    if not _UNKNOWN.search(text):
+        return None
+    named = [name for name in fields if re.search(rf"(?<![\w]){re.escape(name)}(?![\w])", text)]
+    if refusal.param.split(".")[0] in fields:
+        named.insert(0, refusal.param.split(".")[0])
+    return Mend(drop=named[0]) if named else None

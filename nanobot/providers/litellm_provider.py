@@ -1,0 +1,345 @@
+"""LiteLLM, for endpoints that do not speak chat completions, and for whoever asks for it. No other module knows it.
+
+Importing it takes three seconds and 175 MB, so it is loaded in a thread when the first call is near: see `prepare`.
+"""
+
+import asyncio
+import gc
+import json
+import logging
+import os
+import re
+import threading
+import warnings
+import weakref
+from collections.abc import AsyncIterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Any, cast
+
+from nanobot.messages.types import ChatMessage, ToolSchema
+from nanobot.providers.answer import Answer
+from nanobot.providers.base import Delta, Finished, LLMProvider
+from nanobot.providers.errors import (
+    CallTarget,
+    ConnectionFailedError,
+    ContentFilteredError,
+    ContextOverflowError,
+    MalformedResponseError,
+    ModelCallError,
+    ProviderTimeoutError,
+    StreamCutError,
+)
+from nanobot.providers.failures import error_of, redact, refusal_of, retry_after_s
+from nanobot.providers.limits import CallLimits, Timeouts
+from nanobot.providers.textual_calls import with_textual_calls
+from nanobot.providers.wire import Dialect, has_images, wire_messages
+
+_loading: "Future[Any] | None" = None
+_loading_lock = threading.Lock()
+
+_users: "weakref.WeakSet[LiteLLMProvider]" = weakref.WeakSet()
+
+CACHE_MARKER = {"type": "ephemeral"}
+
+
+def _load() -> Any:
+    # Read at import: else it loads a stray .env of the working folder, and asks the network for a list of prices.
+    os.environ["LITELLM_MODE"] = "PRODUCTION"
+    os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
+    collecting = gc.isenabled()
+    gc.disable()  # a quarter of the time would go into walking what stays for good
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import litellm  # 3 s, 175 MB
+
+            litellm.ModelResponse()  # its models are built when first used, with warnings about their own make
+            litellm.ModelResponseStream()
+    finally:
+        if collecting:
+            gc.enable()
+    gc.freeze()  # nor shall the collector walk it later: one second at exit
+    litellm.telemetry = False
+    litellm.suppress_debug_info = True
+    litellm.drop_params = True
+    for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    return litellm
+
+
+def start_loading() -> "Future[Any]":
+    """Begin to load LiteLLM in a thread, if nobody has. Returns at once."""
+    global _loading
+    with _loading_lock:
+        if _loading is None:
+            _loading = Future()
+            threading.Thread(target=_fulfil, args=(_loading,), name="load-litellm", daemon=True).start()
+        return _loading
+
+
+def _ignore_its_warnings() -> None:
+    # Its use of pydantic warns at run time. Not at import: whoever embeds us, or pytest, may have reset the filters.
+    if not any(
+        action == "ignore" and getattr(module, "pattern", "") == _ITS_MODULES
+        for action, _, _, module, _ in warnings.filters
+    ):
+        warnings.filterwarnings("ignore", module=_ITS_MODULES)
+
+
+_ITS_MODULES = r"(?:litellm|pydantic)\b"
+
+
+def _fulfil(loading: "Future[Any]") -> None:
+    try:
+        loading.set_result(_load())
+    except BaseException as error:
+        loading.set_exception(error)
+
+
+class LiteLLMProvider(LLMProvider):
+    """Any provider that LiteLLM knows. Retries nothing, prints nothing, reports to nobody."""
+
+    def __init__(
+        self,
+        api_key: str | None = None,
+        api_base: str | None = None,
+        default_model: str = "anthropic/claude-opus-4-5",
+        *,
+        name: str = "litellm",
+        litellm_prefix: str = "",
+        extra_headers: Mapping[str, str] | None = None,
+        extra_body: Mapping[str, Any] | None = None,
+        timeouts: Timeouts | None = None,
+        reasoning_effort: str | None = None,
+        prompt_cache: bool | None = None,
+        config_key: str | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        """`litellm_prefix` is put before each model; empty: the model has it. `options` go to LiteLLM as they are.
+
+        `prompt_cache`: whether to set cache markers; None decides by the model's name.
+        """
+        super().__init__(api_key, api_base)
+        self.name = name
+        self._default_model = default_model
+        self._prefix = litellm_prefix
+        self._extra_headers = dict(extra_headers or {})
+        self._extra_body = dict(extra_body or {})
+        self._timeouts = timeouts or Timeouts()
+        self._reasoning_effort = reasoning_effort
+        self._prompt_cache = prompt_cache
+        self._config_key = config_key or f"providers.{name}.apiKey"
+        self._options = dict(options or {})
+
+    def get_default_model(self) -> str:
+        """The model asked when a call names none."""
+        return self._default_model
+
+    def prepare(self) -> None:
+        """Begin to load LiteLLM in a thread."""
+        start_loading()
+
+    async def chat_stream(
+        self,
+        messages: Sequence[ChatMessage],
+        tools: Sequence[ToolSchema] | None = None,
+        model: str | None = None,
+        max_tokens: int = 4096,
+        temperature: float = 0.7,
+    ) -> AsyncIterator[Delta]:
+        """Deltas as they come, then one Finished. Raises a ModelCallError; cancelling closes the connection."""
+        stream = self._stream(messages, tools or (), model or self._default_model, max_tokens, temperature)
+        async with aclosing(cast("Any", with_textual_calls(stream, tools))) as deltas:
+            async for delta in deltas:
+                yield delta
+
+    async def close(self) -> None:
+        """Close LiteLLM's connections. It keeps them for all providers together: the last one out closes them."""
+        _users.discard(self)
+        if _users or _loading is None or not _loading.done() or _loading.exception() is not None:
+            return
+        litellm = _loading.result()
+        await litellm.close_litellm_async_clients()
+        litellm.in_memory_llm_clients_cache.flush_cache()  # else the next provider gets the closed ones
+
+    async def _stream(
+        self,
+        messages: Sequence[ChatMessage],
+        tools: Sequence[ToolSchema],
+        model: str,
+        max_tokens: int,
+        temperature: float,
+    ) -> AsyncIterator[Delta]:
+        litellm = await asyncio.wrap_future(start_loading())
+        _ignore_its_warnings()
+        _users.add(self)
+        limits = CallLimits(self._timeouts, self._target(model))
+        request = await self._request(messages, tools, model, max_tokens, temperature)
+        answer = Answer()
+        stream: Any = None
+        try:
+            async with limits.next_sign(began=False):
+                stream = await litellm.acompletion(**request)
+            chunks = aiter(stream)
+            while True:
+                async with limits.next_sign(began=answer.began):
+                    chunk = await anext(chunks, None)
+                if chunk is None:
+                    break
+                for delta in answer.feed(chunk.model_dump(exclude_none=True)):
+                    yield delta
+        except ModelCallError:
+            raise
+        except Exception as error:  # a wall around a connection: LiteLLM raises whatever its parts raise
+            raise self._error(error, model, began=answer.began) from None
+        finally:
+            if stream is not None and hasattr(stream, "aclose"):
+                await stream.aclose()
+        if not answer.began:
+            raise MalformedResponseError("an empty answer", target=self._target(model))
+        if not answer.finished:
+            raise StreamCutError("it ended without a finish_reason", target=self._target(model))
+        deltas, response = answer.end()
+        if not (response.usage or response.content or response.tool_calls or response.reasoning_content):
+            # What LiteLLM makes of a page that is no answer at all.
+            raise MalformedResponseError("an empty answer", target=self._target(model))
+        for delta in deltas:
+            yield delta
+        yield Finished(response)
+
+    async def _request(
+        self, rows: Sequence[ChatMessage], tools: Sequence[ToolSchema], model: str, max_tokens: int, temperature: float
+    ) -> dict[str, Any]:
+        sent = f"{self._prefix}/{model}" if self._prefix else model
+        claude = "claude" in sent.lower() or sent.startswith("anthropic/")
+        messages = await asyncio.to_thread(wire_messages, rows, Dialect()) if has_images(rows) else None
+        messages = messages if messages is not None else wire_messages(rows, Dialect())
+        if claude:
+            _put_back_thinking(rows, messages)
+        effort = self._reasoning_effort
+        if claude and effort and _lost_thinking(messages):
+            effort = None  # a step of another model is open: without its thoughts, thinking is refused
+        if self._prompt_cache if self._prompt_cache is not None else claude:
+            messages, tools = _marked(messages, tools)
+        request: dict[str, Any] = {
+            "model": sent,
+            "messages": messages,
+            "tools": list(tools) or None,
+            "max_tokens": max_tokens,
+            "temperature": 1 if claude and effort else temperature,
+            "reasoning_effort": effort,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            "api_key": self.api_key,
+            "api_base": self.api_base,
+            "extra_headers": self._extra_headers or None,
+            "extra_body": self._extra_body or None,
+            "timeout": self._timeouts.total_s,
+            "max_retries": 0,
+            "num_retries": 0,
+            **self._options,
+        }
+        return {name: value for name, value in request.items() if value is not None}
+
+    def _target(self, model: str) -> CallTarget:
+        return CallTarget(self.name, model, redact(self.api_base or "", [self.api_key or ""]), self._config_key)
+
+    def _error(self, error: Exception, model: str, *, began: bool) -> ModelCallError:
+        """Our typed error for one of LiteLLM's: by its class, else by status and body."""
+        target = self._target(model)
+        secrets = [self.api_key or "", *self._extra_headers.values()]
+        status = getattr(error, "status_code", None)
+        status = status if isinstance(status, int) else None
+        said = _said(error)
+        detail = redact(said, secrets)
+        name = type(error).__name__
+        if began or name == "MidStreamFallbackError":
+            return StreamCutError(detail, target=target)
+        if _CONNECTION.search(said) or (name == "APIConnectionError" and "Connect" in said):
+            return ConnectionFailedError(detail, target=target)
+        kind = _KINDS.get(name)
+        if kind is not None:
+            return kind(detail, target=target, status=status)
+        if status is None:
+            return MalformedResponseError(f"{name}: {detail}", target=target)
+        headers = getattr(error, "litellm_response_headers", None) or getattr(
+            getattr(error, "response", None), "headers", {}
+        )
+        body = getattr(error, "body", None)
+        refusal = refusal_of(body if isinstance(body, dict) else said, status, retry_after_s(dict(headers)))
+        refusal = replace(refusal, message=refusal.message or said)
+        return error_of(refusal, target, secrets)
+
+
+_KINDS: dict[str, type[ModelCallError]] = {
+    "Timeout": ProviderTimeoutError,
+    "ContextWindowExceededError": ContextOverflowError,
+    "ContentPolicyViolationError": ContentFilteredError,
+    "APIResponseValidationError": MalformedResponseError,
+    "JSONSchemaValidationError": MalformedResponseError,
+}
+_CONNECTION = re.compile(
+    r"cannot connect to host|connection (?:error|refused|reset)|server disconnected|connect call failed|"
+    r"name or service not known|all connection attempts failed",
+    re.IGNORECASE,
+)
+
+
+def _said(error: Exception) -> str:
+    """What the provider said, without the names of LiteLLM's classes before it."""
+    text = str(getattr(error, "message", "") or error)
+    text = re.split(r"\. Handle with `litellm|\nLiteLLM Retried|\s*Traceback \(most", text)[0].strip()
+    while found := re.match(r"(?:litellm\.)?\w+(?:Exception|Error|Timeout)(?: -|:)\s*|b(?=['\"])", text):
+        text = text[found.end() :]
+    text = text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"" else text
+    try:
+        data = json.loads(text)
+    except ValueError:
+        return text
+    return refusal_of(data).message or text
+
+
+def _put_back_thinking(rows: Sequence[ChatMessage], messages: list[dict[str, Any]]) -> None:
+    """Thoughts go back as they came, signed; those that nobody signed are another model's and stay out."""
+    thinkers = iter([row for row in rows if row["role"] == "assistant"])
+    for message in messages:
+        if message["role"] == "assistant":
+            blocks = [block for block in next(thinkers).get("thinking_blocks") or [] if _is_signed(block)]
+            if blocks:
+                message["thinking_blocks"] = blocks
+
+
+def _is_signed(block: dict[str, Any]) -> bool:
+    return bool(block.get("signature")) or block.get("type") == "redacted_thinking"
+
+
+def _lost_thinking(messages: list[dict[str, Any]]) -> bool:
+    """Whether the step that goes on was begun without thoughts."""
+    last = next((message for message in reversed(messages) if message["role"] != "tool"), None)
+    return bool(last and last.get("tool_calls") and not last.get("thinking_blocks"))
+
+
+def _marked(
+    messages: list[dict[str, Any]], tools: Sequence[ToolSchema]
+) -> tuple[list[dict[str, Any]], Sequence[ToolSchema]]:
+    """Markers up to where the provider may cache: the tools, the system prompt, and the last two rows of input.
+
+    Two, so that what one request wrote is found by the next, which is longer. No text changes.
+    """
+    marked = list(messages)
+    places = [index for index, message in enumerate(marked) if message["role"] == "system"][-1:]
+    places += [index for index, message in enumerate(marked) if message["role"] in ("user", "tool")][-2:]
+    for index in places:
+        message = marked[index]
+        if message["role"] == "tool":
+            marked[index] = {**message, "cache_control": CACHE_MARKER}
+            continue
+        content = message["content"]
+        blocks = [{"type": "text", "text": content}] if isinstance(content, str) else list(content)
+        if blocks and (blocks[-1].get("type") != "text" or str(blocks[-1].get("text", "")).strip()):
+            marked[index] = {**message, "content": [*blocks[:-1], {**blocks[-1], "cache_control": CACHE_MARKER}]}
+    if tools:
+        tools = [*tools[:-1], {**tools[-1], "cache_control": CACHE_MARKER}]
+    return marked, tools

@@ -1,0 +1,183 @@
+"""From rows of a session to the body of a chat completions request. Fields that are ours stay home.
+
+The messages come last and everything is in a fixed order, so that each request of a session is, byte for byte, the head
+of the next. Tool schemas are encoded once and spliced in.
+"""
+
+import base64
+import json
+import mimetypes
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from nanobot.messages.types import ChatMessage, ToolSchema, text_of
+
+LARGEST_IMAGE = 20 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """What one endpoint takes for one model."""
+
+    reasoning: bool = False
+    """It wants its `reasoning_content` back on assistant rows with tool calls, and refuses them without."""
+    images: bool = True
+    merge_users: bool = False
+    """It refuses two user rows in a row."""
+
+
+def wire_text(row: ChatMessage) -> str:
+    """The words of a row as they go out: a user's with the runtime context that was sent with them."""
+    text = text_of(row["content"])
+    context = row.get("runtime_context") if row["role"] == "user" else None
+    return f"{text}\n\n{context}" if context else text
+
+
+def wire_messages(rows: Iterable[ChatMessage], dialect: Dialect) -> list[dict[str, Any]]:
+    """The rows as chat completions has them. Reads the images they name: not for the event loop if there are any."""
+    out: list[dict[str, Any]] = []
+    pictures: list[dict[str, Any]] = []  # of tool results, which may hold only text: they follow as a user's row
+    for row in rows:
+        if pictures and row["role"] != "tool":
+            out.append({"role": "user", "content": pictures})
+            pictures = []
+        message = _MAPPERS[row["role"]](row, dialect)
+        if row["role"] == "tool":
+            pictures += _pictures(row, dialect)
+        if dialect.merge_users and message["role"] == "user" and out and out[-1]["role"] == "user":
+            out[-1] = {"role": "user", "content": _joined(out[-1]["content"], message["content"])}
+        else:
+            out.append(message)
+    if pictures:
+        out.append({"role": "user", "content": pictures})
+    return out
+
+
+def has_images(rows: Iterable[ChatMessage]) -> bool:
+    """Whether sending these rows means reading files."""
+    return any(row.get("media") or isinstance(row["content"], list) for row in rows)
+
+
+def _system(row: ChatMessage, _dialect: Dialect) -> dict[str, Any]:
+    return {"role": "system", "content": wire_text(row)}
+
+
+def _user(row: ChatMessage, dialect: Dialect) -> dict[str, Any]:
+    pictures = _pictures(row, dialect)
+    text = wire_text(row)
+    if not pictures:
+        return {"role": "user", "content": text}
+    return {"role": "user", "content": [{"type": "text", "text": text}, *pictures]}
+
+
+def _assistant(row: ChatMessage, dialect: Dialect) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": text_of(row["content"])}
+    calls = row.get("tool_calls")
+    if not calls:
+        return message
+    if dialect.reasoning:
+        # A row of another model has none, and an empty one counts as missing.
+        message["reasoning_content"] = row.get("reasoning_content") or " "
+    message["content"] = message["content"] or None
+    message["tool_calls"] = [
+        {
+            "id": call["id"],
+            "type": "function",
+            "function": {"name": call["function"]["name"], "arguments": call["function"]["arguments"]},
+        }
+        for call in calls
+    ]
+    return message
+
+
+def _tool(row: ChatMessage, _dialect: Dialect) -> dict[str, Any]:
+    return {"role": "tool", "tool_call_id": row.get("tool_call_id", ""), "content": wire_text(row)}
+
+
+_MAPPERS = {"system": _system, "user": _user, "assistant": _assistant, "tool": _tool}
+
+
+def _joined(first: str | list[dict[str, Any]], second: str | list[dict[str, Any]]) -> str | list[dict[str, Any]]:
+    if isinstance(first, str) and isinstance(second, str):
+        return f"{first}\n\n{second}"
+    return [*_blocks(first), *_blocks(second)]
+
+
+def _blocks(content: str | list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
+def _pictures(row: ChatMessage, dialect: Dialect) -> list[dict[str, Any]]:
+    if not dialect.images:
+        return []
+    content = row["content"]
+    urls: list[str] = []
+    if isinstance(content, list):
+        blocks = [block.get("image_url") for block in content if block.get("type") == "image_url"]
+        urls = [str(block.get("url", "")) if isinstance(block, dict) else str(block or "") for block in blocks]
+    seen = dict.fromkeys([*urls, *row.get("media", [])])
+    return [_picture(url) for url in seen if url and _is_image(url)]
+
+
+def _is_image(url: str) -> bool:
+    if url.startswith(("data:image/", "https://", "http://")):
+        return True
+    return (mimetypes.guess_type(_path(url).name)[0] or "").startswith("image/")
+
+
+def _path(url: str) -> Path:
+    return Path(unquote(urlsplit(url).path)) if url.startswith("file://") else Path(url)
+
+
+def _picture(url: str) -> dict[str, Any]:
+    """A block the wire takes. An image that is gone or too large leaves a word in its place."""
+    if url.startswith(("data:", "https://", "http://")):
+        return {"type": "image_url", "image_url": {"url": url}}
+    path = _path(url)
+    try:
+        stat = path.stat()
+        if stat.st_size > LARGEST_IMAGE:
+            return {"type": "text", "text": f"[image: {path}, too large to show]"}
+        return {"type": "image_url", "image_url": {"url": _data_url(str(path), stat.st_mtime_ns, stat.st_size)}}
+    except OSError:
+        return {"type": "text", "text": f"[image: {path}, no longer there]"}
+
+
+@lru_cache(maxsize=16)
+def _data_url(path: str, _mtime_ns: int, _size: int) -> str:  # the last two are there to notice a change
+    kind = mimetypes.guess_type(path)[0] or "image/png"
+    return f"data:{kind};base64,{base64.b64encode(Path(path).read_bytes()).decode('ascii')}"
+
+
+def encode(value: object) -> bytes:
+    """JSON as every server reads it; half a surrogate pair, which UTF-8 cannot hold, becomes a question mark."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+
+
+class ToolsEncoder:
+    """Tool schemas as bytes. The same schema objects are encoded once."""
+
+    def __init__(self) -> None:
+        self._last: tuple[list[ToolSchema], bytes] = ([], b"[]")
+
+    def encode(self, tools: Sequence[ToolSchema]) -> bytes:
+        """The list of tools as JSON."""
+        known, encoded = self._last
+        if len(known) != len(tools) or any(a is not b for a, b in zip(known, tools, strict=True)):
+            encoded = encode(list(tools))
+            self._last = (list(tools), encoded)
+        return encoded
+
+
+def request_body(fields: dict[str, Any], tools: bytes | None, messages: list[dict[str, Any]]) -> bytes:
+    """The whole body: fields, tools, then the messages."""
+    head = encode(fields)[:-1]
+    parts = [head]
+    if tools is not None:
+        parts.append(b',"tools":' + tools)
+    parts.append(b',"messages":' + encode(messages) + b"}")
+    return b"".join(parts)

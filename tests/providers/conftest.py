@@ -1,0 +1,13 @@
+"""A model server for each test that asks for one."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.fake_models import FakeModels
+
+
+@pytest.fixture
+def server() -> Iterator[FakeModels]:
+    with FakeModels() as server:
+        yield server

@@ -1,0 +1,144 @@
+"""Answers are put together the same from whatever shape a server gives them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nanobot.providers.answer import Answer, ThinkSplitter, normal_usage
+from nanobot.providers.base import LLMResponse, ReasoningDelta, TextDelta
+
+
+def split(pieces: list[str]) -> tuple[str, str]:
+    splitter = ThinkSplitter()
+    deltas = [delta for piece in pieces for delta in splitter.feed(piece)] + splitter.end()
+    text = "".join(delta.text for delta in deltas if isinstance(delta, TextDelta))
+    return "".join(delta.text for delta in deltas if isinstance(delta, ReasoningDelta)), text
+
+
+@pytest.mark.parametrize(
+    ("written", "thought", "text"),
+    [
+        ("<think>hm</think>\n\nhi", "hm", "hi"),
+        ("\n<think>\nhm\n</think>hi", "hm\n", "hi"),
+        ("<thinking>a</thinking><think>b</think>c", "ab", "c"),
+        ("<think>never closed", "never closed", ""),
+        ("The tag <think> is </think> used", "", "The tag <think> is </think> used"),
+        ("<thin", "", "<thin"),
+        ("<b>x</b>", "", "<b>x</b>"),
+    ],
+)
+def test_thinking_in_tags_before_the_answer_is_taken_out(written, thought, text):
+    assert split([written]) == (thought, text)
+    assert split(list(written)) == (thought, text)
+
+
+@given(st.lists(st.sampled_from(["<think>", "</think>", "<thinking>", "\n", "a", "<", "/", " "])).map("".join))
+def test_any_cut_gives_the_same_thinking(written):
+    assert split(list(written)) == split([written])
+
+
+def whole(*chunks: dict[str, object]) -> LLMResponse:
+    answer = Answer()
+    for chunk in chunks:
+        answer.feed(chunk)
+    return answer.end()[1]
+
+
+def chunk(finish: str | None = None, **delta: object) -> dict[str, object]:
+    return {"choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}
+
+
+def call(name: str | None = None, arguments: object = None, **more: object) -> dict[str, object]:
+    return {**more, "function": {"name": name, "arguments": arguments}}
+
+
+A_CALL = [("list_dir", {"path": "."})]
+
+
+@pytest.mark.parametrize(
+    "chunks",
+    [
+        [chunk(tool_calls=[call("list_dir", '{"path": "."}', index=0, id="a")]), chunk("stop")],
+        [chunk("tool_calls", tool_calls=[call("list_dir", {"path": "."})])],
+        [chunk(tool_calls=[call("list_dir", "", id="a")]), chunk(tool_calls=[call(None, '{"path": "."}')])],
+        [
+            chunk(tool_calls=[call("list_dir", None, id="", index=0)]),
+            chunk(tool_calls=[call("", '{"path":"."}', index=0)]),
+        ],
+        [
+            chunk(function_call={"name": "list_dir", "arguments": '{"pa'}),
+            chunk(function_call={"arguments": 'th": "."}'}),
+        ],
+        [{"choices": [{"message": {"tool_calls": [call("list_dir", '{"path": "."}')]}, "finish_reason": "stop"}]}],
+        [chunk(tool_calls=[call("list_dir", "{'path': '.',}", index=0, id="a")])],
+    ],
+)
+def test_calls_are_read_in_every_shape_that_servers_were_seen_to_send(chunks):
+    response = whole(*chunks)
+
+    assert [(one.name, one.arguments) for one in response.tool_calls] == A_CALL
+    assert response.finish_reason == "tool_calls"
+    assert response.tool_calls[0].id
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        [call("a", "{}", index=0, id="x"), call("b", "{}", index=1, id="x")],
+        [call("a", "{}", index=0, id="x"), call("b", "{}", index=0, id="y")],
+        [call("a", "{}"), call("b", "{}")],
+        [call("a", "{}", id=""), call("b", "{}", id="")],
+    ],
+)
+def test_two_calls_stay_two_with_ids_of_their_own(calls):
+    response = whole(*[chunk(tool_calls=[one]) for one in calls])
+
+    assert [one.name for one in response.tool_calls] == ["a", "b"]
+    assert len({one.id for one in response.tool_calls}) == 2
+
+
+def test_arguments_that_are_no_json_object_are_a_problem_and_not_a_call():
+    response = whole(chunk(tool_calls=[call("list_dir", "[1, 2]", index=0, id="a")]))
+
+    assert response.tool_calls[0].problem
+
+
+@pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
+def test_reasoning_is_read_under_its_several_names(field):
+    assert whole(chunk(**{field: "hm"}), chunk("stop", content="hi")).reasoning_content == "hm"
+
+
+@pytest.mark.parametrize(
+    "usage",
+    [
+        {"prompt_tokens": 9, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 4}},
+        {"prompt_tokens": 9, "completion_tokens": 3, "prompt_cache_hit_tokens": 4},
+        {"prompt_tokens": 9, "completion_tokens": 3, "cached_tokens": 4, "prompt_tokens_details": None},
+        {"input_tokens": 9, "output_tokens": 3, "input_tokens_details": {"cached_tokens": 4}},
+    ],
+)
+def test_usage_has_one_shape(usage):
+    assert normal_usage(usage) == {"prompt_tokens": 9, "completion_tokens": 3, "cached_tokens": 4}
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(
+                st.sampled_from(
+                    [
+                        *("choices", "index", "delta", "message", "content", "tool_calls", "function", "name", "id"),
+                        *("arguments", "usage", "finish_reason", "reasoning", "text", "thinking", "function_call"),
+                    ]
+                ),
+                inner,
+                max_size=4,
+            )
+        ),
+        max_leaves=20,
+    )
+)
+def test_no_json_object_makes_it_raise(value):
+    whole({"choices": value}, {"choices": [{"delta": value}]}, {"choices": [value], "usage": value})

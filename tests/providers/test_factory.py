@@ -1,0 +1,116 @@
+"""Which provider is chosen, and why."""
+
+from typing import Any
+
+import pytest
+
+from nanobot.config.schema import Config
+from nanobot.errors import ConfigError
+from nanobot.providers.custom_provider import CustomProvider
+from nanobot.providers.factory import Chosen, choose_provider
+from nanobot.providers.litellm_provider import LiteLLMProvider
+from nanobot.providers.local_servers import LocalServer
+from nanobot.providers.offline_provider import OfflineProvider
+from tests.fake_models import FakeModels
+from tests.providers.samples import HELLO
+
+
+async def choose(environ: dict[str, str] | None = None, *, local: FakeModels | None = None, **config: Any) -> Chosen:
+    servers = [LocalServer("ollama", "Ollama", local.v1)] if local else []
+    return await choose_provider(Config(**config), environ=environ or {}, local_servers=servers)
+
+
+def using(provider: str, model: str | None = None, **section: Any) -> dict[str, Any]:
+    defaults = {"provider": provider} | ({"model": model} if model else {})
+    return {"agents": {"defaults": defaults}, "providers": {provider: section}}
+
+
+async def test_with_nothing_at_all_the_stand_in_answers():
+    chosen = await choose()
+
+    assert isinstance(chosen.provider, OfflineProvider)
+    assert chosen.name == "offline"
+
+
+async def test_a_local_server_that_answers_is_used_with_its_first_model():
+    with FakeModels(kind="ollama", models=["qwen3:8b", "other"]) as ollama:
+        chosen = await choose(local=ollama)
+        response = await chosen.provider.chat(HELLO)
+        await chosen.provider.close()
+
+    assert (chosen.name, chosen.model) == ("ollama", "qwen3:8b")
+    assert chosen.reason == f"Ollama answers on 127.0.0.1:{ollama.port}"
+    assert response.content == "ok"
+
+
+async def test_a_web_server_on_the_port_is_not_taken_for_a_model_server():
+    with FakeModels(kind="web") as web:
+        assert (await choose(local=web)).name == "offline"
+
+
+async def test_a_key_in_the_environment_is_used_with_its_providers_own_model():
+    chosen = await choose({"OPENAI_API_KEY": "sk-x"})
+
+    assert isinstance(chosen.provider, CustomProvider)
+    assert (chosen.name, chosen.reason) == ("openai", "OPENAI_API_KEY is set in the environment")
+    assert "/" not in chosen.model
+
+
+async def test_anthropic_goes_through_litellm_without_its_name_before_the_model():
+    chosen = await choose({"ANTHROPIC_API_KEY": "sk-ant-x"})
+
+    assert isinstance(chosen.provider, LiteLLMProvider)
+    assert chosen.model == "claude-opus-4-5"
+
+
+async def test_a_key_in_the_config_is_the_reason():
+    chosen = await choose(providers={"openrouter": {"apiKey": "sk-or-x"}})
+
+    assert (chosen.name, chosen.model) == ("openrouter", "anthropic/claude-opus-4-5")
+    assert "providers.openrouter.apiKey in config.json" in chosen.reason
+
+
+@pytest.mark.parametrize(
+    ("model", "environ", "key"),
+    [
+        ("anthropic/claude-sonnet-4-5", {}, "ANTHROPIC_API_KEY"),
+        ("claude-sonnet-4-5", {"OPENAI_API_KEY": "sk-x"}, "providers.anthropic.apiKey"),
+        ("deepseek-chat", {}, "DEEPSEEK_API_KEY"),
+    ],
+)
+async def test_a_model_that_was_named_is_never_swapped_for_another(model, environ, key):
+    with pytest.raises(ConfigError, match=key):
+        await choose(environ, agents={"defaults": {"model": model}})
+
+
+async def test_a_provider_that_was_named_but_has_no_key_says_which_to_set():
+    with pytest.raises(ConfigError, match=r"providers\.groq\.apiKey.*GROQ_API_KEY"):
+        await choose(**using("groq", "llama-3.3-70b-versatile"))
+
+
+async def test_a_custom_endpoint_gets_model_headers_body_and_limits_of_the_config(tmp_path):
+    with FakeModels(api_key="k") as server:
+        section = {"apiKey": "k", "apiBase": server.v1, "extraHeaders": {"X-A": "b"}, "extraBody": {"seed": 1}}
+        config = Config(**using("custom", "z-ai/glm:free", **section))
+        chosen = await choose_provider(config, environ={}, state_dir=tmp_path)
+        await chosen.provider.chat(HELLO)
+        await chosen.provider.close()
+
+    request = server.chats[0]
+    assert (request.json["model"], request.json["seed"], request.headers["x-a"]) == ("z-ai/glm:free", 1, "b")
+
+
+async def test_a_custom_endpoint_without_an_address_says_which_key_to_set():
+    with pytest.raises(ConfigError, match=r"providers\.custom\.apiBase"):
+        await choose(**using("custom", "m", apiKey="k"))
+
+
+async def test_the_backend_may_be_chosen_by_hand():
+    through = await choose(**using("openai", "gpt-4.1", apiKey="sk-x", backend="litellm"))
+
+    assert isinstance(through.provider, LiteLLMProvider)
+
+
+async def test_a_local_server_that_was_named_but_does_not_answer_is_an_error_that_says_so():
+    with pytest.raises(ConfigError, match="Ollama does not answer"):
+        await choose(**using("ollama", apiBase="http://127.0.0.1:1/v1"))

@@ -1,0 +1,170 @@
+"""Each vendor's refusal becomes the right error, and no key is in it."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nanobot.providers import errors
+from nanobot.providers.errors import CallTarget
+from nanobot.providers.failures import Mend, error_of, mend_for, read_refusal, redact, retry_after_s
+
+TARGET = CallTarget("acme", "m-1", "https://api.acme.test/v1", "providers.acme.apiKey")
+
+
+def openai(message: str = "no", code: str | None = None, kind: str = "invalid_request_error") -> dict[str, object]:
+    return {"error": {"message": message, "type": kind, "param": None, "code": code}}
+
+
+def anthropic(kind: str, message: str = "no") -> dict[str, object]:
+    return {"type": "error", "error": {"type": kind, "message": message}}
+
+
+REFUSALS = [
+    (401, openai("Incorrect API key provided"), errors.AuthenticationError),
+    (403, openai("You are not allowed to sample from this model"), errors.AuthenticationError),
+    (
+        400,
+        [{"error": {"code": 400, "message": "API key not valid.", "status": "INVALID_ARGUMENT"}}],
+        errors.AuthenticationError,
+    ),
+    (402, {"error": {"message": "Insufficient Balance"}}, errors.QuotaExceededError),
+    (429, openai("You exceeded your current quota", "insufficient_quota"), errors.QuotaExceededError),
+    (429, openai("Rate limit reached for requests", "rate_limit_exceeded"), errors.RateLimitedError),
+    (429, openai("You exceeded your current quota. Please retry in 8.2s."), errors.RateLimitedError),
+    (400, anthropic("invalid_request_error", "Your credit balance is too low"), errors.QuotaExceededError),
+    (403, openai("This request requires more credits"), errors.QuotaExceededError),
+    (404, openai("The model `x` does not exist", "model_not_found"), errors.ModelNotFoundError),
+    (404, {"error": 'model "x" not found, try pulling it first'}, errors.ModelNotFoundError),
+    (400, openai("x is not a valid model ID"), errors.ModelNotFoundError),
+    (400, openai("Model Not Exist"), errors.ModelNotFoundError),
+    (400, openai("too long", "context_length_exceeded"), errors.ContextOverflowError),
+    (400, openai("This model's maximum context length is 8192 tokens"), errors.ContextOverflowError),
+    (400, anthropic("invalid_request_error", "prompt is too long: 9 tokens > 8 maximum"), errors.ContextOverflowError),
+    (
+        400,
+        openai("The input token count (9) exceeds the maximum number of tokens allowed"),
+        errors.ContextOverflowError,
+    ),
+    (500, openai("the request exceeds the available context size"), errors.ContextOverflowError),
+    (413, anthropic("request_too_large"), errors.ContextOverflowError),
+    (400, openai("filtered", "content_filter"), errors.ContentFilteredError),
+    (
+        400,
+        {"error": {"message": "no", "innererror": {"code": "ResponsibleAIPolicyViolation"}}},
+        errors.ContentFilteredError,
+    ),
+    (400, openai("Content Exists Risk"), errors.ContentFilteredError),
+    (408, openai(), errors.ModelOverloadedError),
+    (409, openai(), errors.ModelOverloadedError),
+    (500, openai(), errors.ModelOverloadedError),
+    (503, "<html><title>503 Service Unavailable</title></html>", errors.ModelOverloadedError),
+    (529, anthropic("overloaded_error"), errors.ModelOverloadedError),
+    (400, openai("messages: at least one message is required"), errors.InvalidRequestError),
+    (422, {"detail": [{"loc": ["body", "messages"], "msg": "field required"}]}, errors.InvalidRequestError),
+    (302, "", errors.MalformedResponseError),
+]
+
+
+@pytest.mark.parametrize(("status", "body", "kind"), REFUSALS)
+def test_a_refusal_becomes_the_error_that_it_means(status, body, kind):
+    text = body if isinstance(body, str) else json.dumps(body)
+
+    error = error_of(read_refusal(status, text), TARGET)
+
+    assert type(error) is kind
+
+
+def test_an_error_names_provider_base_url_model_and_config_key():
+    said = str(error_of(read_refusal(401, json.dumps(openai("Incorrect API key provided"))), TARGET))
+
+    assert all(word in said for word in ("acme", "m-1", "https://api.acme.test/v1", "providers.acme.apiKey", "401"))
+    assert "\n" not in said
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["Incorrect API key provided: sk-abcdefgh12345678.", "key sk-abcd****5678 is wrong", "Bearer abcdefghijklmnop"],
+)
+def test_a_key_that_the_server_repeats_is_not_told(said):
+    shown = redact(said, ["abcdefgh12345678"])
+
+    assert "abcd" not in shown
+    assert "[key]" in shown
+
+
+def test_retry_after_is_read_as_seconds_milliseconds_or_a_date():
+    soon = format_datetime(datetime.now(UTC) + timedelta(seconds=30), usegmt=True)
+
+    assert retry_after_s({"Retry-After": "7"}) == 7
+    assert retry_after_s({"retry-after-ms": "1500"}) == 1.5
+    assert 25 < (retry_after_s({"retry-after": soon}) or 0) <= 30
+    assert [retry_after_s({"retry-after": value}) for value in ("", "soon", "-1", "nan", "inf")] == [None] * 5
+    assert retry_after_s({}) is None
+
+
+@given(st.integers(100, 599), st.binary(max_size=200))
+def test_no_body_makes_it_raise(status, body):
+    error_of(read_refusal(status, body), TARGET)
+
+
+@given(
+    st.recursive(
+        st.none() | st.integers() | st.text(max_size=9),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(
+                st.sampled_from(
+                    ["error", "message", "code", "type", "metadata", "raw", "innererror", "detail", "param"]
+                ),
+                inner,
+            )
+        ),
+    )
+)
+def test_no_json_makes_it_raise(value):
+    error_of(read_refusal(400, json.dumps(value)), TARGET)
+
+
+SENT = ["stream", "stream_options", "temperature", "max_tokens", "reasoning_effort", "reasoning_content", "images"]
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "mend"),
+    [
+        (400, openai("Unrecognized request argument supplied: stream_options"), Mend(drop="stream_options")),
+        (
+            400,
+            openai("Unsupported value: 'temperature' does not support 0.1 with this model."),
+            Mend(drop="temperature"),
+        ),
+        (
+            400,
+            openai("Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead."),
+            Mend(rename=("max_tokens", "max_completion_tokens")),
+        ),
+        (
+            422,
+            {
+                "detail": [
+                    {"loc": ["body", "messages", 3, "reasoning_content"], "msg": "Extra inputs are not permitted"}
+                ]
+            },
+            Mend(drop="reasoning_content"),
+        ),
+        (
+            400,
+            openai("thinking is enabled but reasoning_content is missing in assistant tool call message at index 2"),
+            Mend(need="reasoning_content"),
+        ),
+        (400, openai("Conversation roles must alternate user/assistant/user"), Mend(need="merged_users")),
+        (400, openai("this model does not support image input"), Mend(drop="images")),
+        (400, openai("messages: at least one message is required"), None),
+        (401, openai("Unrecognized request argument supplied: stream_options"), None),
+    ],
+)
+def test_a_refusal_that_names_a_field_says_what_to_change(status, body, mend):
+    assert mend_for(read_refusal(status, json.dumps(body)), SENT) == mend

@@ -1,0 +1,182 @@
+"""LiteLLM, kept quiet and on a short leash. Its import takes three seconds: one worker runs all of these."""
+
+import asyncio
+import logging
+import sys
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+
+from nanobot.messages.types import ChatMessage
+from nanobot.providers import errors
+from nanobot.providers.base import LLMResponse
+from nanobot.providers.limits import Timeouts
+from nanobot.providers.litellm_provider import LiteLLMProvider
+from tests.fake_models import Calls, CutStream, Fail, FakeModels, Garbage, Hang, Raw, Reset, Say
+from tests.providers.samples import HELLO, TOOLS
+
+pytestmark = pytest.mark.xdist_group("litellm")
+
+KEY = "sk-secret-0123456789"
+THINK: list[ChatMessage] = [{"role": "system", "content": "You are short."}, *HELLO]
+
+
+@pytest.fixture(autouse=True)
+async def closed() -> AsyncIterator[None]:
+    """LiteLLM keeps its connections for all providers together, and each test has an event loop of its own."""
+    yield
+    await LiteLLMProvider().close()
+
+
+def claude(server: FakeModels, **settings: object) -> LiteLLMProvider:
+    settings = {"name": "anthropic", "litellm_prefix": "anthropic", **settings}
+    return LiteLLMProvider(KEY, server.url, "claude-opus-4-5", **settings)  # type: ignore[arg-type]
+
+
+def openai(server: FakeModels, **settings: object) -> LiteLLMProvider:
+    settings = {"name": "openai", "litellm_prefix": "openai", **settings}
+    return LiteLLMProvider(KEY, server.v1, "m", **settings)  # type: ignore[arg-type]
+
+
+def next_rows(rows: list[ChatMessage], response: LLMResponse) -> list[ChatMessage]:
+    """The rows with the model's calls and their results."""
+    calls = [call.to_message() for call in response.tool_calls]
+    asked: ChatMessage = {"role": "assistant", "content": response.content, "tool_calls": calls}
+    asked["thinking_blocks"] = response.thinking_blocks
+    asked["reasoning_content"] = response.reasoning_content
+    results: list[ChatMessage] = [{"role": "tool", "tool_call_id": c["id"], "name": "x", "content": "a"} for c in calls]
+    return [*rows, asked, *results]
+
+
+async def test_thinking_goes_back_with_its_signature_and_the_server_takes_it(server):
+    server.script(Calls(("list_dir", {"path": "."}), ("wait", {"seconds": 1}), reasoning="hm hm"), Say("done"))
+    asked = claude(server, reasoning_effort="low")
+
+    first = await asked.chat(THINK, TOOLS)
+    second = await asked.chat(next_rows(THINK, first), TOOLS)
+
+    assert first.reasoning_content == "hm hm"
+    assert [call.name for call in first.tool_calls] == ["list_dir", "wait"]
+    assert second.content == "done"
+    assert server.problems == []
+    assert server.chats[1].json["messages"][1]["content"][0]["thinking"] == "hm hm"
+
+
+async def test_a_step_of_another_model_is_taken_over_without_thoughts(server):
+    foreign = LLMResponse(None, (await claude(server).chat(THINK, TOOLS)).tool_calls, reasoning_content="hm")
+    server.script(Calls(("list_dir", {"path": "."})))
+    foreign.tool_calls = (await openai(server).chat(THINK, TOOLS)).tool_calls
+
+    await claude(server, reasoning_effort="high").chat(next_rows(THINK, foreign), TOOLS)
+
+    assert server.problems == []
+
+
+async def test_cache_markers_are_at_most_four_and_change_no_text(server):
+    rows: list[ChatMessage] = [*THINK, {"role": "assistant", "content": "hi"}, {"role": "user", "content": "more"}]
+
+    await claude(server).chat(rows, TOOLS)
+    await claude(server, prompt_cache=False).chat(rows, TOOLS)
+
+    marked, plain = (request.body.decode() for request in server.chats)
+    assert marked.count("cache_control") == 4
+    assert plain.count("cache_control") == 0
+    assert server.chats[0].json["system"][0]["text"] == "You are short."
+
+
+@pytest.mark.parametrize("of", [claude, openai])
+async def test_usage_counts_cached_tokens(server, of):
+    response = await of(server).chat(HELLO)
+
+    assert response.usage["cached_tokens"] == 4
+    assert response.usage["prompt_tokens"] == 12
+
+
+FAILURES = {
+    "401": (Fail(401, f"Incorrect API key provided: {KEY}", "invalid_api_key"), errors.AuthenticationError),
+    "404": (Fail(404, "The model `m` does not exist", "model_not_found"), errors.ModelNotFoundError),
+    "429": (Fail(429, "slow down", retry_after=3), errors.RateLimitedError),
+    "quota": (Fail(429, "You exceeded your current quota", "insufficient_quota"), errors.QuotaExceededError),
+    "500": (Fail(500, "broken"), errors.ModelOverloadedError),
+    "529": (Fail(529, "Overloaded"), errors.ModelOverloadedError),
+    "overflow": (Fail(400, "prompt is too long: 9 tokens > 8 maximum"), errors.ContextOverflowError),
+    "cut": (CutStream(), errors.StreamCutError),
+    "reset": (Reset(), errors.ConnectionFailedError),
+    "html": (Garbage(), errors.MalformedResponseError),
+    "empty": (Raw([]), errors.MalformedResponseError),
+}
+
+
+@pytest.mark.parametrize("of", [claude, openai])
+@pytest.mark.parametrize(("step", "kind"), FAILURES.values(), ids=FAILURES.keys())
+async def test_each_failure_has_its_type_is_asked_once_and_tells_no_key(server, of, step, kind):
+    server.script(step)
+
+    with pytest.raises(kind) as caught:
+        await of(server).chat(HELLO)
+
+    said = str(caught.value)
+    assert KEY not in said
+    assert "litellm" not in said.lower()
+    assert server.url in said
+    assert len(server.chats) == 1
+    assert caught.value.retry_after_s == (3 if caught.value.status == 429 and "slow" in said else None)
+
+
+async def test_silence_ends_within_its_limit(server):
+    server.script(Hang())
+    began = time.monotonic()
+
+    with pytest.raises(errors.ProviderTimeoutError):
+        await claude(server, timeouts=Timeouts(first_token_s=0.2)).chat(HELLO)
+
+    assert time.monotonic() - began < 3
+
+
+async def test_nothing_is_printed_and_nothing_logged(server, capfd, caplog):
+    server.script(Fail(401, "no"))
+    caplog.set_level(logging.INFO)
+
+    with pytest.raises(errors.AuthenticationError):
+        await openai(server).chat(HELLO)
+
+    assert capfd.readouterr() == ("", "")
+    assert [record for record in caplog.records if "litellm" in record.name.lower()] == []
+
+
+async def test_loading_it_does_not_hold_the_loop_and_reads_no_env_file(tmp_path):
+    script = (
+        "import asyncio, os, sys, time\n"
+        "from nanobot.providers.litellm_provider import LiteLLMProvider, start_loading\n"
+        "async def main():\n"
+        "    assert 'litellm' not in sys.modules\n"
+        "    LiteLLMProvider('k').prepare()\n"
+        "    turns, longest, loading = 0, 0.0, start_loading()\n"
+        "    while not loading.done():\n"
+        "        began = time.monotonic(); await asyncio.sleep(0.005); turns += 1\n"
+        "    loading.result(); print(turns, 'FROM_ENV_FILE' in os.environ)\n"
+        "asyncio.run(main())\n"
+    )
+    (tmp_path / ".env").write_text("FROM_ENV_FILE=1\n")
+
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", script, cwd=tmp_path, stdout=asyncio.subprocess.PIPE
+    )
+    told, _ = await child.communicate()
+
+    turns, read_it = told.split()
+    assert child.returncode == 0
+    assert int(turns) > 20
+    assert read_it == b"False"
+
+
+async def test_a_provider_that_closes_takes_no_connection_from_another(server):
+    first, second = claude(server), claude(server)
+    await first.chat(HELLO)
+    await second.chat(HELLO)
+
+    await first.close()
+    assert (await second.chat(HELLO)).content == "ok"
+    await second.close()
+    assert (await claude(server).chat(HELLO)).content == "ok"

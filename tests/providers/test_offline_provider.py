@@ -1,0 +1,123 @@
+"""The stand-in understands simple requests, and answers them through the tools it is offered."""
+
+import pytest
+
+from nanobot.messages.types import ChatMessage
+from nanobot.providers.base import LLMResponse
+from nanobot.providers.offline_provider import NOTICE, OfflineProvider
+from tests.providers.samples import tool
+
+NAMES = ["list_dir", "read_file", "write_file", "edit_file", "exec", "grep", "glob", "web_search", "web_fetch", "cron"]
+
+
+async def answer(*rows: ChatMessage, offered: list[str] | None = None) -> LLMResponse:
+    return await OfflineProvider().chat(rows, [tool(name) for name in NAMES if offered is None or name in offered])
+
+
+def said(text: str) -> ChatMessage:
+    return {"role": "user", "content": text, "runtime_context": "[Runtime Context — metadata only, not instructions]"}
+
+
+async def after(question: str, *results: str) -> LLMResponse:
+    """The answer when each call it makes gives the next of these results."""
+    rows: list[ChatMessage] = [said(question)]
+    response = await answer(*rows)
+    for result in results:
+        calls = [call.to_message() for call in response.tool_calls]
+        rows.append({"role": "assistant", "content": None, "tool_calls": calls})
+        rows += [{"role": "tool", "tool_call_id": call["id"], "name": "x", "content": result} for call in calls]
+        response = await answer(*rows)
+    return response
+
+
+@pytest.mark.parametrize(
+    ("question", "name", "arguments"),
+    [
+        ("What is in my workspace?", "list_dir", {"path": "."}),
+        ("list files", "list_dir", {"path": "."}),
+        ("ls", "list_dir", {"path": "."}),
+        ("What's in the folder memory/?", "list_dir", {"path": "memory/"}),
+        ("show me AGENTS.md", "read_file", {"path": "AGENTS.md"}),
+        ("Please read the file notes/a-b.txt.", "read_file", {"path": "notes/a-b.txt"}),
+        ("write hello to notes.txt", "write_file", {"path": "notes.txt", "content": "hello\n"}),
+        ('Write "hello world" into the file a.md!', "write_file", {"path": "a.md", "content": "hello world\n"}),
+        ("create a file called a.txt with hello", "write_file", {"path": "a.txt", "content": "hello\n"}),
+        ("run ls -la", "exec", {"command": "ls -la"}),
+        ("Can you run `echo hi`?", "exec", {"command": "echo hi"}),
+        ("search for TODO", "grep", {"pattern": "TODO"}),
+        ("find *.py files", "glob", {"pattern": "*.py"}),
+        ("search the web for cats", "web_search", {"query": "cats"}),
+        ("fetch https://example.com/a?b=c.", "web_fetch", {"url": "https://example.com/a?b=c"}),
+        ("remember that I like tea", "read_file", {"path": "memory/MEMORY.md"}),
+        ("remind me every 5 minutes to drink", "cron", {"action": "add", "message": "drink", "every_seconds": 300}),
+    ],
+)
+async def test_a_request_becomes_the_call_it_asks_for(question, name, arguments):
+    response = await answer(said(question))
+
+    assert [(call.name, call.arguments) for call in response.tool_calls] == [(name, arguments)]
+
+
+async def test_a_reminder_is_set_for_a_moment_with_its_offset():
+    response = await answer(said("Remind me in 10 minutes to stretch"))
+
+    assert response.tool_calls[0].arguments["message"] == "stretch"
+    assert response.tool_calls[0].arguments["at"][-6] in "+-"
+
+
+async def test_a_listing_is_told_by_its_names():
+    response = await after("What is in my workspace?", "AGENTS.md  (1.2 kB)\nmemory/\n(More than 2 entries)")
+
+    assert response.content == f"Your workspace holds: AGENTS.md, memory/.\n\n{NOTICE}"
+
+
+async def test_remembering_reads_the_memory_and_adds_a_line_behind_the_last():
+    memory = "     1\t# Memory\n     2\t\n     3\t- likes rain"
+
+    edit = await after("remember that I like tea", memory)
+    done = await after("remember that I like tea", memory, "Edited memory/MEMORY.md")
+
+    assert edit.tool_calls[0].name == "edit_file"
+    assert edit.tool_calls[0].arguments["old_text"] == "- likes rain"
+    assert edit.tool_calls[0].arguments["new_text"] == "- likes rain\n- I like tea"
+    assert (done.content or "").startswith("I will remember: I like tea.")
+
+
+async def test_remembering_begins_a_memory_that_is_not_there():
+    response = await after("remember that I like tea", "Error: memory/MEMORY.md does not exist.")
+
+    assert response.tool_calls[0].name == "write_file"
+    assert "- I like tea" in response.tool_calls[0].arguments["content"]
+
+
+async def test_a_failure_of_a_tool_is_told_as_it_is():
+    response = await after("show me a.txt", "Error: a.txt does not exist.")
+
+    assert (response.content or "").startswith("That did not work. Error: a.txt does not exist.")
+
+
+async def test_a_tool_that_is_not_offered_is_named():
+    response = await answer(said("search the web for cats"), offered=["list_dir"])
+
+    assert "`web_search`" in (response.content or "")
+
+
+@pytest.mark.parametrize(
+    "question", ["hello", "help", "What can you do?", "what is the meaning of life?", "", "What tools do you have?"]
+)
+async def test_every_answer_says_that_no_model_is_set_up_and_what_to_type(question):
+    response = await answer(said(question))
+
+    assert (response.content or "").endswith(NOTICE)
+    assert "nanobot onboard" in NOTICE
+    assert "\n" not in NOTICE
+
+
+async def test_tools_are_named_when_asked_for():
+    assert "web_fetch" in ((await answer(said("which tools do you have?"))).content or "")
+
+
+async def test_our_own_words_to_the_model_are_not_taken_for_a_question():
+    response = await answer(said("run ls"), {"role": "user", "content": "Go on.", "origin": "system"})
+
+    assert response.tool_calls[0].name == "exec"

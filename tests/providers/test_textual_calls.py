@@ -1,0 +1,127 @@
+"""Calls written as text become calls; everything else stays what it is, however the stream is cut."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nanobot.providers.textual_calls import TextualCalls
+from tests.providers.samples import TOOLS
+
+WRITTEN = {
+    "bare": '{"name": "list_dir", "arguments": {"path": "."}}',
+    "parameters": '{"name": "list_dir", "parameters": {"path": "."}}',
+    "arguments first": '{"arguments": {"path": "."}, "name": "list_dir"}',
+    "arguments as text": '{"name": "list_dir", "arguments": "{\\"path\\": \\".\\"}"}',
+    "openai": '{"id": "x", "type": "function", "function": {"name": "list_dir", "arguments": {"path": "."}}}',
+    "list": '[{"name": "list_dir", "arguments": {"path": "."}}]',
+    "tool_calls": '{"tool_calls": [{"name": "list_dir", "arguments": {"path": "."}}]}',
+    "fenced": '```json\n{"name": "list_dir", "arguments": {"path": "."}}\n```',
+    "fenced, no language": '```\n{"name": "list_dir", "arguments": {"path": "."}}\n```\n',
+    "hermes": '<tool_call>\n{"name": "list_dir", "arguments": {"path": "."}}\n</tool_call>',
+    "hermes, not closed": '<tool_call>{"name": "list_dir", "arguments": {"path": "."}}',
+    "hermes, broken": '<tool_call>{"name": "list_dir", "arguments": {"path": "."}</tool_call>',
+    "function": '<function=list_dir>{"path": "."}</function>',
+    "qwen coder": "<tool_call>\n<function=list_dir>\n<parameter=path>\n.\n</parameter>\n</function>\n</tool_call>",
+    "mistral": '[TOOL_CALLS] [{"name": "list_dir", "arguments": {"path": "."}}]',
+    "mistral, new": '[TOOL_CALLS]list_dir[ARGS]{"path": "."}',
+    "llama": '<|python_tag|>{"name": "list_dir", "parameters": {"path": "."}}',
+    "invoke": '<function_calls>\n<invoke name="list_dir">\n<parameter name="path">.</parameter>\n</invoke>\n'
+    "</function_calls>",
+}
+ORDINARY = [
+    "Hello there.",
+    "",
+    "  indented\n\nand `code`",
+    '{"name": "alice", "age": 3}',
+    'An example:\n```json\n{"name": "alice", "arguments": {}}\n```\nThat is all.',
+    '```python\nprint("list_dir")\n```',
+    "if a < b and c > d: <b>bold</b> <tool_call> is a tag",
+    "[1, 2, 3]\n[x] done\n[TOOL",
+    'Say {"name": "list_dir", "arguments": {}} in the middle of a line.',
+    '{"name": "list_dir", "description": "Lists a folder", "parameters": {"type": "object"}}',
+    '{"name": "list_dir"}',
+    "<function=unknown>{}</function>",
+    "a ``` b\n``",
+    "\n\n{",
+]
+
+
+def read(pieces: list[str]) -> tuple[str, list[tuple[str, dict[str, object]]]]:
+    reader = TextualCalls(TOOLS)
+    text = "".join([reader.feed(piece) for piece in pieces])
+    rest, calls = reader.end()
+    return text + rest, [(call.name, call.arguments) for call in calls]
+
+
+def cut(text: str, places: list[int]) -> list[str]:
+    ends = [0, *sorted(place % (len(text) + 1) for place in places), len(text)]
+    return [text[a:b] for a, b in pairwise(ends)]
+
+
+@pytest.mark.parametrize("written", WRITTEN.values(), ids=WRITTEN.keys())
+def test_each_way_to_write_a_call_is_read(written):
+    text, calls = read(["I will look.\n\n", written])
+
+    assert calls == [("list_dir", {"path": "."})]
+    assert text == "I will look.\n\n"
+
+
+@pytest.mark.parametrize("ordinary", ORDINARY)
+def test_ordinary_text_passes_unchanged(ordinary):
+    assert read([ordinary]) == (ordinary, [])
+
+
+@given(
+    st.lists(st.sampled_from([*WRITTEN.values(), *ORDINARY, "\n", " ", "Well: "]), max_size=5).map("".join),
+    st.lists(st.integers(0, 10_000), max_size=30),
+)
+def test_any_cut_of_a_text_gives_the_same_text_and_calls(text, places):
+    assert read(cut(text, places)) == read([text])
+
+
+@given(st.text(alphabet='`{}[]<>/"=:\n namelist_dirTOOLCALSfunction,', max_size=120), st.lists(st.integers(0, 200)))
+def test_no_text_makes_it_raise_or_differ_by_its_cut(text, places):
+    assert read(cut(text, places)) == read([text])
+
+
+@given(st.sampled_from([*WRITTEN.values()]), st.lists(st.integers(0, 10_000), max_size=30))
+def test_no_piece_of_a_call_is_ever_shown(written, places):
+    reader = TextualCalls(TOOLS)
+
+    shown = "".join(reader.feed(piece) for piece in cut(f"Looking.\n{written}", places))
+
+    assert shown == "Looking.\n"
+
+
+def test_several_calls_in_a_row_are_all_read():
+    text, calls = read([WRITTEN["hermes"] + "\n" + WRITTEN["hermes"] + WRITTEN["invoke"]])
+
+    assert [name for name, _ in calls] == ["list_dir"] * 3
+    assert text == ""
+
+
+def test_values_in_tags_take_the_type_of_the_schema():
+    _, calls = read(['<invoke name="wait"><parameter name="seconds">5</parameter></invoke>'])
+
+    assert calls == [("wait", {"seconds": 5})]
+
+
+def test_text_in_tags_keeps_its_lines():
+    content = "<parameter=content>\nx = 1\n\ny &lt; 2\n</parameter>"
+    body = f"<function=write_file><parameter=path>a</parameter>{content}</function>"
+
+    assert read([body])[1] == [("write_file", {"path": "a", "content": "x = 1\n\ny < 2"})]
+
+
+def test_ordinary_json_is_shown_as_soon_as_it_cannot_be_a_call():
+    reader = TextualCalls(TOOLS)
+
+    assert reader.feed('{"name": "alice", ') == '{"name": "alice", '
+
+
+def test_a_html_page_is_shown_at_once():
+    reader = TextualCalls(TOOLS)
+
+    assert reader.feed("<html><body>1 < 2") == "<html><body>1 < 2"
