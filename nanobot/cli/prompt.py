@@ -44,7 +44,7 @@ from prompt_toolkit.widgets import SearchToolbar
 from nanobot.cli.completion import completes
 from nanobot.cli.history import ChatHistory
 from nanobot.cli.pastes import Pastes
-from nanobot.cli.surface import live_rows_of
+from nanobot.cli.surface import BEGIN_UPDATE, END_UPDATE, live_rows_of
 from nanobot.cli.terminal import say
 
 MENU_ROWS = 8
@@ -70,10 +70,17 @@ class _OneWriteOutput(Vt100_Output):
         if not self.held:
             super().flush()
 
+    def hold(self) -> None:
+        """A change begins."""
+        if not self.held:
+            self.held = True
+            self.write_raw(BEGIN_UPDATE)
+
     def release(self) -> None:
         """The change is whole."""
         if self.held:
             self.held = False
+            self.write_raw(END_UPDATE)
             super().flush()
 
 
@@ -161,7 +168,10 @@ class Prompt:
 
     async def run(self) -> None:
         """Take lines until somebody leaves."""
-        await self._app.run_async()
+        try:
+            await self._app.run_async()
+        finally:
+            self._release()
 
     def leave(self) -> None:
         """End `run`."""
@@ -170,7 +180,7 @@ class Prompt:
 
     def _hold(self) -> None:
         if isinstance(self._output, _OneWriteOutput):
-            self._output.held = True
+            self._output.hold()
 
     def _release(self) -> None:
         if isinstance(self._output, _OneWriteOutput):

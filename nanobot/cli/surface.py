@@ -6,6 +6,9 @@ from typing import Protocol, TextIO
 
 from nanobot.cli.terminal import leave_quietly, say
 
+BEGIN_UPDATE, END_UPDATE = "\x1b[?2026h", "\x1b[?2026l"
+"""Terminals that know these show what is between them at once; the others leave them out."""
+
 
 class Surface(Protocol):
     """A terminal as a screen needs it."""
@@ -56,7 +59,7 @@ class DirectSurface:
         erase = f"{up}\x1b[J" if self._drawn else ""
         self._drawn = live.count("\n") + 1 if live else 0
         try:
-            say(self._stream, erase + stay + live)
+            say(self._stream, f"{BEGIN_UPDATE}{erase}{stay}{live}{END_UPDATE}" if erase else stay + live)
         except OSError:
             self.closed = True
             leave_quietly(self._stream)

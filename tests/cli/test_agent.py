@@ -300,6 +300,7 @@ if sys.platform != "win32":
     def words_of(screen: str) -> str:
         """What stands on the terminal in the end: lines that were drawn anew count once."""
         shown = ""
+        screen = re.sub(r"\x1b\[\?2026[hl]", "", screen)
         for text in re.split(r"(?=\r(?:\x1b\[\d+A)?\x1b\[J)", screen.replace("\r\n", "\n")):
             erase = re.match(r"\r(?:\x1b\[(\d+)A)?\x1b\[J", text)
             if erase:

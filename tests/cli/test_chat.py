@@ -98,8 +98,11 @@ def test_the_bottom_line_says_how_to_stop_what_runs(terminal):
 def test_what_a_library_prints_is_a_line_above_the_prompt(terminal):
     terminal.say("print")
 
-    terminal.see("a stray line")
-    terminal.see("Printed")
+    terminal.see("2.0k in")
+    terminal.leave()
+
+    assert "a stray line" in terminal.words
+    assert "Printed." in terminal.words
 
 
 @pytest.mark.parametrize("key", [ESCAPE, CTRL_C], ids=["Esc", "Ctrl+C"])
@@ -230,6 +233,18 @@ def test_a_window_that_changes_its_size_costs_no_word(terminal):
 
     assert terminal.leave() == 0
     assert all(f"word{number}" in terminal.words for number in range(150))
+
+
+def test_the_prompt_is_never_erased_without_being_drawn_again_in_the_same_update(terminal):
+    terminal.say("say 200")
+    terminal.see("2.0k in")
+    terminal.leave()
+
+    updates = re.findall(r"\x1b\[\?2026h(.*?)\x1b\[\?2026l", terminal.seen, re.DOTALL)
+    outside = re.sub(r"\x1b\[\?2026h.*?\x1b\[\?2026l", "", terminal.seen, flags=re.DOTALL)
+    assert len(updates) > 5
+    assert all("\x1b[J" in update and ">" in update for update in updates)
+    assert outside.count("\x1b[A\x1b[J") == 1  # the goodbye
 
 
 def test_wide_characters_come_out_whole(terminal):
