@@ -229,7 +229,7 @@ def _first_words(text: str) -> str:
 
 _UNKNOWN = re.compile(
     r"unknown|unrecogni[sz]ed|unsupported|not supported|does not support|doesn't support|not permitted|not allowed|"
-    r"unexpected|extra (?:inputs|fields)|additional propert|not implemented|invalid (?:field|parameter|argument)|"
+    r"unexpected|extra (?:inputs|fields)|additional properties|not implemented|invalid (?:field|parameter|argument)|"
     r"deprecated|no such|cannot be used|not available|only the default",
     re.IGNORECASE,
 )
