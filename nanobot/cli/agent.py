@@ -1,0 +1,184 @@
+"""`nanobot agent`: talk with the agent. With a message, one answer and out; without one, the chat.
+
+Reading order: agent -> oneshot (one answer) -> plain, jsonl, screen (its faces); chat -> prompt (the line editor).
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypedDict
+
+import typer
+
+from nanobot.cli.common import ConfigOption, Setup, WorkspaceOption, read_setup
+from nanobot.cli.inbound import CHANNEL, DEFAULT_SESSION
+from nanobot.cli.terminal import can_redraw, is_screen, mended
+from nanobot.errors import UsageError
+
+if TYPE_CHECKING:
+    from nanobot.config.schema import Config
+    from nanobot.runtime import Runtime
+
+    class RuntimeParts(TypedDict):
+        """What build_runtime is given."""
+
+        config: Config
+        data_dir: Path
+        workspace: Path
+        model: str | None
+
+
+INTERRUPTED = 130
+
+
+def agent(
+    message: Annotated[
+        str | None, typer.Option("-m", "--message", metavar="TEXT", help="One message; `-` reads it from stdin.")
+    ] = None,
+    attach: Annotated[
+        list[Path] | None, typer.Option("--attach", metavar="FILE", help="Send a file along; may be repeated.")
+    ] = None,
+    session: Annotated[
+        str | None, typer.Option("-s", "--session", metavar="KEY", help=f"Which session; {DEFAULT_SESSION} if none.")
+    ] = None,
+    go_on: Annotated[bool, typer.Option("--continue", help="Go on with the newest session of the terminal.")] = False,
+    model: Annotated[
+        str | None, typer.Option("--model", metavar="NAME", help="Another model than the config's.")
+    ] = None,
+    markdown: Annotated[
+        bool, typer.Option("--markdown/--no-markdown", help="Draw Markdown, or show it as it is.")
+    ] = True,
+    logs: Annotated[bool, typer.Option("--logs/--no-logs", help="Show what nanobot logs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print turn events as JSON lines.")] = False,
+    config: ConfigOption = None,
+    workspace: WorkspaceOption = None,
+) -> None:
+    """Talk with the agent; with -m or a pipe, one answer and out."""
+    if session is not None and go_on:
+        raise UsageError("--session and --continue exclude each other. Leave one out.")
+    if session is not None and not session.strip():
+        raise UsageError("The session key is empty. Name one, for example: --session cli:work")
+    text = _message(message)
+    media = _attachments(attach or ())
+    if text is None and (as_json or media):
+        raise UsageError(f"{'--json' if as_json else '--attach'} needs a message. Give one with -m, or pipe one in.")
+    setup = read_setup(config, workspace)
+    sitting = Sitting(setup, None if session is None else mended(session), go_on, model)
+    _show_logs(setup.data_dir, wanted=logs)
+    try:
+        if text is not None:
+            code = sitting.ask(text, media, as_json=as_json, markdown=markdown)
+        else:
+            code = sitting.chat(markdown=markdown)
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    if code:
+        raise typer.Exit(code)
+
+
+class Sitting:
+    """What both ways of talking share: which bot, which session."""
+
+    def __init__(self, setup: Setup, session: str | None, go_on: bool, model: str | None) -> None:
+        self._setup = setup
+        self._session = session
+        self._go_on = go_on
+        self._model = model
+
+    def ask(self, text: str, media: Sequence[str], *, as_json: bool, markdown: bool) -> int:
+        """One answer; the exit code."""
+        import asyncio  # not for --help
+
+        from nanobot.cli.oneshot import ask
+        from nanobot.runtime import build_runtime
+
+        async def one_answer() -> int:
+            async with build_runtime(**self._parts()) as runtime:
+                key = self._key(runtime)
+                return await ask(runtime, text, key, media=media, as_json=as_json, markdown=markdown)
+
+        return asyncio.run(one_answer())
+
+    def chat(self, *, markdown: bool) -> int:
+        """The chat, in the way this terminal can show it; the exit code."""
+        import asyncio  # not for --help
+
+        from nanobot.runtime import build_runtime
+
+        if not can_redraw(sys.stdout):
+            from nanobot.cli.plain_chat import plain_chat
+
+            return plain_chat(build_runtime(**self._parts()), self._key)
+
+        async def sit() -> int:
+            from nanobot.cli.chat import chat  # prompt-toolkit and Rich's Markdown: only where somebody chats
+
+            async with build_runtime(**self._parts()) as runtime:
+                return await chat(runtime, self._key(runtime), markdown=markdown)
+
+        return asyncio.run(sit())
+
+    def _parts(self) -> "RuntimeParts":
+        setup = self._setup
+        return {
+            "config": setup.config,
+            "data_dir": setup.data_dir,
+            "workspace": setup.workspace,
+            "model": self._model,
+        }
+
+    def _key(self, runtime: "Runtime") -> str:
+        """The session of this sitting."""
+        if self._session is not None:
+            return self._session
+        return _newest_session(runtime) if self._go_on else DEFAULT_SESSION
+
+
+def _newest_session(runtime: "Runtime") -> str:
+    """The session of the terminal that was last used; the default one where there is none yet."""
+    live = [str(row["key"]) for row in runtime.sessions.list_sessions() if not row["archived"]]  # the newest first
+    return next((key for key in live if is_terminals(key)), DEFAULT_SESSION)
+
+
+def is_terminals(key: str) -> bool:
+    """Whether a session belongs to the terminal: `cli:...`, or a name without a channel before it."""
+    return key.startswith(f"{CHANNEL}:") or ":" not in key
+
+
+def _message(given: str | None) -> str | None:
+    """The one message: an option, or stdin where it is not a person's keyboard. None means: chat.
+
+    Raises UsageError where there is no word in it.
+    """
+    if given is None and is_screen(sys.stdin):
+        return None
+    text = _from_stdin() if given in (None, "-") else given
+    if not text or not text.strip():
+        where = "on stdin" if given in (None, "-") else "in --message"
+        raise UsageError(f'There is no message {where}. Write one: nanobot agent -m "What is in my workspace?"')
+    return mended(text)
+
+
+def _from_stdin() -> str:
+    if sys.stdin is None or sys.stdin.closed:
+        return ""
+    return sys.stdin.buffer.read().decode("utf-8", "replace").removeprefix("\ufeff").rstrip("\r\n")
+
+
+def _attachments(files: Sequence[Path]) -> list[str]:
+    """Absolute paths of files that can be read. Raises UsageError."""
+    found = []
+    for file in files:
+        path = file.expanduser().absolute()
+        if not path.is_file():
+            kind = "is a folder" if path.is_dir() else "does not exist"
+            raise UsageError(f"--attach {file}: this {kind}. Name a file.")
+        found.append(str(path))
+    return found
+
+
+def _show_logs(data_dir: Path, *, wanted: bool) -> None:
+    """What goes wrong inside is kept in a file; on the screen only for who asks."""
+    from nanobot.utils.log import LogPlace, set_up_logging  # logging: not for --help
+
+    set_up_logging(LogPlace(data_dir / "logs" / "agent.log", "WARNING", "DEBUG" if wanted else None))

@@ -1,0 +1,243 @@
+"""The interactive chat: lines in from the prompt, turns out to the screen, one after the other.
+
+The prompt is alive all the time. A line typed while a turn runs waits, visibly, for its turn. Esc or Ctrl+C stops what
+runs. Messages from elsewhere (the bus) appear above the prompt.
+"""
+
+import asyncio
+import sys
+from collections import deque
+from contextlib import suppress
+
+from nanobot import __version__
+from nanobot.agent.slash_commands import SlashCommands, parse_command
+from nanobot.agent.turn import TurnEvent
+from nanobot.bus.events import OutboundKind, OutboundMessage
+from nanobot.cli.completion import ChatCompleter
+from nanobot.cli.inbound import CHANNEL, LEAVING, terminal_message
+from nanobot.cli.meter import Meter
+from nanobot.cli.oneshot import draws
+from nanobot.cli.prompt import Prompt, PromptActions
+from nanobot.cli.screen import Screen
+from nanobot.cli.shell_escape import MARK, shell_escape
+from nanobot.cli.signals import KILLS, exit_code_of, on_signals
+from nanobot.cli.stray import above_the_prompt
+from nanobot.cli.surface import home_shortened
+from nanobot.cli.terminal import Paint, mended, visible, wants_colour
+from nanobot.errors import NanobotError
+from nanobot.runtime import Runtime
+
+OFFLINE = "offline"
+GOODBYE_S = 5.0
+_SET_UP = "Set one up with `nanobot onboard`, or with a key in the environment, such as OPENAI_API_KEY."
+_ECHO_LINES = 12
+_SHOWN_KINDS = {OutboundKind.REPLY, OutboundKind.NOTICE}
+
+
+async def chat(runtime: Runtime, session_key: str, *, markdown: bool) -> int:
+    """Chat until the person leaves; the exit code."""
+    return await Chat(runtime, session_key, markdown=markdown).run()
+
+
+class Chat:
+    """One sitting at the terminal."""
+
+    def __init__(self, runtime: Runtime, session_key: str, *, markdown: bool) -> None:
+        self._runtime = runtime
+        self._session_key = session_key
+        self._meter = Meter()
+        self._waiting: deque[str] = deque()
+        self._wake = asyncio.Event()
+        self._running: asyncio.Task[None] | None = None
+        self._asides: set[asyncio.Task[None]] = set()
+        self._exit_code = 0
+        colour = wants_colour(sys.stdout)
+        self._paint = Paint(colour)
+        completer = ChatCompleter({**runtime.loop.commands.names(), "exit": "leave"}, self._skills, runtime.workspace)
+        actions = PromptActions(self._take_line, self._stop, lambda: list(self._waiting), self._bottom_line)
+        history_file = runtime.data_dir / "history" / "cli_history"
+        self._prompt = Prompt(actions, completer, history_file, colour=colour)
+        self._screen = Screen(self._prompt, draws(markdown=markdown, colour=colour), self._paint)
+
+    async def run(self) -> int:
+        """Chat until somebody leaves; the exit code."""
+        beside = [asyncio.create_task(part) for part in (self._work(), self._screen.keep_alive(), self._listen())]
+        try:
+            with on_signals(KILLS, self._killed), above_the_prompt(self._screen.lines):
+                await self._prompt.run()
+        finally:
+            self._waiting.clear()
+            await self._stop_and_wait()
+            for task in beside:
+                task.cancel()
+            await asyncio.gather(*beside, return_exceptions=True)
+        return self._exit_code
+
+    async def _work(self) -> None:
+        """Take line after line; each ends before the next begins."""
+        try:
+            await self._greet()
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                while self._waiting:
+                    line = self._waiting.popleft()
+                    self._running = asyncio.create_task(self._do(line))
+                    await asyncio.wait([self._running])
+                    self._running.result() if not self._running.cancelled() else None
+                    self._running = None
+                    self._prompt.refresh()
+        except Exception:
+            self._prompt.leave()  # a bug of ours must not leave a prompt that answers nothing
+            raise
+
+    async def _do(self, line: str) -> None:
+        self._echo(line)
+        if line.lstrip().startswith(MARK):
+            await self._run_shell(line)
+        else:
+            await self._run_turn(line)
+
+    async def _run_turn(self, line: str) -> None:
+        self._screen.begin()
+        try:
+            await self._runtime.loop.run_turn(terminal_message(line, self._session_key), self._watch)
+        finally:
+            self._screen.finish()
+        command = parse_command(line)
+        if command is not None:
+            await self._after_command(command.name)
+
+    async def _run_shell(self, line: str) -> None:
+        message = terminal_message(line, self._session_key)
+        self._screen.begin()
+        try:
+            lines, went_well = await shell_escape(
+                line,
+                self._runtime.tools,
+                session_key=self._session_key,
+                address=message.address,
+                workspace=self._runtime.workspace,
+                clock=self._runtime.clock,
+            )
+            self._screen.lines(lines if went_well else [self._paint.red(line) for line in lines])
+        except asyncio.CancelledError:
+            self._screen.lines([self._paint.dim("(stopped)")])
+            raise
+        finally:
+            self._screen.finish()
+
+    async def _after_command(self, name: str) -> None:
+        """A command may have changed what the bottom line shows."""
+        if name in ("new", "clear", "reset"):
+            self._meter.forget_window()
+        with suppress(NanobotError):
+            await self._look_at_model()
+
+    async def _look_at_model(self) -> tuple[str, str]:
+        """The session's model for the bottom line; its provider, and why it was chosen."""
+        session = await asyncio.to_thread(self._runtime.sessions.get_or_create, self._session_key)
+        model = await self._runtime.models.get(session.metadata.get("model"))
+        self._meter.model = model.name
+        self._meter.window_tokens = model.limits.window_tokens
+        return model.provider_name, model.reason
+
+    async def _greet(self) -> None:
+        name = self._runtime.config.agents.defaults.bot_name
+        where = f"{home_shortened(self._runtime.workspace)} · /help for commands · Ctrl+D leaves"
+        try:
+            provider, reason = await self._look_at_model()
+        except NanobotError as error:
+            self._screen.lines([f"{self._paint.bold(name)} {__version__}", self._paint.dim(where)])
+            self._screen.lines([self._paint.red(visible(str(error)))])
+            return
+        why = f" ({reason})" if reason else ""
+        lines = [f"{self._paint.bold(name)} {__version__} · {self._meter.model} from {provider}{why}"]
+        if provider == OFFLINE:
+            lines = [
+                f"{self._paint.bold(name)} {__version__} · no model is set up, so only simple requests work",
+                _SET_UP,
+            ]
+        self._screen.lines([*lines, self._paint.dim(where)])
+
+    async def _listen(self) -> None:
+        """Show what comes for the terminal over the bus. Nobody else is here to send what is for other channels."""
+        while (message := await self._runtime.bus.consume_outbound()) is not None:
+            if message.channel == CHANNEL:
+                self._show_message(message)
+            elif message.receipt is not None:
+                message.receipt.fail(NanobotError(f"{message.channel} is not connected: run `nanobot gateway`."))
+
+    def _show_message(self, message: OutboundMessage) -> None:
+        if message.kind in _SHOWN_KINDS and message.content.strip():
+            self._screen.note("(message)", message.content, ours=False)
+        if message.receipt is not None:
+            message.receipt.settle()
+
+    def _take_line(self, line: str) -> None:
+        line = mended(line)
+        words = line.strip().lower()
+        command = parse_command(line)
+        if not words:
+            return
+        if words in LEAVING:
+            self._prompt.leave()
+        elif self._running is not None and command is not None and command.name in SlashCommands.AT_ONCE:
+            aside = asyncio.create_task(self._answer_aside(line))
+            self._asides.add(aside)
+            aside.add_done_callback(self._asides.discard)
+        else:
+            self._waiting.append(line)
+            self._wake.set()
+
+    async def _answer_aside(self, line: str) -> None:
+        """A command that acts at once, while a turn runs."""
+        result = await self._runtime.loop.run_turn(terminal_message(line, self._session_key))
+        self._screen.note(f"> {line.strip()}", result.text, ours=True)
+
+    def _stop(self) -> bool:
+        """Stop what runs; what was queued goes back to the prompt, for the person to decide."""
+        if self._running is None:
+            return False
+        if self._waiting:
+            self._prompt.put_back("\n".join(self._waiting))
+            self._waiting.clear()
+        stopping = asyncio.create_task(self._stop_running(self._running))
+        self._asides.add(stopping)
+        stopping.add_done_callback(self._asides.discard)
+        return True
+
+    async def _stop_running(self, running: asyncio.Task[None]) -> None:
+        """A turn is stopped by its loop, so that it keeps what was said; what is no turn (yet) is cancelled."""
+        if not await self._runtime.loop.stop_turn(self._session_key):
+            running.cancel()
+
+    async def _stop_and_wait(self) -> None:
+        running = self._running
+        if running is not None:
+            await self._stop_running(running)
+            await asyncio.wait([running], timeout=GOODBYE_S)
+
+    def _killed(self, number: int) -> None:
+        self._exit_code = exit_code_of(number)
+        self._prompt.leave()
+
+    def _watch(self, event: TurnEvent) -> None:
+        self._meter(event)
+        self._screen(event)
+
+    def _echo(self, line: str) -> None:
+        """What was sent, above what comes of it."""
+        lines = visible(line).expandtabs(4).split("\n")
+        shown = (
+            lines if len(lines) <= _ECHO_LINES else [*lines[:_ECHO_LINES], f"… {len(lines) - _ECHO_LINES} more lines"]
+        )
+        marked = [("> " if index == 0 else "  ") + text[:2000] for index, text in enumerate(shown)]
+        self._screen.lines(["", *[self._paint.bold(text) for text in marked], ""])
+
+    def _bottom_line(self) -> str:
+        line = self._meter.line()
+        return f"{line} · Esc stops" if self._running is not None else line
+
+    def _skills(self) -> dict[str, str]:
+        return {skill.name: skill.description for skill in self._runtime.context.skills.skills() if skill.available}

@@ -1,0 +1,160 @@
+"""One message, one answer and out. Imports only what the answer needs: Rich on a screen, never the line editor."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Protocol
+
+from nanobot.agent.turn import TurnEvent, TurnOutcome
+from nanobot.cli.inbound import terminal_message
+from nanobot.cli.signals import INTERRUPT, KILLS, exit_code_of, on_signals
+from nanobot.cli.terminal import Paint, can_redraw, wants_colour
+from nanobot.runtime import Runtime
+
+if TYPE_CHECKING:
+    from nanobot.cli.screen import Draws
+
+_EXIT_CODES = {TurnOutcome.FAILED: 1, TurnOutcome.REFUSED: 1}
+
+
+class Face(Protocol):
+    """A sink that shows one turn to somebody; `closed` when nobody is there any more."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether writing on makes no sense."""
+        ...
+
+    def __call__(self, event: TurnEvent) -> None:
+        """Show what happened."""
+        ...
+
+
+async def ask(
+    runtime: Runtime, text: str, session_key: str, *, media: Sequence[str] = (), as_json: bool, markdown: bool
+) -> int:
+    """Run one turn and show it on stdout; the exit code.
+
+    A signal stops the turn, and what was said is kept; a second one leaves at once. A reader who leaves stops it too.
+    """
+    async with _face(as_json=as_json, markdown=markdown) as face:
+        one = _OneTurn(runtime, session_key, face)
+        with on_signals([*INTERRUPT, *KILLS], one.signalled):
+            return await one.run(text, media)
+
+
+class _OneTurn:
+    """The turn while it runs, and how to end it early."""
+
+    def __init__(self, runtime: Runtime, session_key: str, face: Face) -> None:
+        self._loop = runtime.loop
+        self._session_key = session_key
+        self._face = face
+        self._turn: asyncio.Task[int] | None = None
+        self._stopping: asyncio.Task[None] | None = None
+        self._signal: int | None = None
+
+    async def run(self, text: str, media: Sequence[str]) -> int:
+        self._turn = asyncio.create_task(self._ask(text, media))
+        await asyncio.wait([self._turn])
+        if self._stopping is not None:
+            await asyncio.wait([self._stopping])
+        if self._signal is not None:
+            return exit_code_of(self._signal)
+        return 0 if self._turn.cancelled() else self._turn.result()
+
+    def signalled(self, number: int) -> None:
+        if self._signal is not None and self._turn is not None:
+            self._turn.cancel()
+        self._signal = number
+        self._stop()
+
+    async def _ask(self, text: str, media: Sequence[str]) -> int:
+        result = await self._loop.run_turn(terminal_message(text, self._session_key, media), self._watch)
+        return _EXIT_CODES.get(result.outcome, 0)
+
+    def _watch(self, event: TurnEvent) -> None:
+        self._face(event)
+        if self._face.closed:
+            self._stop()
+
+    def _stop(self) -> None:
+        if self._stopping is None:
+            self._stopping = asyncio.create_task(self._stop_turn())
+
+    async def _stop_turn(self) -> None:
+        if not await self._loop.stop_turn(self._session_key) and self._turn is not None:
+            self._turn.cancel()  # it has not begun: it waits for its session
+
+
+@asynccontextmanager
+async def _face(*, as_json: bool, markdown: bool) -> AsyncIterator[Face]:
+    """What suits whoever reads stdout: a program, a pipe or a person."""
+    if as_json:
+        from nanobot.cli.jsonl import JsonLines  # one of three faces; the others are not needed
+
+        yield JsonLines(sys.stdout, sys.stderr)
+    elif not can_redraw(sys.stdout):
+        from nanobot.cli.plain import PlainAnswer
+
+        yield PlainAnswer(sys.stdout, sys.stderr)
+    else:
+        async with _screen(markdown=markdown) as face:
+            yield face
+
+
+@asynccontextmanager
+async def _screen(*, markdown: bool) -> AsyncIterator[Face]:
+    from nanobot.cli.screen import Screen  # only where somebody looks
+    from nanobot.cli.surface import DirectSurface
+
+    colour = wants_colour(sys.stdout)
+    surface = DirectSurface(sys.stdout)
+    screen = Screen(surface, draws(markdown=markdown, colour=colour), Paint(colour))
+    screen.begin()
+    alive = asyncio.create_task(screen.keep_alive())
+    try:
+        yield _Watched(screen, surface)
+    finally:
+        alive.cancel()
+        await asyncio.gather(alive, return_exceptions=True)
+        screen.finish()
+
+
+class _Watched:
+    """A screen as a face."""
+
+    def __init__(self, screen: Callable[[TurnEvent], None], surface: "_Closable") -> None:
+        self._screen = screen
+        self._surface = surface
+
+    @property
+    def closed(self) -> bool:
+        return self._surface.closed
+
+    def __call__(self, event: TurnEvent) -> None:
+        self._screen(event)
+
+
+class _Closable(Protocol):
+    closed: bool
+
+
+def draws(*, markdown: bool, colour: bool) -> "Draws":
+    """Drawing with Rich, which is imported with the first text: the request is on its way by then."""
+    from nanobot.cli.answer import Draw
+    from nanobot.cli.screen import Draws
+
+    def plain(source: str, width: int) -> list[str]:
+        from nanobot.cli.markdown import plain_lines
+
+        return plain_lines(source, width)
+
+    def answer(source: str, width: int) -> list[str]:
+        from nanobot.cli.markdown import markdown_lines
+
+        return markdown_lines(source, width, colour)
+
+    ours = Draw(plain, markdown=False)
+    return Draws(Draw(answer) if markdown else ours, ours)

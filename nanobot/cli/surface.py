@@ -1,0 +1,71 @@
+"""Where a screen draws: lines that stay, and under them a few that are drawn anew until they stay or vanish."""
+
+import os
+import shutil
+from typing import Protocol, TextIO
+
+from nanobot.cli.terminal import leave_quietly, say
+
+BEGIN_UPDATE, END_UPDATE = "\x1b[?2026h", "\x1b[?2026l"
+"""Terminals that know these show what is between them at once; the others leave them out."""
+
+
+class Surface(Protocol):
+    """A terminal as a screen needs it."""
+
+    @property
+    def columns(self) -> int:
+        """Cells in a line."""
+        ...
+
+    @property
+    def live_rows(self) -> int:
+        """How many lines may be drawn anew."""
+        ...
+
+    def show(self, stay: str, live: str) -> None:
+        """Write whole lines for good and replace the live ones, in one go. Never raises."""
+        ...
+
+
+def live_rows_of(rows: int) -> int:
+    """How many of a terminal's rows the live lines may take: the rest is for what was said before."""
+    return max(3, min(rows // 2 - 2, 14))
+
+
+class DirectSurface:
+    """The terminal itself, for one answer without a prompt. Each change is one write, so nothing flickers."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._drawn = 0
+        self.closed = False
+
+    @property
+    def columns(self) -> int:
+        """Cells in a line, but one: a full last cell would wrap in some terminals."""
+        return max(shutil.get_terminal_size().columns - 1, 10)
+
+    @property
+    def live_rows(self) -> int:
+        """How many lines may be drawn anew."""
+        return live_rows_of(shutil.get_terminal_size().lines)
+
+    def show(self, stay: str, live: str) -> None:
+        """Write whole lines for good and replace the live ones. A terminal that is gone makes it `closed`."""
+        if self.closed or not (stay or live or self._drawn):
+            return
+        up = f"\r\x1b[{self._drawn - 1}A" if self._drawn > 1 else "\r"
+        erase = f"{up}\x1b[J" if self._drawn else ""
+        self._drawn = live.count("\n") + 1 if live else 0
+        try:
+            say(self._stream, f"{BEGIN_UPDATE}{erase}{stay}{live}{END_UPDATE}" if erase else stay + live)
+        except OSError:
+            self.closed = True
+            leave_quietly(self._stream)
+
+
+def home_shortened(path: str | os.PathLike[str]) -> str:
+    """The path with ~ for the home folder."""
+    text, home = os.fspath(path), os.path.expanduser("~")  # noqa: PTH111 a path as text
+    return "~" + text[len(home) :] if home != os.sep and (text == home or text.startswith(home + os.sep)) else text

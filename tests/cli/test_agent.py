@@ -1,0 +1,373 @@
+"""`nanobot agent` as programs and people run it: a real process, a real model server on loopback."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.fake_models import Calls, CutStream, Fail, FakeModels, Hang, Say, Slow
+
+NANOBOT = [sys.executable, "-c", "import sys; sys.argv[0] = 'nanobot'; from nanobot.cli.commands import app; app()"]
+POSIX = pytest.mark.skipif(sys.platform == "win32", reason="signals and pseudo-terminals are POSIX things")
+
+
+class Bot:
+    """A home with a config, and how to call the command there."""
+
+    def __init__(self, home: Path, server: FakeModels) -> None:
+        kept = {key: value for key, value in os.environ.items() if key in ("PATH", "PYTHONPATH", "SYSTEMROOT")}
+        self.environ = {**kept, "HOME": str(home), "USERPROFILE": str(home), "PYTHONIOENCODING": "utf-8"}
+        self.home = home / ".nanobot"
+        self.home.mkdir()
+        defaults = {"model": "stand-in", "provider": "custom"}
+        custom = {"apiKey": "k", "apiBase": server.v1}
+        config = {"agents": {"defaults": defaults}, "providers": {"custom": custom}}
+        (self.home / "config.json").write_text(json.dumps(config), encoding="utf-8")
+
+    def start(self, *words: str, stdin: int = subprocess.DEVNULL) -> "subprocess.Popen[bytes]":
+        return subprocess.Popen(
+            [*NANOBOT, "agent", *words], env=self.environ, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+
+    def run(self, *words: str, stdin: bytes | None = None) -> tuple[int, str, str]:
+        """Exit code, stdout, stderr."""
+        process = self.start(*words, stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE)
+        out, aside = process.communicate(stdin, timeout=30)
+        return process.returncode, out.decode(), aside.decode()
+
+
+@pytest.fixture
+def server():
+    with FakeModels() as running:
+        yield running
+
+
+@pytest.fixture
+def bot(tmp_path, server):
+    return Bot(tmp_path, server)
+
+
+def asked(server: FakeModels) -> str:
+    """What the person said in the last request."""
+    return str(server.chats[-1].json["messages"][-1]["content"])
+
+
+def test_a_pipe_gets_the_answer_and_nothing_else(bot, server):
+    server.script(Calls(("list_dir", {"path": "."})), Say("Some *files*."))
+
+    assert bot.run("-m", "what is here?") == (0, "Some *files*.\n", "")
+
+
+@pytest.mark.parametrize("words", [(), ("-m", "-")], ids=["a pipe alone", "-m -"])
+def test_a_message_may_come_through_a_pipe(bot, server, words):
+    bot.run(*words, stdin="what is 漢字?\n".encode())
+
+    assert asked(server).startswith("what is 漢字?\n\n")
+
+
+@pytest.mark.parametrize("words", [(), ("-m", ""), ("-m", " \n "), ("-m", "-"), ("--json",)])
+def test_an_empty_message_is_wrong_usage_and_the_error_says_what_to_write(bot, server, words):
+    code, out, aside = bot.run(*words)
+
+    assert (code, out) == (2, "")
+    assert len(aside.splitlines()) == 1
+    assert "nanobot agent -m" in aside
+    assert not server.chats
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (("-s", "a", "--continue"), "Leave one out"),
+        (("-s", " "), "--session cli:work"),
+        (("--attach", "nowhere.png"), "does not exist"),
+        (("--attach", "."), "is a folder"),
+    ],
+)
+def test_words_that_do_not_fit_are_refused_with_the_way_out(bot, server, words, hint):
+    code, _, aside = bot.run("-m", "hi", *words)
+
+    assert code == 2
+    assert hint in aside
+    assert not server.chats
+
+
+def test_a_message_of_a_megabyte_arrives_whole(bot, server):
+    server.default = Say("read")
+    text = "0123456789" * 100_000
+    config = bot.home / "config.json"
+    settings = json.loads(config.read_text())
+    settings["agents"]["defaults"]["contextWindowTokens"] = 1_000_000
+    config.write_text(json.dumps(settings))
+
+    assert bot.run(stdin=text.encode()) == (0, "read\n", "")
+    assert asked(server).startswith(text)
+
+
+@POSIX
+def test_bytes_that_are_no_text_do_not_break_anything(bot, server):
+    process = subprocess.run(
+        [*NANOBOT, "agent", "-m", b"caf\xc3\xa9 \xff\xfe"],
+        env=bot.environ,
+        capture_output=True,
+        stdin=subprocess.DEVNULL,
+    )
+
+    assert process.returncode == 0
+    assert asked(server).startswith("café ��\n")
+
+
+def test_json_is_one_event_a_line_from_the_start_of_the_run_to_the_end_of_the_turn(bot, server):
+    server.script(Calls(("list_dir", {"path": "."})), Say("Done.", reasoning="hm"))
+
+    code, out, _ = bot.run("-m", "go", "--json")
+
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert code == 0
+    assert [row["seq"] for row in rows] == [*range(len(rows))]
+    assert len({row["turn_id"] for row in rows}) == 1
+    assert rows[0]["type"] == "run_started"
+    assert {"tool_started", "tool_ended", "reasoning_delta", "text_delta", "step_ended"} <= {
+        row["type"] for row in rows
+    }
+    assert rows[-1]["type"] == "turn_ended"
+    assert (rows[-1]["outcome"], rows[-1]["text"]) == ("answered", "Done.")
+
+
+@pytest.mark.parametrize("words", [(), ("--json",)], ids=["plain", "json"])
+def test_a_failed_turn_is_one_line_on_stderr_and_exit_code_1_and_the_next_one_works(bot, server, words):
+    server.script(Fail(401, "bad key"))
+
+    code, out, aside = bot.run("-m", "hi", *words)
+
+    assert code == 1
+    assert len(aside.splitlines()) == 1
+    assert "providers.custom" in aside
+    assert "Traceback" not in out + aside
+    assert bot.run("-m", "again")[:2] == (0, "ok\n")
+
+
+def test_what_was_said_before_a_cut_is_kept_on_stdout(bot, server):
+    server.default = CutStream("The first half")
+
+    code, out, aside = bot.run("-m", "hi")
+
+    assert code == 1
+    assert out.startswith("The first half")
+    assert aside.startswith("Error: ")
+
+
+def test_the_answer_comes_out_while_it_is_being_written(bot, server):
+    server.script(Slow(Say("one two three four", pieces=4), each_s=0.15))
+
+    process = bot.start("-m", "hi")
+    assert process.stdout is not None
+    first = os.read(process.stdout.fileno(), 100)
+    still_writing = process.poll() is None
+    rest, _ = process.communicate(timeout=30)
+
+    assert still_writing
+    assert len(first) < 10
+    assert (first + rest).decode() == "one two three four\n"
+
+
+@POSIX
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_stops_the_turn_and_keeps_what_was_said(bot, server, number, code):
+    server.script(Hang("Half of it"))
+    process = bot.start("-m", "hi")
+    assert process.stdout is not None
+    os.read(process.stdout.fileno(), 100)
+
+    process.send_signal(number)
+    _, aside = process.communicate(timeout=10)
+
+    assert process.returncode == code
+    assert aside.decode() == "(stopped)\n"
+    kept = "".join(path.read_text() for path in (bot.home / "workspace" / "sessions").glob("*.jsonl"))
+    assert "Half of it" in kept
+
+
+@POSIX
+def test_a_signal_before_the_first_word_stops_it_too(bot, server):
+    server.script(Hang())
+    process = bot.start("-m", "hi")
+    while not server.chats:
+        time.sleep(0.02)
+
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=10)
+
+    assert process.returncode == 130
+
+
+def test_a_reader_who_leaves_ends_it_quietly(bot, server):
+    server.script(Slow(Say("\n".join(f"line {number}" for number in range(50)), pieces=50), each_s=0.05))
+    process = bot.start("-m", "hi")
+    assert process.stdout is not None
+    assert process.stderr is not None
+
+    process.stdout.readline()
+    process.stdout.close()
+    started = time.monotonic()
+    code = process.wait(timeout=10)
+
+    assert code == 0
+    assert process.stderr.read() == b""
+    assert time.monotonic() - started < 2
+    process.stderr.close()
+
+
+def test_sessions_are_apart_and_continue_takes_the_newest_of_the_terminal(bot, server):
+    bot.run("-m", "first", "-s", "cli:one")
+    bot.run("-m", "second", "-s", "two/../☃ x")
+    bot.run("-m", "third", "-s", "telegram:7")
+    bot.run("-m", "fourth", "--continue")
+
+    said = [row["content"].split("\n")[0] for row in server.chats[-1].json["messages"] if row["role"] == "user"]
+    assert said == ["second", "fourth"]
+    sessions = (bot.home / "workspace" / "sessions").rglob("*.jsonl")
+    assert len([*sessions]) == 3
+
+
+def test_another_model_another_workspace_for_one_message(bot, server, tmp_path):
+    place = tmp_path / "elsewhere"
+
+    bot.run("-m", "hi", "--model", "other", "-w", str(place))
+
+    assert server.chats[-1].json["model"] == "other"
+    assert (place / "AGENTS.md").exists()
+    assert not (bot.home / "workspace").exists()
+
+
+def test_a_slash_command_is_answered_without_a_model(bot, server):
+    code, out, _ = bot.run("-m", "/help")
+
+    assert code == 0
+    assert "/new" in out
+    assert not server.chats
+
+
+def test_a_config_that_cannot_be_read_stops_it(bot):
+    (bot.home / "config.json").write_text("{ not json")
+
+    code, out, aside = bot.run("-m", "hi")
+
+    assert (code, out) == (78, "")
+    assert "config.json" in aside
+
+
+def test_one_answer_imports_no_screen_and_no_library_that_is_not_needed(bot):
+    listing = "; import sys; print(','.join(sorted(sys.modules)), file=sys.stderr)"
+    code = (
+        "import sys; sys.argv[0] = 'nanobot'\nfrom nanobot.cli.commands import app\ntry: app()\nfinally: pass" + listing
+    )
+
+    process = subprocess.run(
+        [sys.executable, "-c", code, "agent", "-m", "hi"],
+        env=bot.environ,
+        capture_output=True,
+        stdin=subprocess.DEVNULL,
+    )
+
+    loaded = set(process.stderr.decode().split("\n")[0].split(","))
+    assert process.stdout == b"ok\n"
+    assert "nanobot" in loaded
+    assert loaded & {"prompt_toolkit", "rich.markdown", "litellm", "openai", "mcp", "telegram", "loguru"} == set()
+
+
+if sys.platform != "win32":
+    import pexpect
+
+    def on_screen(bot: Bot, *words: str, **environ: str) -> "pexpect.spawn":
+        env = {**bot.environ, "TERM": "xterm-256color", "LANG": "C.UTF-8", **environ}
+        return pexpect.spawn(
+            NANOBOT[0], [*NANOBOT[1:], "agent", *words], env=env, encoding="utf-8", timeout=15, dimensions=(24, 80)
+        )
+
+    def whole(child: "pexpect.spawn") -> str:
+        """All that came, and the end of the process."""
+        child.expect(pexpect.EOF)
+        child.close()
+        return str(child.before)
+
+    def words_of(screen: str) -> str:
+        """What stands on the terminal in the end: lines that were drawn anew count once."""
+        shown = ""
+        screen = re.sub(r"\x1b\[\?2026[hl]", "", screen)
+        for text in re.split(r"(?=\r(?:\x1b\[\d+A)?\x1b\[J)", screen.replace("\r\n", "\n")):
+            erase = re.match(r"\r(?:\x1b\[(\d+)A)?\x1b\[J", text)
+            if erase:
+                shown = "\n".join([*shown.split("\n")[: -1 - int(erase[1] or 0)], ""])
+            shown += re.sub(r"\x1b\[[0-9;]*[a-zA-Z]", "", text).replace("\r", "")
+        return shown
+
+    def test_a_terminal_sees_markdown_tool_lines_and_no_trace_of_waiting(bot, server):
+        server.script(Calls(("list_dir", {"path": "."})), Slow(Say("# Found\n\nSome **files**."), first_s=0.5))
+
+        child = on_screen(bot, "-m", "what is here?")
+        child.expect("thinking")
+        shown = words_of(child.before + child.after + whole(child))
+
+        assert child.exitstatus == 0
+        assert re.fullmatch(r"  list_dir \.  \d\.\d\ds\n\nFound\n\nSome files\.\n", shown)
+
+    def test_no_colour_means_no_escape_sequence_for_colour_or_weight(bot, server):
+        server.script(Say("# Found\n\nSome **files**, `code`.\n\n```py\nx = 1\n```"))
+
+        shown = whole(on_screen(bot, "-m", "hi", NO_COLOR="1"))
+
+        assert "Some files, code." in shown
+        assert not re.search(r"\x1b\[[0-9;]*m", shown)
+
+    def test_without_markdown_the_text_is_shown_as_it_is(bot, server):
+        server.script(Say("# Found\n\n\nSome **files**."))
+
+        shown = words_of(whole(on_screen(bot, "-m", "hi", "--no-markdown")))
+
+        assert shown.endswith("# Found\n\n\nSome **files**.\n")
+
+    def test_ctrl_c_on_a_terminal_keeps_what_was_said(bot, server):
+        server.script(Hang("Half of it"))
+        child = on_screen(bot, "-m", "hi")
+        child.expect("Half of it")
+
+        child.sendintr()
+        shown = whole(child)
+
+        assert child.exitstatus == 130
+        assert words_of(shown).endswith("Half of it\n\n(stopped)\n")
+
+    def test_a_dumb_terminal_gets_a_plain_chat(bot, server):
+        server.script(Say("**first**"), Say("second"))
+        child = on_screen(bot, TERM="dumb")
+        child.expect("> ")
+        child.sendline("one")
+        child.expect(r"\*\*first\*\*")
+        child.expect("> ")
+        child.sendline("two")
+        child.expect("second")
+        child.sendline("exit")
+
+        assert "\x1b" not in whole(child)
+        assert child.exitstatus == 0
+
+    def test_the_chat_starts_from_the_command_and_leaves(bot, server):
+        child = on_screen(bot)
+        child.expect("stand-in from custom")
+        child.expect("~/.nanobot/workspace")
+        child.expect(">")
+        child.send("hello\r")
+        child.expect("ok")
+        child.send("exit\r")
+
+        whole(child)
+
+        assert child.exitstatus == 0
+        assert (bot.home / "history" / "cli_history").stat().st_mode & 0o777 == 0o600

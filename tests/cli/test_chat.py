@@ -1,0 +1,293 @@
+"""The chat in a real pseudo-terminal, with a real engine and a model that does as it is told."""
+
+import os
+import re
+import signal
+import sys
+import time
+
+import pytest
+
+if sys.platform == "win32":
+    pytest.skip("pseudo-terminals are a POSIX thing", allow_module_level=True)
+
+import pexpect
+
+ESCAPE, CTRL_C, CTRL_D, CTRL_R, TAB, END = "\x1b", "\x03", "\x04", "\x12", "\t", "\x05"
+ALT_ENTER = "\x1b\r"
+SHIFT_ENTER = "\x1b[13;2u"
+BOTTOM_LINE = "obedient"
+
+
+class Terminal:
+    """A person at a terminal: types, and waits to see something."""
+
+    def __init__(self, home, **environ: str) -> None:
+        inherited = {key: value for key, value in os.environ.items() if key in ("PATH", "PYTHONPATH", "VIRTUAL_ENV")}
+        env = {**inherited, "HOME": str(home), "TERM": "xterm-256color", "LANG": "C.UTF-8", **environ}
+        self.child = pexpect.spawn(
+            sys.executable,
+            ["-m", "tests.cli.chat_child", str(home)],
+            env=env,
+            dimensions=(24, 80),
+            encoding="utf-8",
+            timeout=15,
+        )
+        self.child.delaybeforesend = None
+        self.seen = ""
+
+    def see(self, pattern: str) -> str:
+        """Wait for it; what came before it."""
+        self.child.expect(pattern)
+        self.seen += self.child.before + self.child.after
+        return str(self.child.before)
+
+    def type(self, text: str) -> None:
+        self.child.send(text)
+
+    def say(self, line: str) -> None:
+        self.type(line + "\r")
+
+    def leave(self) -> int:
+        self.type(CTRL_D)
+        self.child.expect(pexpect.EOF)
+        self.seen += self.child.before
+        self.child.close()
+        return int(self.child.exitstatus)
+
+    @property
+    def words(self) -> str:
+        """All that was written, without what moves the cursor or colours."""
+        return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]|\x1b[=>]", "", self.seen)
+
+
+@pytest.fixture
+def terminal(tmp_path):
+    opened = Terminal(tmp_path)
+    opened.see(BOTTOM_LINE)
+    yield opened
+    opened.child.close(force=True)
+
+
+def test_it_greets_answers_with_a_tool_line_and_its_time_and_leaves(terminal):
+    terminal.say("list")
+    terminal.see(r"  list_dir \.  \d+\.\d\ds")
+    terminal.see("spoken")
+    terminal.see("2.0k in")
+
+    assert terminal.leave() == 0
+    assert "/help" in terminal.words
+    assert "The tool has spoken." in terminal.words
+
+
+def test_somebody_who_waits_sees_it_at_once_and_that_it_can_be_stopped(terminal):
+    started = time.monotonic()
+    terminal.say("think")
+
+    terminal.see("thinking")
+    assert time.monotonic() - started < 0.4
+    terminal.see("I have thought")
+
+
+def test_the_bottom_line_says_how_to_stop_what_runs(terminal):
+    terminal.say("hang")
+
+    terminal.see("Esc stops")
+
+
+def test_what_a_library_prints_is_a_line_above_the_prompt(terminal):
+    terminal.say("print")
+
+    terminal.see("2.0k in")
+    terminal.leave()
+
+    assert "a stray line" in terminal.words
+    assert "Printed." in terminal.words
+
+
+@pytest.mark.parametrize("key", [ESCAPE, CTRL_C], ids=["Esc", "Ctrl+C"])
+def test_a_key_stops_the_turn_keeps_what_was_said_and_the_chat_goes_on(terminal, key):
+    terminal.say("hang")
+    terminal.see("Half a sentence and")
+    time.sleep(0.1)
+
+    terminal.type(key)
+    terminal.see(r"\(stopped\)")
+    terminal.say("hello")
+
+    terminal.see('You said "hello"')
+    assert terminal.leave() == 0
+
+
+def test_ctrl_c_leaves_only_when_it_is_pressed_twice_at_an_empty_prompt(terminal):
+    terminal.type("half a line" + CTRL_C)
+    terminal.type(CTRL_C)
+    terminal.see("again leaves")
+    terminal.type(CTRL_C)
+
+    terminal.child.expect(pexpect.EOF)
+    terminal.child.close()
+
+    assert terminal.child.exitstatus == 0
+
+
+@pytest.mark.parametrize("word", ["exit", "quit", "/exit", "/QUIT", ":q"])
+def test_words_that_leave(terminal, word):
+    terminal.say(word)
+
+    terminal.child.expect(pexpect.EOF)
+    terminal.child.close()
+
+    assert terminal.child.exitstatus == 0
+
+
+def test_a_line_typed_meanwhile_is_queued_in_sight_and_half_a_line_is_kept(terminal):
+    terminal.say("say 60")
+    terminal.see("word3")
+    terminal.say("second message")
+    terminal.see("queued: second message")
+    terminal.type("and then")
+
+    terminal.see('You said "second message"')
+    terminal.say(" the third")
+
+    terminal.see('You said "and then the third"')
+    assert "word59" in terminal.words
+
+
+def test_stopping_gives_queued_lines_back_to_be_edited(terminal):
+    terminal.say("hang")
+    terminal.see("Half a")
+    terminal.say("changed my mind")
+    terminal.see("queued: changed my mind")
+
+    terminal.type(ESCAPE)
+    terminal.see(r"\(stopped\)")
+    terminal.say(" twice")
+
+    terminal.see('You said "changed my mind twice"')
+
+
+def test_a_pasted_text_of_many_lines_is_one_message(terminal):
+    terminal.type("\x1b[200~one\ntwo\n  three\x1b[201~")
+    terminal.say("!")
+
+    terminal.see(re.escape(r'You said "one\ntwo\n  three!"'))
+
+
+def test_a_huge_paste_is_shown_short_and_sent_whole(terminal):
+    lines = "".join(f"line {number}\n" for number in range(5000))
+    terminal.type(f"\x1b[200~{lines}\x1b[201~")
+    terminal.see(re.escape("[pasted #1, 5000 lines]"))
+
+    terminal.say("")
+
+    terminal.see(f"You said {len(lines.strip())} characters")
+
+
+@pytest.mark.parametrize("keys", [ALT_ENTER, SHIFT_ENTER], ids=["Alt+Enter", "Shift+Enter"])
+def test_keys_for_a_new_line(terminal, keys):
+    terminal.type("one" + keys + "two")
+
+    terminal.say("")
+
+    terminal.see(re.escape(r'You said "one\ntwo"'))
+
+
+def test_slash_commands_are_completed_with_their_help(terminal):
+    terminal.type("/hel")
+    terminal.see("this list")
+    terminal.type(TAB)
+    terminal.say("")
+
+    terminal.see("/history +the last messages")
+
+
+def test_a_shell_command_runs_without_the_model(terminal):
+    terminal.say("!echo $((6*7)) bottles")
+
+    terminal.see("42 bottles")
+    terminal.say("hello")
+    terminal.see('You said "hello"')
+
+
+def test_an_earlier_line_is_found_again_with_ctrl_r(terminal):
+    terminal.say("remarkable")
+    terminal.see('You said "remarkable"')
+    terminal.type(CTRL_R + "remark")
+    terminal.see("remark")
+    time.sleep(0.1)
+    terminal.type("\r" + END)
+    terminal.say(" again")
+
+    terminal.see('You said "remarkable again"')
+
+
+def test_a_window_that_changes_its_size_costs_no_word(terminal):
+    terminal.say("say 150")
+    terminal.see("word20")
+    terminal.child.setwinsize(12, 40)
+    terminal.see("word80")
+    terminal.child.setwinsize(40, 120)
+    terminal.see("2.0k in")
+
+    assert terminal.leave() == 0
+    assert all(f"word{number}" in terminal.words for number in range(150))
+
+
+def test_the_prompt_is_never_erased_without_being_drawn_again_in_the_same_update(terminal):
+    terminal.say("say 200")
+    terminal.see("2.0k in")
+    terminal.leave()
+
+    updates = re.findall(r"\x1b\[\?2026h(.*?)\x1b\[\?2026l", terminal.seen, re.DOTALL)
+    outside = re.sub(r"\x1b\[\?2026h.*?\x1b\[\?2026l", "", terminal.seen, flags=re.DOTALL)
+    assert len(updates) > 5
+    assert all("\x1b[J" in update and ">" in update for update in updates)
+    assert outside.count("\x1b[A\x1b[J") == 1  # the goodbye
+
+
+def test_wide_characters_come_out_whole(terminal):
+    terminal.say("wide")
+    terminal.see("終わり")
+    terminal.see("2.0k in")
+    terminal.leave()
+
+    assert re.sub(r"\s", "", terminal.words).count("漢字と言葉。" * 40 + "終わり") >= 1
+
+
+def test_a_message_from_elsewhere_appears_above_the_prompt(terminal):
+    terminal.say("post")
+
+    terminal.see("A word from elsewhere.")
+
+
+def test_a_status_command_is_answered_while_a_turn_runs(terminal):
+    terminal.say("hang")
+    terminal.see("Half a")
+    terminal.say("/status")
+
+    terminal.see("Running turns: cli:direct")
+
+
+def test_no_colour_is_written_where_none_is_wanted(tmp_path):
+    terminal = Terminal(tmp_path, NO_COLOR="1")
+    terminal.see(BOTTOM_LINE)
+    terminal.say("list")
+    terminal.see("spoken")
+    terminal.leave()
+
+    assert not re.search(r"\x1b\[[0-9;]*\b(?:3[0-8]|4[0-8]|9[0-7])[0-9;]*m", terminal.seen)
+
+
+def test_a_polite_kill_leaves_the_terminal_as_it_was_and_says_so_in_the_exit_code(terminal):
+    terminal.say("hang")
+    terminal.see("Half a")
+
+    terminal.child.kill(signal.SIGTERM)
+    terminal.child.expect(pexpect.EOF)
+    terminal.seen += terminal.child.before
+    terminal.child.close()
+
+    assert terminal.child.exitstatus == 128 + signal.SIGTERM
+    assert "\x1b[?2004l" in terminal.seen  # bracketed paste is off again

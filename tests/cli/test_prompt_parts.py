@@ -1,0 +1,95 @@
+import os
+import stat
+
+import pytest
+from prompt_toolkit.completion import CompleteEvent
+from prompt_toolkit.document import Document
+
+from nanobot.cli.completion import ChatCompleter, completes
+from nanobot.cli.history import ChatHistory
+from nanobot.cli.meter import Meter, short
+from nanobot.cli.pastes import Pastes
+from tests.cli.events import step
+
+
+@pytest.fixture
+def completer(tmp_path):
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "plan.md").touch()
+    (tmp_path / "Readme.md").touch()
+    (tmp_path / ".hidden").touch()
+    return ChatCompleter({"help": "this list", "history": "the last"}, lambda: {"weather": "Forecasts"}, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        ("/h", ["help", "history"]),
+        ("/HE", ["help"]),
+        ("tell /h", []),
+        ("use $we", ["weather"]),
+        ("costs 5$", []),
+        ("read @", ["Readme.md", "notes/"]),
+        ("read @re", ["Readme.md"]),
+        ("read @notes/pl", ["plan.md"]),
+        ("read @.h", [".hidden"]),
+        ("read @nowhere/x", []),
+        ("mail me@no", []),
+    ],
+)
+def test_commands_skills_and_files_are_completed_where_they_may_stand(completer, typed, expected):
+    found = [one.text for one in completer.get_completions(Document(typed), CompleteEvent())]
+
+    assert found == expected
+    assert completes(typed) or not expected
+
+
+def test_the_history_is_private_and_survives_odd_characters(tmp_path):
+    path = tmp_path / "history" / "cli_history"
+    history = ChatHistory(path)
+
+    history.append_string("grüße \udcff\nline two")
+
+    assert [*ChatHistory(path).load_history_strings()] == ["grüße �\nline two"]
+    if os.name != "nt":
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_folder_in_the_place_of_the_history_costs_only_the_history(tmp_path):
+    history = ChatHistory(tmp_path)
+
+    history.append_string("kept in memory")
+
+    assert history.get_strings() == ["kept in memory"]
+    assert [*history.load_history_strings()] == []
+
+
+def test_a_short_paste_is_itself_and_a_long_one_a_mark_that_comes_back_whole():
+    pastes = Pastes()
+    long = "\n".join(f"line {number}" for number in range(500))
+
+    assert pastes.taken("a\r\nb") == "a\nb"
+    mark = pastes.taken(long)
+
+    assert mark == "[pasted #1, 500 lines]"
+    assert pastes.restored(f"see {mark} and [pasted #9, 2 lines]") == f"see {long} and [pasted #9, 2 lines]"
+
+
+def test_the_bottom_line_adds_up_steps_and_shows_only_what_is_known():
+    meter = Meter()
+    meter.model = "m"
+    assert meter.line() == "m"
+
+    for event in [*step("a", calls=True), *step("b")]:
+        meter(event)
+    meter.window_tokens = 10_100
+
+    assert meter.line() == "m · 2.0k in (50% cached) · 20 out · 10% of 10.1k window"
+
+
+@pytest.mark.parametrize(
+    ("tokens", "text"),
+    [(0, "0"), (999, "999"), (1000, "1.0k"), (99_960, "100k"), (999_600, "1.0M"), (1_250_000, "1.2M")],
+)
+def test_tokens_are_shown_short(tokens, text):
+    assert short(tokens) == text

@@ -1,0 +1,174 @@
+import asyncio
+import re
+
+import pytest
+
+from nanobot.agent import turn as events
+from nanobot.agent.turn import TurnOutcome
+from nanobot.cli.answer import Draw
+from nanobot.cli.markdown import markdown_lines, plain_lines
+from nanobot.cli.screen import Draws, Screen
+from nanobot.cli.terminal import Paint
+from tests.cli.events import ended, step
+
+
+class Paper:
+    """A surface that remembers what stayed, and every live picture."""
+
+    columns = 60
+    live_rows = 6
+
+    def __init__(self) -> None:
+        self.stayed = ""
+        self.lives: list[str] = []
+
+    def show(self, stay: str, live: str) -> None:
+        assert not stay or stay.endswith("\n")
+        self.stayed += stay
+        self.lives.append(live)
+
+
+class HandClock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        self.now += 0.01
+        return self.now
+
+
+@pytest.fixture
+def paper():
+    return Paper()
+
+
+def screen_on(paper, colour: bool = False, monotonic=None) -> Screen:
+    def draw(source: str, width: int) -> list[str]:
+        return markdown_lines(source, width, colour)
+
+    return Screen(
+        paper, Draws(Draw(draw), Draw(plain_lines, markdown=False)), Paint(colour), monotonic=monotonic or HandClock()
+    )
+
+
+def play(screen, *happened) -> None:
+    screen.begin()
+    for event in happened:
+        screen(event)
+
+
+def test_words_tools_and_answer_stay_in_order_parted_by_empty_lines(paper):
+    play(screen_on(paper), *step("Let me **look**.", calls=True), *step("# Found\n", "It is `x`."), ended("It is `x`."))
+
+    assert paper.stayed == "Let me look.\n\n  read_file a.txt  0.02s\n\nFound\n\nIt is x.\n"
+    assert paper.lives[-1] == ""
+
+
+def test_the_unfinished_end_is_live_until_it_stays(paper):
+    screen = screen_on(paper)
+    play(screen, *step("one\n\ntwo is gro", "wing")[:3])
+
+    assert paper.stayed == "one\n"
+    assert paper.lives[-1] == "\ntwo is gro"
+
+
+def test_somebody_who_waits_sees_it_within_a_third_of_a_second_and_nothing_is_left_of_it(paper):
+    clock = HandClock()
+    screen = screen_on(paper, monotonic=clock)
+    screen.begin()
+    clock.now += 0.2
+
+    screen(events.StepStarted(step=0))
+    clock.now += 0.3
+    screen(events.ToolDelta(call_id="none", text=""))
+    asyncio.run(one_tick(screen))
+    waiting = paper.lives[-1]
+    for event in [*step("Done.")[1:], ended("Done.")]:
+        screen(event)
+
+    assert "thinking" in waiting
+    assert paper.lives[-1] == ""
+    assert paper.stayed == "Done.\n"
+
+
+async def one_tick(screen) -> None:
+    alive = asyncio.create_task(screen.keep_alive())
+    await asyncio.sleep(0.15)
+    alive.cancel()
+
+
+def test_a_running_tool_is_live_with_its_seconds(paper):
+    screen = screen_on(paper)
+    play(screen, events.ToolStarted(call_id="1", name="exec", arguments={"command": "make"}))
+
+    assert re.fullmatch(r"  exec make  0\.\ds", paper.lives[-1])
+
+
+def test_code_taller_than_the_screen_stays_whole_and_once(paper):
+    code = "".join(f"line_{number} = {number}\n" for number in range(100))
+
+    play(
+        screen_on(paper),
+        *step(*f"```python\n{code}```\n".split("7")[:1], *[f"7{p}" for p in f"```python\n{code}```\n".split("7")[1:]]),
+        ended(""),
+    )
+
+    assert [line.strip() for line in paper.stayed.splitlines()] == code.splitlines()
+    assert all(live.count("\n") < Paper.live_rows + 3 for live in paper.lives)
+
+
+def test_an_answer_cut_by_length_goes_on_in_the_same_sentence(paper):
+    play(screen_on(paper), *step("one tw", reason="length"), *step("o three", number=1), ended("one two three"))
+
+    assert paper.stayed == "one two three\n"
+
+
+def test_a_failure_is_said_after_what_was_said(paper):
+    play(screen_on(paper), *step("Half."), ended("The key was refused.", TurnOutcome.FAILED))
+
+    assert paper.stayed == "Half.\n\nThe key was refused.\n"
+
+
+def test_a_stopped_turn_keeps_what_was_said(paper):
+    play(screen_on(paper), *step("Half an ans")[:3], ended("Half an ans", TurnOutcome.STOPPED))
+
+    assert paper.stayed == "Half an ans\n\n(stopped)\n"
+
+
+def test_a_model_cannot_steer_the_terminal(paper):
+    play(screen_on(paper, colour=True), *step("a\x1b[2Jb\x1b]0;t\x07"), ended(""))
+
+    assert "ab" in paper.stayed
+    assert "\x1b[2J" not in paper.stayed
+    assert "\x1b]" not in paper.stayed
+
+
+def test_without_colour_no_escape_sequence_is_written(paper):
+    play(screen_on(paper), *step("# Head\n**bold** [a](http://x)\n\n", "```py\nx = 1\n```\n", calls=True), ended(""))
+
+    assert "\x1b" not in paper.stayed + "".join(paper.lives)
+
+
+def test_wide_characters_never_reach_beyond_the_edge(paper):
+    from rich.cells import cell_len
+
+    play(screen_on(paper), *step("これは長い文章です。" * 30), ended(""))
+
+    assert all(cell_len(line) <= Paper.columns for line in paper.stayed.splitlines())
+
+
+def test_a_message_from_elsewhere_stays_above_an_answer_that_still_grows(paper):
+    screen = screen_on(paper)
+    play(screen, *step("First part")[:3])
+
+    screen.note("(message)", "Time to **stretch**.", ours=False)
+    screen(events.TextDelta(text=" goes on."))
+    screen(ended(""))
+
+    assert paper.stayed == "First part\n\n(message)\nTime to stretch.\n\ngoes on.\n"
+
+
+def test_our_own_words_keep_their_lines(paper):
+    play(screen_on(paper), ended("# Tokens: 3\n   12  *all*\n\n\nend"))
+
+    assert paper.stayed == "# Tokens: 3\n   12  *all*\n\n\nend\n"
