@@ -13,9 +13,9 @@ import stat
 import sys
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
 from typing import Any
-from html import escape
 
 from nanobot.utils.resources import skills_dir
 

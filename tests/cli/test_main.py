@@ -24,7 +24,7 @@ def test_an_error_of_ours_is_one_line_with_its_exit_code():
     done = run("refuse")
 
     assert done.returncode == 78
-    assert done.stderr == b"Error: config.json, line 3, agents.defaults.modle: did you mean model?\n"
+    assert done.stderr == b"Error: config.json, line 3, agents.defaults.maxTokns: did you mean maxTokens?\n"
 
 
 def test_debug_shows_the_traceback_and_keeps_the_exit_code():

@@ -99,12 +99,12 @@ def test_the_short_view_has_only_what_differs_from_the_defaults():
 
 
 def test_a_setting_nobody_knows_is_a_warning_with_its_line():
-    path = write_config(agents={"defaults": {"modle": "x"}})
+    path = write_config(agents={"defaults": {"maxTokns": 1}})
 
     result = status("--json")
 
     assert result.exit_code == 0
-    warning = f"{path}:4: agents.defaults.modle is not a key we know. Did you mean model?"
+    warning = f"{path}:4: agents.defaults.maxTokns is not a key we know. Did you mean maxTokens?"
     assert result.stderr == f"Warning: {warning}\n"
     assert json.loads(result.stdout)["warnings"] == [warning]
 
