@@ -9,7 +9,6 @@ from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
-from typer.exceptions import TyperException
 
 from nanobot import __version__
 from nanobot.errors import NanobotError
@@ -35,6 +34,10 @@ GROUPS = {
     "skills": "What the agent has learnt to do.",
     "tools": "What the agent can call.",
 }
+
+
+WRONG_USAGE: type[Exception] = typer.BadParameter.__mro__[1]
+"""Typer's UsageError: the parent of all that is wrong with the words of a command. It has no public name."""
 
 
 def _debug_option() -> TyperOption:
@@ -97,8 +100,8 @@ class Nanobot(Group):
         words = sys.argv[1:] if args is None else args
         try:
             code = super().main(args, prog_name, *other, **{**extra, "standalone_mode": False})
-        except (NanobotError, TyperException, OSError) as error:
-            if "--debug" in words and not isinstance(error, TyperException):
+        except (NanobotError, WRONG_USAGE, OSError) as error:
+            if "--debug" in words and not isinstance(error, WRONG_USAGE):
                 raise
             code = _explain(error)
         except typer.Abort:
@@ -107,11 +110,11 @@ class Nanobot(Group):
         sys.exit(code)
 
 
-def _explain(error: NanobotError | TyperException | OSError) -> int:
+def _explain(error: Exception) -> int:
     """Say it on stderr with the next step; the exit code."""
     text = str(error)
-    if isinstance(error, TyperException):
-        text = error.format_message()
+    if isinstance(error, WRONG_USAGE):
+        text = error.format_message()  # type: ignore[attr-defined]
     elif isinstance(error, OSError) and error.strerror:  # what the system refuses is no bug of ours
         text = f"{error.strerror}: {error.filename}" if error.filename else error.strerror
     from nanobot.cli.terminal import visible  # an error may hold what a server said

@@ -11,7 +11,7 @@ import typer
 
 from nanobot.cli import questions
 from nanobot.cli.common import ConfigOption, WorkspaceOption, warn
-from nanobot.cli.interview import Found, Wish, default_model, first_model_offered, interview
+from nanobot.cli.interview import Found, Wish, default_model, first_model_offered, interview, moved_address
 from nanobot.cli.trial import choice_now, try_model
 from nanobot.config import paths
 from nanobot.config.loader import load_config, load_warnings, save_config
@@ -163,12 +163,16 @@ def _guess(model: str | None, api_key: str | None, api_base: str | None) -> Prov
 
 
 def _filled(known: Wish, config: Config) -> Wish:
-    """The flags with a model, where they name a provider and none."""
+    """The flags, and for a provider without a model where it is and what it is asked for."""
     if known.provider is None or known.model is not None:
         return known
     spec = known.provider
-    base = known.api_base or config.providers.by_name()[spec.name].api_base
+    base = known.api_base or config.providers.by_name()[spec.name].api_base or moved_address(spec)
     model = default_model(spec, config) or first_model_offered(spec, base)
     if not model:
-        raise UsageError(f"{spec.display_name} has no model that is everybody's. Name one with --model.")
-    return Wish(spec, model, known.api_key, known.api_base)
+        raise UsageError(
+            f"{spec.display_name} does not answer, so nobody knows its models. Start it, or name one with --model."
+            if spec.is_local
+            else f"{spec.display_name} has no model that is everybody's. Name one with --model."
+        )
+    return Wish(spec, model, known.api_key, base)
