@@ -4,16 +4,13 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from nanobot.agent.turn import TurnEvent, TurnOutcome
 from nanobot.cli.inbound import terminal_message
 from nanobot.cli.signals import INTERRUPT, KILLS, exit_code_of, on_signals
 from nanobot.cli.terminal import Paint, can_redraw, wants_colour
 from nanobot.runtime import Runtime
-
-if TYPE_CHECKING:
-    from nanobot.cli.screen import Draws
 
 _EXIT_CODES = {TurnOutcome.FAILED: 1, TurnOutcome.REFUSED: 1}
 
@@ -106,7 +103,8 @@ async def _face(*, as_json: bool, markdown: bool) -> AsyncIterator[Face]:
 
 @asynccontextmanager
 async def _screen(*, markdown: bool) -> AsyncIterator[Face]:
-    from nanobot.cli.screen import Screen  # only where somebody looks
+    from nanobot.cli.drawing import draws  # only where somebody looks
+    from nanobot.cli.screen import Screen
     from nanobot.cli.surface import DirectSurface
 
     colour = wants_colour(sys.stdout)
@@ -139,22 +137,3 @@ class _Watched:
 
 class _Closable(Protocol):
     closed: bool
-
-
-def draws(*, markdown: bool, colour: bool) -> "Draws":
-    """Drawing with Rich, which is imported with the first text: the request is on its way by then."""
-    from nanobot.cli.answer import Draw
-    from nanobot.cli.screen import Draws
-
-    def plain(source: str, width: int) -> list[str]:
-        from nanobot.cli.markdown import plain_lines
-
-        return plain_lines(source, width)
-
-    def answer(source: str, width: int) -> list[str]:
-        from nanobot.cli.markdown import markdown_lines
-
-        return markdown_lines(source, width, colour)
-
-    ours = Draw(plain, markdown=False)
-    return Draws(Draw(answer) if markdown else ours, ours)

@@ -22,7 +22,7 @@ class PlainAnswer:
         self._aside = aside
         self._tells = is_screen(aside)
         self._paint = Paint(wants_colour(aside))
-        self._said: list[str] = []
+        self._said: list[list[str]] = []
         self._speaking = False
         self._arguments: dict[str, dict[str, Any]] = {}
         self.closed = False
@@ -44,10 +44,10 @@ class PlainAnswer:
     def _text_delta(self, event: TextDelta) -> None:
         if not self._speaking:
             if any(self._said):
-                self._write("\n" if self._said[-1].endswith("\n") else "\n\n")
-            self._said.append("")
+                self._write("\n" if self._at_line_start() else "\n\n")
+            self._said.append([])
             self._speaking = True
-        self._said[-1] += event.text
+        self._said[-1].append(event.text)
         self._write(event.text)
 
     def _step_ended(self, event: StepEnded) -> None:
@@ -63,16 +63,19 @@ class PlainAnswer:
             self._tell(ended_lines(event, arguments, _ASIDE_COLUMNS, self._paint)[0])
 
     def _turn_ended(self, event: TurnEnded) -> None:
-        closing = closing_words(event, self._said)
+        closing = closing_words(event, ["".join(pieces) for pieces in self._said])
         if closing.answer:
             self._speaking = False
             self._text_delta(TextDelta(text=closing.answer))
-        if any(self._said) and not self._said[-1].endswith("\n"):
+        if any(self._said) and not self._at_line_start():
             self._write("\n")
         if closing.remark and not self.closed:
             failed = event.outcome in (TurnOutcome.FAILED, TurnOutcome.REFUSED)
             one_line = " ".join(visible(closing.remark).split())
             self._complain(f"Error: {one_line}" if failed else one_line)
+
+    def _at_line_start(self) -> bool:
+        return bool(self._said and self._said[-1]) and self._said[-1][-1].endswith("\n")
 
     def _write(self, text: str) -> None:
         if self.closed:

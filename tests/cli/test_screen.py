@@ -6,8 +6,9 @@ import pytest
 from nanobot.agent import turn as events
 from nanobot.agent.turn import TurnOutcome
 from nanobot.cli.answer import Draw
+from nanobot.cli.drawing import Draws
 from nanobot.cli.markdown import markdown_lines, plain_lines
-from nanobot.cli.screen import Draws, Screen
+from nanobot.cli.screen import Screen
 from nanobot.cli.terminal import Paint
 from tests.cli.events import ended, step
 
@@ -165,7 +166,7 @@ def test_a_message_from_elsewhere_stays_above_an_answer_that_still_grows(paper):
     screen(events.TextDelta(text=" goes on."))
     screen(ended(""))
 
-    assert paper.stayed == "First part\n\n(message)\nTime to stretch.\n\ngoes on.\n"
+    assert paper.stayed == "(message)\nTime to stretch.\n\nFirst part goes on.\n"
 
 
 def test_our_own_words_keep_their_lines(paper):
