@@ -72,7 +72,7 @@ async def build_runtime(
     clock = SystemClock(zone_named(defaults.timezone))
     bus = MessageBus()
     sessions = SessionManager(workspace, old_folder=data_dir / "sessions")
-    tools = build_tools(ToolPolicies(_path_policy(config, data_dir, workspace), _exec_policy(config)))
+    tools = build_tools(tool_policies(config, data_dir, workspace))
     context = ContextBuilder(
         workspace, clock=clock, name=defaults.bot_name, disabled_skills=frozenset(defaults.disabled_skills)
     )
@@ -150,6 +150,11 @@ def _limits(config: Config, model: str) -> RunLimits:
         window_tokens=active.context_window_tokens or context_window(model),
         max_result_chars=defaults.max_tool_result_chars,
     )
+
+
+def tool_policies(config: Config, data_dir: Path, workspace: Path) -> ToolPolicies:
+    """What the built-in tools may do, as the config says."""
+    return ToolPolicies(_path_policy(config, data_dir, workspace), _exec_policy(config))
 
 
 def _path_policy(config: Config, data_dir: Path, workspace: Path) -> PathPolicy:

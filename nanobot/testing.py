@@ -79,7 +79,7 @@ class ScriptedProvider(LLMProvider):
         temperature: float = 0.7,
     ) -> AsyncIterator[Delta]:
         """The next line of the script, text word by word."""
-        self.requests.append([{**row} for row in messages])  # type: ignore[misc]
+        self.requests.append([{**row} for row in messages])
         self.tools.append(tools or [])
         line = self._next()
         while isinstance(line, Pause):

@@ -200,7 +200,9 @@ class LLMProvider:
 
         The messages are legal (see messages/repair.py); fields the wire does not know are left out by the provider.
         """
-        response = await self.chat(messages, tools, model, max_tokens, temperature)
+        from nanobot.providers.wire import plain_messages  # only providers of somebody's own come this way
+
+        response = await self.chat(await plain_messages(messages), tools, model, max_tokens, temperature)
         if response.finish_reason == "error":
             raise error_from_response(response)
         if response.reasoning_content:
@@ -208,9 +210,6 @@ class LLMProvider:
         if response.content:
             yield TextDelta(response.content)
         yield Finished(response)
-
-    def prepare(self) -> None:
-        """A call is near: begin in a thread what takes long to load. Returns at once; may be called often."""
 
     async def close(self) -> None:
         """Let go of connections. Called once, after the last call."""

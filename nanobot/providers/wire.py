@@ -4,6 +4,7 @@ The messages come last and everything is in a fixed order, so that each request 
 of the next. Tool schemas are encoded once and spliced in.
 """
 
+import asyncio
 import base64
 import json
 import mimetypes
@@ -11,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import unquote, urlsplit
 
 from nanobot.messages.types import ChatMessage, ToolSchema, text_of
@@ -55,6 +56,13 @@ def wire_messages(rows: Iterable[ChatMessage], dialect: Dialect) -> list[dict[st
     if pictures:
         out.append({"role": "user", "content": pictures})
     return out
+
+
+async def plain_messages(rows: Sequence[ChatMessage]) -> list[ChatMessage]:
+    """The rows as any provider knows them: chat completions without fields of ours, runtime context in its place."""
+    dialect = Dialect(reasoning=any(row.get("reasoning_content") for row in rows))
+    plain = asyncio.to_thread(wire_messages, rows, dialect) if has_images(rows) else None
+    return cast("list[ChatMessage]", await plain if plain else wire_messages(rows, dialect))
 
 
 def has_images(rows: Iterable[ChatMessage]) -> bool:

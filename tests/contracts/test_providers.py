@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from nanobot.messages.types import ChatMessage
-from nanobot.providers.base import Delta, Finished, LLMProvider, ReasoningDelta, TextDelta, ToolCallDelta
+from nanobot.providers.base import Delta, Finished, LLMProvider, LLMResponse, ReasoningDelta, TextDelta, ToolCallDelta
 from nanobot.providers.custom_provider import CustomProvider
 from nanobot.providers.errors import ModelCallError, RateLimitedError
 from nanobot.providers.litellm_provider import LiteLLMProvider
@@ -163,3 +163,18 @@ async def test_the_stand_in_keeps_the_promises_too(text):
     deltas = [delta async for delta in OfflineProvider().chat_stream(rows, [LIST_DIR])]
 
     check(deltas)
+
+
+async def test_a_provider_of_somebody_s_own_is_asked_in_plain_chat_completions():
+    class Theirs(LLMProvider):
+        async def chat(self, messages, tools=None, model=None, max_tokens=4096, temperature=0.7):  # type: ignore[no-untyped-def]
+            self.asked = messages
+            return LLMResponse("hi")
+
+    theirs = Theirs()
+    row: ChatMessage = {"role": "user", "content": "hello", "runtime_context": "[now]", "turn_id": "t", "origin": "cli"}
+
+    deltas = [delta async for delta in theirs.chat_stream([row])]
+
+    assert theirs.asked == [{"role": "user", "content": "hello\n\n[now]"}]
+    assert isinstance(deltas[-1], Finished)

@@ -139,6 +139,6 @@ def test_what_comes_with_nanobot_is_read_also_when_restricted_and_never_written(
     library = tmp_path / "library"
     policy = PathPolicy(tmp_path / "workspace", restrict=True, library=(library,))
 
-    assert policy.readable(library / "weather" / "SKILL.md")
+    assert policy.readable(library / "weather" / "SKILL.md").name == "SKILL.md"
     with pytest.raises(PathDeniedError):
         policy.writable(library / "weather" / "SKILL.md")

@@ -15,8 +15,8 @@ def die_often(home: Path, lives: int, seed: int) -> dict[str, dict[str, int]]:
     command = [sys.executable, "-m", "tests.stories.many_lives", str(home), str(lives), str(seed)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
-    seen = json.loads(done.stdout)
-    assert seen["problems"] == []
+    seen: dict[str, dict[str, int]] = json.loads(done.stdout)
+    assert not seen["problems"]
     return seen
 
 

@@ -1,0 +1,148 @@
+"""The commands of `nanobot`: a table, one line a command. A new command is its own file and a line here.
+
+A command's file is imported when the command runs or shows its help, so `nanobot --help` imports no engine.
+"""
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup, TyperOption
+from typer.exceptions import TyperException
+
+from nanobot import __version__
+from nanobot.errors import NanobotError
+
+COMMANDS = {
+    "onboard": ("nanobot.cli.onboard:onboard", "Set up a model and the workspace."),
+    "agent": ("nanobot.cli.agent:agent", "Talk with the agent; with -m, one answer and out."),
+    "status": ("nanobot.cli.status:status", "What is configured, and where each value comes from."),
+    "sessions list": ("nanobot.cli.sessions:list_", "All conversations, the newest first."),
+    "sessions show": ("nanobot.cli.sessions:show", "One conversation, to read."),
+    "sessions search": ("nanobot.cli.sessions:search", "Where a text occurs in all conversations."),
+    "sessions export": ("nanobot.cli.sessions:export", "One conversation as JSON lines or Markdown."),
+    "sessions delete": ("nanobot.cli.sessions:delete", "Delete one conversation for good."),
+    "provider list": ("nanobot.cli.providers:list_", "Providers of models: keys, addresses, default models."),
+    "skills list": ("nanobot.cli.skills:list_", "All skills, and whether each can be used here."),
+    "skills show": ("nanobot.cli.skills:show", "What a skill tells the agent."),
+    "tools list": ("nanobot.cli.tools:list_", "What the agent can call."),
+}
+GROUPS = {
+    "sessions": "Stored conversations.",
+    "provider": "Providers of models.",
+    "skills": "What the agent has learnt to do.",
+    "tools": "What the agent can call.",
+}
+
+
+def _debug_option() -> TyperOption:
+    """Every command takes `--debug`. Nobody reads its value: the errors' last stop looks for the word."""
+    return TyperOption(
+        param_decls=["--debug"], is_flag=True, default=False, expose_value=False, help="Show the traceback of an error."
+    )
+
+
+class LazyCommand(TyperCommand):
+    """A line of the table: enough for help and completion; the command itself is imported when it is called."""
+
+    def __init__(self, name: str, target: str, help: str) -> None:  # noqa: A002 the parent's word
+        super().__init__(name, help=help, rich_markup_mode=None)
+        self._target = target
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        """The context of the real command. (Typer's type for it is private, hence Any.)"""
+        return self._load().make_context(info_name, args, parent, **extra)
+
+    def _load(self) -> TyperCommand:
+        module, _, function = self._target.partition(":")
+        single = typer.Typer(add_completion=False, rich_markup_mode=None)
+        single.command(self.name)(getattr(import_module(module), function))
+        command = typer.main.get_command(single)
+        command.params.append(_debug_option())
+        return command  # type: ignore[return-value]
+
+
+class Group(TyperGroup):
+    """Commands under one name. Called without a command, it prints its help."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """The words that are left for the command."""
+        if not args and not ctx.resilient_parsing:
+            typer.echo(ctx.get_help())
+            ctx.exit()
+        return super().parse_args(ctx, args)
+
+
+class Nanobot(Group):
+    """The whole table; and the one place where an error becomes words and an exit code."""
+
+    def __init__(self, **attrs: Any) -> None:
+        super().__init__(**attrs)
+        self.params.append(_debug_option())
+        for words, (target, help_line) in COMMANDS.items():
+            *group, name = words.split()
+            self._group(*group).add_command(LazyCommand(name, target, help_line))
+
+    def _group(self, name: str = "") -> TyperGroup:
+        """The group of that name, made at its first command; without a name, the table itself."""
+        if not name:
+            return self
+        if name not in self.commands:
+            self.add_command(Group(name=name, help=GROUPS[name], rich_markup_mode=None))
+        return self.commands[name]  # type: ignore[return-value]
+
+    def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, *other: Any, **extra: Any) -> Any:
+        """Run one command and exit. Our errors and wrong usage end in two lines at most; others go through."""
+        words = sys.argv[1:] if args is None else args
+        try:
+            code = super().main(args, prog_name, *other, **{**extra, "standalone_mode": False})
+        except (NanobotError, TyperException, OSError) as error:
+            if "--debug" in words and not isinstance(error, TyperException):
+                raise
+            code = _explain(error)
+        except typer.Abort:
+            typer.echo("Aborted.", err=True)
+            code = 1
+        sys.exit(code)
+
+
+def _explain(error: NanobotError | TyperException | OSError) -> int:
+    """Say it on stderr with the next step; the exit code."""
+    text = str(error)
+    if isinstance(error, TyperException):
+        text = error.format_message()
+    elif isinstance(error, OSError) and error.strerror:  # what the system refuses is no bug of ours
+        text = f"{error.strerror}: {error.filename}" if error.filename else error.strerror
+    typer.echo(f"Error: {text}", err=True)
+    context = getattr(error, "ctx", None)  # only wrong usage has one
+    if context is not None:
+        typer.echo(f"See {context.command_path} --help", err=True)
+    return getattr(error, "exit_code", 1)
+
+
+app = typer.Typer(
+    name="nanobot",
+    cls=Nanobot,
+    help="A personal AI agent that one person owns.",
+    epilog='Try it: nanobot agent -m "What is in my workspace?"',
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"nanobot {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _nanobot(
+    _version: Annotated[
+        bool, typer.Option("--version", "-v", help="Show the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """What every command has in common."""

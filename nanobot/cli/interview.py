@@ -1,0 +1,200 @@
+"""The questions of `nanobot onboard`: which provider, which key, which model. Only what is not known yet is asked."""
+
+import asyncio
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import typer
+
+from nanobot.cli import questions
+from nanobot.config.provider_table import PROVIDERS, ProviderSpec
+from nanobot.config.schema import Config
+from nanobot.config.sources import shown
+from nanobot.providers.local_servers import models_of, usual_servers
+
+WELL_KNOWN = ("openai", "anthropic", "gemini", "openrouter", "deepseek", "ollama", "custom")
+KEEP, MORE, LATER = "keep", "more", "later"
+ENVIRONMENT, CONFIG, BEFORE, ANOTHER = "environment", "config", "before", "another"
+OFFERED_S = 3.0
+"""How long somebody who waits for it gives a server to list its models."""
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What shall be set. None leaves what the config has; an empty key means the one in the environment."""
+
+    provider: ProviderSpec | None = None
+    model: str | None = None
+    api_key: str | None = None
+    api_base: str | None = None
+
+    def __bool__(self) -> bool:
+        return self != Wish()
+
+    def apply_to(self, config: Config) -> Config:
+        """The same config with the wish in it."""
+        defaults = config.agents.defaults
+        if self.provider is not None:
+            defaults.provider = self.provider.config_key
+            section = config.providers.by_name()[self.provider.name]
+            section.api_key = section.api_key if self.api_key is None else self.api_key
+            section.api_base = self.api_base or section.api_base
+        if self.model is not None:
+            defaults.model = self.model
+        if self:
+            defaults.model_preset = None  # it would go before them
+        return config
+
+
+@dataclass(frozen=True)
+class Found:
+    """What is there without being set up: keys in the environment, servers on this machine with their models."""
+
+    environ: Mapping[str, str]
+    servers: Mapping[str, tuple[str, tuple[str, ...]]]
+
+    @classmethod
+    def look(cls) -> "Found":
+        """Look now; takes a third of a second at most."""
+        return cls(os.environ, asyncio.run(_local_servers(os.environ)))
+
+    def note(self, spec: ProviderSpec) -> str:
+        """Why this provider could be used at once, if it could."""
+        if spec.name in self.servers:
+            return f"answers at {self.servers[spec.name][0]}"
+        variable = next((name for name in spec.env_keys if self.environ.get(name)), None)
+        return f"{variable} is in the environment" if variable else ""
+
+
+def interview(config: Config, known: Wish, before: Wish, found: Found, *, may_keep: bool) -> Wish | None:
+    """What the person wants; None for no model at all. `known` is not asked, `before` is what was answered last time.
+
+    Raises EOFError where answers come from a pipe that ends in the middle.
+    """
+    provider = known.provider or _ask_provider(before.provider, found, may_keep=may_keep)
+    if provider == LATER:
+        return None
+    if not isinstance(provider, ProviderSpec):
+        return Wish()
+    if provider != before.provider:
+        before = Wish(provider)
+    base = known.api_base or _ask_base(provider, config, before, found)
+    key = known.api_key if known.api_key is not None else _ask_key(provider, config, before)
+    model = known.model or _ask_model(provider, config, before, base)
+    return Wish(provider, model, key, base)
+
+
+def _ask_provider(before: ProviderSpec | None, found: Found, *, may_keep: bool) -> ProviderSpec | str:
+    """A provider, or KEEP or LATER. Those that could be used at once come first, then those that many use."""
+    usable = {spec.name: spec for spec in PROVIDERS if not spec.is_oauth}
+    ready = [name for name, spec in usable.items() if found.note(spec)]
+    last = [before.name] if before else []
+    first = list(dict.fromkeys([*last, *ready, *WELL_KNOWN]))
+    options = [(name, _label(usable[name], found)) for name in first]
+    if may_keep:
+        options.insert(0, (KEEP, "What is configured already"))
+    options += [(MORE, "Another one"), (LATER, "None for now: a stand-in shows how everything works")]
+    try:
+        answer = questions.choose("Which provider of models?", options, last[0] if last else None)
+    except EOFError:
+        if before or questions.in_terminal():
+            raise
+        typer.echo("\nNobody answers: going on without questions, as with --yes.")
+        return LATER
+    if answer == MORE:
+        rest = [(name, spec.display_name) for name, spec in usable.items() if name not in first]
+        answer = questions.choose("Which one?", sorted(rest, key=lambda option: option[1].lower()))
+    return usable.get(answer, answer)
+
+
+def _label(spec: ProviderSpec, found: Found) -> str:
+    note = found.note(spec)
+    return f"{spec.display_name} ({note})" if note else spec.display_name
+
+
+def _ask_base(spec: ProviderSpec, config: Config, before: Wish, found: Found) -> str | None:
+    """The base URL where it is nobody's but the owner's, or where nobody answers at the usual place."""
+    if spec.name in found.servers:
+        return _unless_usual(spec, found.servers[spec.name][0])
+    default = before.api_base or config.providers.by_name()[spec.name].api_base or spec.default_api_base or ""
+    if spec.name == "bedrock" or not (spec.is_local or spec.default_api_base is None):
+        return before.api_base
+    if spec.is_local:
+        typer.echo(f"{spec.display_name} does not answer at {default}. Start it now, or say where it is.")
+    base = ""
+    while not base.startswith(("http://", "https://")):
+        base = questions.ask("Base URL, such as http://localhost:8000/v1", default)
+    return _unless_usual(spec, base)
+
+
+def _unless_usual(spec: ProviderSpec, base: str) -> str | None:
+    """The base URL, if it has to be said."""
+    return None if base.replace("//127.0.0.1:", "//localhost:") == spec.default_api_base else base
+
+
+def _ask_key(spec: ProviderSpec, config: Config, before: Wish) -> str | None:
+    """A key, None to leave what the config has, or nothing to take the environment's."""
+    if spec.is_local or spec.name == "bedrock":
+        return None
+    in_config = config.providers.by_name()[spec.name].api_key
+    variable = next((name for name in spec.env_keys if os.environ.get(name)), "")
+    options = [
+        (BEFORE, f"The key from before ({_masked(before.api_key or '')})", bool(before.api_key)),
+        (CONFIG, f"The key in the config ({_masked(in_config)})", bool(in_config)),
+        (ENVIRONMENT, f"{variable} from the environment; nothing is stored", bool(variable)),
+    ]
+    offered = [(value, label) for value, label, there in options if there]
+    if offered:
+        answer = questions.choose("Which key?", [*offered, (ANOTHER, "Another one")])
+        if answer != ANOTHER:
+            return {BEFORE: before.api_key, CONFIG: None, ENVIRONMENT: ""}[answer]
+    needed = "" if spec.needs_key else " (empty for none)"
+    while True:
+        key = questions.ask_secret(f"Key for {spec.display_name}{needed}")
+        if key or not spec.needs_key:
+            return key
+        typer.echo(f"{spec.display_name} does not answer without a key.")
+
+
+def _ask_model(spec: ProviderSpec, config: Config, before: Wish, base: str | None) -> str:
+    """A model: one that the server offers where it says so, else a name with a sensible default."""
+    place = base or config.providers.by_name()[spec.name].api_base or spec.default_api_base
+    offers = spec.is_local or spec.name == "custom"
+    offered = asyncio.run(models_of(place, timeout_s=OFFERED_S)) if offers and place else ()
+    if len(offered) == 1:
+        typer.echo(f"Model: {offered[0]} (the only one it offers)")
+        return offered[0]
+    if offered:
+        default = before.model if before.model in offered else None
+        return questions.choose("Which model?", [(name, name) for name in offered], default)
+    default = before.model or default_model(spec, config)
+    model = ""
+    while not model:
+        model = questions.ask("Model", default)
+    return model
+
+
+def default_model(spec: ProviderSpec, config: Config) -> str:
+    """What the provider is asked for when nobody names a model: the config's where it speaks of this provider."""
+    match = config.match_provider()
+    return match.model if match and match.spec == spec else spec.default_model or ""
+
+
+def first_model_offered(spec: ProviderSpec, base: str | None) -> str:
+    """The first model of a server that says what it has; nothing where it does not."""
+    place = base or spec.default_api_base
+    offered = asyncio.run(models_of(place, timeout_s=OFFERED_S)) if place else ()
+    return offered[0] if offered else ""
+
+
+def _masked(key: str) -> str:
+    return str(shown(("apiKey",), key))
+
+
+async def _local_servers(environ: Mapping[str, str]) -> dict[str, tuple[str, tuple[str, ...]]]:
+    servers = usual_servers(environ)
+    answers = await asyncio.gather(*(models_of(server.api_base) for server in servers))
+    return {
+        server.provider: (server.api_base, models) for server, models in zip(servers, answers, strict=True) if models
+    }

@@ -1,0 +1,151 @@
+"""`nanobot status`: what is configured, where each value comes from, and which model would answer and why."""
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from json import dumps
+from typing import Annotated, Any
+
+import typer
+
+from nanobot import __version__
+from nanobot.agent.skills import Skill, SkillsLoader
+from nanobot.cli.common import ConfigOption, JsonOption, Setup, WorkspaceOption, one_line, read_setup, show_json
+from nanobot.cli.providers import ProviderFacts, provider_facts
+from nanobot.cli.trial import Choice, Trial, choice_now, try_model
+from nanobot.config.loader import load_warnings
+from nanobot.config.schema import Config
+from nanobot.config.sources import Setting, sources
+from nanobot.session.manager import SessionManager
+from nanobot.utils.text import counted
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything there is to say."""
+
+    version: str
+    setup: Setup
+    model: Choice
+    providers: list[ProviderFacts]
+    settings: list[Setting]
+    sessions: int
+    skills: tuple[Skill, ...]
+    warnings: tuple[str, ...]
+
+
+def status(
+    probe: Annotated[bool, typer.Option("--probe", help="Ask the model for real, and say how long it took.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Every setting, defaults too.")] = False,
+    config: ConfigOption = None,
+    workspace: WorkspaceOption = None,
+    json: JsonOption = False,
+) -> None:
+    """What is configured, and where each value comes from."""
+    setup = read_setup(config, workspace)
+    report = _report(setup, everything=everything)
+    if not json:
+        typer.echo("\n".join(_lines(report)))
+    trial = _probe(setup, quiet=json) if probe else None
+    if json:
+        show_json(_as_json(report, trial))
+
+
+def _report(setup: Setup, *, everything: bool) -> Report:
+    sessions = SessionManager(setup.workspace, old_folder=setup.data_dir / "sessions")
+    skills = SkillsLoader(setup.workspace, disabled=setup.config.agents.defaults.disabled_skills)
+    return Report(
+        version=__version__,
+        setup=setup,
+        model=choice_now(setup.config, setup.data_dir),
+        providers=[facts for facts in provider_facts(setup.config, os.environ) if facts.key],
+        settings=sources(setup.config) if everything else list(_unusual(setup.config)),
+        sessions=len(sessions.list_sessions()),
+        skills=skills.skills(),
+        warnings=load_warnings(setup.config),
+    )
+
+
+def _unusual(config: Config) -> Iterator[Setting]:
+    """The settings that the environment made, or that differ from the default: old configs hold all of them."""
+    defaults = {setting.key: setting.value for setting in sources(Config())}
+    for setting in sources(config):
+        if setting.source == "environment" or setting.value != defaults.get(setting.key):
+            yield setting
+
+
+def _probe(setup: Setup, *, quiet: bool) -> Trial:
+    """One real completion. Raises ProviderError, which says what to change."""
+    if not quiet:
+        typer.echo("\nAsking the model ...")
+    trial = try_model(setup.config, setup.data_dir)
+    if not quiet:
+        typer.echo(one_line(str(trial)))
+    return trial
+
+
+def _lines(report: Report) -> Iterator[str]:
+    setup = report.setup
+    lacking = sum(not skill.available for skill in report.skills)
+    yield typer.style(f"nanobot {report.version}", bold=True)
+    yield ""
+    yield from _columns(
+        [
+            ("Model", str(report.model)),
+            ("Config", str(setup.config_path) + ("" if setup.config_path.exists() else " (none yet; defaults hold)")),
+            ("Data", str(setup.data_dir)),
+            ("Workspace", str(setup.workspace) + ("" if setup.workspace.is_dir() else " (made at the first message)")),
+            ("Sessions", str(report.sessions)),
+            ("Skills", f"{len(report.skills)}" + (f", {lacking} of them lack something" if lacking else "")),
+        ]
+    )
+    if report.providers:
+        yield from _heading("Keys")
+        yield from _columns([(facts.name, f"{facts.key}  {facts.key_from}") for facts in report.providers])
+    if report.settings:
+        yield from _heading(
+            "Settings"
+            if any(s.source == "default" for s in report.settings)
+            else "Settings that differ from the defaults"
+        )
+        yield from _columns([(setting.key, _value(setting.value), _where(setting)) for setting in report.settings])
+    if report.warnings:
+        yield from _heading(counted(len(report.warnings), "warning").capitalize())
+        yield from (f"  {one_line(warning)}" for warning in report.warnings)
+
+
+def _heading(text: str) -> tuple[str, str]:
+    return "", typer.style(text, bold=True)
+
+
+def _columns(rows: Iterable[tuple[str, ...]]) -> Iterator[str]:
+    """Aligned cells; all of it is ASCII or at the end of the line."""
+    cells = [tuple(map(one_line, row)) for row in rows]
+    widths = [min(max(map(len, column)), 50) for column in zip(*cells, strict=True)]
+    for row in cells:
+        yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def _value(value: object) -> str:
+    """As the config file would have it, without the quotes around a text."""
+    return value if isinstance(value, str) and value else dumps(value, ensure_ascii=False)
+
+
+def _where(setting: Setting) -> str:
+    return f"{setting.where} (environment)" if setting.source == "environment" else setting.source
+
+
+def _as_json(report: Report, trial: Trial | None) -> dict[str, Any]:
+    return {
+        "version": report.version,
+        "config": {"path": str(report.setup.config_path), "exists": report.setup.config_path.exists()},
+        "data_dir": str(report.setup.data_dir),
+        "workspace": str(report.setup.workspace),
+        "model": asdict(report.model),
+        "probe": asdict(trial) if trial else None,
+        "providers": [asdict(facts) for facts in report.providers],
+        "sessions": report.sessions,
+        "skills": [{"name": skill.name, "available": skill.available} for skill in report.skills],
+        "settings": [asdict(setting) for setting in report.settings],
+        "warnings": list(report.warnings),
+    }

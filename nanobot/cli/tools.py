@@ -1,0 +1,29 @@
+"""`nanobot tools`: what the agent can call, and what a crash may repeat of it."""
+
+from nanobot.agent.tools.builtin import build_tools
+from nanobot.cli.common import ConfigOption, JsonOption, WorkspaceOption, read_setup, show_json, show_rows
+from nanobot.runtime import tool_policies
+
+
+def list_(config: ConfigOption = None, workspace: WorkspaceOption = None, json: JsonOption = False) -> None:
+    """What the agent can call."""
+    setup = read_setup(config, workspace)
+    tools = build_tools(tool_policies(setup.config, setup.data_dir, setup.workspace))
+    if json:
+        show_json(
+            [
+                {
+                    "name": tool.name,
+                    "description": tool.description,
+                    "effect": tool.effect,
+                    "parameters": tool.parameters,
+                }
+                for tool in tools
+            ]
+        )
+        return
+    show_rows(
+        ("Tool", "Effect", "What it does"),
+        [(tool.name, tool.effect, tool.description.strip().split("\n")[0]) for tool in tools],
+        empty="No tool is switched on.",
+    )

@@ -1,0 +1,39 @@
+"""Commands that end in every way there is."""
+
+import sys
+from pathlib import Path
+
+from nanobot.errors import ConfigError
+
+
+def refuse() -> None:
+    raise ConfigError("config.json, line 3, agents.defaults.modle: did you mean model?")
+
+
+def open_what_is_missing() -> None:
+    Path("/nowhere/at all").read_text(encoding="utf-8")
+
+
+def bug() -> None:
+    raise KeyError("surprise")
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def talk_on() -> None:
+    for number in range(100_000):
+        print(f"line {number}")
+
+
+def speak() -> None:
+    print("héllo 你好 \udc80")
+    print("wörter", file=sys.stderr)
+
+
+def leave_a_thread_behind() -> None:
+    import threading
+
+    threading.Thread(target=threading.Event().wait).start()
+    print("done", end="")

@@ -1,0 +1,104 @@
+"""The table of commands: help, version, completion, wrong words, and what is not imported for them."""
+
+import subprocess
+import sys
+from importlib import import_module
+
+import pytest
+from typer.testing import CliRunner
+
+from nanobot import __version__
+from nanobot.cli.commands import COMMANDS, GROUPS, app
+
+runner = CliRunner()
+
+
+def run(*words: str) -> tuple[int, str, str]:
+    result = runner.invoke(app, list(words), prog_name="nanobot")
+    return result.exit_code, result.stdout, result.stderr
+
+
+@pytest.mark.parametrize("words", [[], ["-h"], ["--help"]])
+def test_help_lists_every_command_with_its_line(words: list[str]):
+    code, output, _ = run(*words)
+
+    assert code == 0
+    for name, (_target, line) in COMMANDS.items():
+        assert (line if " " not in name else GROUPS[name.split()[0]]) in output
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_a_group_alone_prints_its_help(group: str):
+    code, output, _ = run(group)
+
+    assert code == 0
+    assert all(line in output for name, (_, line) in COMMANDS.items() if name.startswith(f"{group} "))
+
+
+@pytest.mark.parametrize("target", [target for target, _ in COMMANDS.values()])
+def test_every_line_of_the_table_leads_to_a_function(target: str):
+    module, _, function = target.partition(":")
+
+    assert callable(getattr(import_module(module), function))
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_explains_itself(name: str):
+    code, output, _ = run(*name.split(), "-h")
+
+    assert code == 0
+    assert f"Usage: nanobot {name}" in output
+    assert "--debug" in output
+
+
+@pytest.mark.parametrize("word", ["-v", "--version"])
+def test_version(word: str):
+    assert run(word) == (0, f"nanobot {__version__}\n", "")
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (["stats"], "Error: No such command 'stats'. Did you mean 'status'?\nSee nanobot --help\n"),
+        (["sessions", "lst"], "Error: No such command 'lst'. Did you mean 'list'?\nSee nanobot sessions --help\n"),
+        (["--versio"], "Error: No such option: --versio (Possible options: --version)\nSee nanobot --help\n"),
+    ],
+)
+def test_wrong_words_get_the_nearest_right_one_in_two_lines(words: list[str], error: str):
+    assert run(*words) == (2, "", error)
+
+
+def test_a_wrong_option_of_a_command_gets_the_nearest_right_one():
+    code, _, error = run("sessions", "list", "--jsn")
+
+    assert code == 2
+    assert "--json" in error
+
+
+def test_completion_knows_commands_groups_and_options():
+    def complete(line: str) -> list[str]:
+        env = {"_NANOBOT_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
+        result = runner.invoke(app, [], prog_name="nanobot", env=env)
+        return result.stdout.split()
+
+    assert complete("nanobot s") == ["status", "sessions", "skills"]
+    assert complete("nanobot sessions s") == ["show", "search"]
+    assert "--json" in complete("nanobot sessions list --j")
+
+
+def test_help_and_version_import_no_engine():
+    heavy = {"pydantic", "asyncio", "rich", "httpx", "litellm", "openai", "mcp", "telegram", "prompt_toolkit", "yaml"}
+    code = (
+        "import atexit, os, sys; os._exit = lambda code: None; from nanobot.__main__ import main; main(); "
+        "print(*sys.modules, file=sys.stderr)"
+    )
+    for word in ("--help", "--version", "sessions"):
+        done = subprocess.run([sys.executable, "-c", code, word], capture_output=True, text=True)
+
+        loaded = set(done.stderr.split())
+        assert "nanobot.cli.commands" in loaded
+        assert not heavy & loaded
+        assert not {name for name in loaded if name.startswith("nanobot.") and "cli" not in name} - {
+            "nanobot.errors",
+            "nanobot.__main__",
+        }

@@ -1,0 +1,102 @@
+"""The process: exit codes, streams and the way out. Each test is a real process."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+RUN = """
+import sys
+from nanobot.__main__ import main
+from nanobot.cli.commands import COMMANDS
+
+COMMANDS["strange"] = (f"tests.cli.strange_commands:{sys.argv.pop(1)}", "")
+main()
+"""
+
+
+def run(end: str, *words: str, **options) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run([sys.executable, "-c", RUN, end, "strange", *words], capture_output=True, **options)
+
+
+def test_an_error_of_ours_is_one_line_with_its_exit_code():
+    done = run("refuse")
+
+    assert done.returncode == 78
+    assert done.stderr == b"Error: config.json, line 3, agents.defaults.modle: did you mean model?\n"
+
+
+def test_debug_shows_the_traceback_and_keeps_the_exit_code():
+    done = run("refuse", "--debug")
+
+    assert done.returncode == 78
+    assert b"Traceback" in done.stderr
+    assert b"strange_commands.py" in done.stderr
+
+
+def test_what_the_system_refuses_is_not_called_a_bug():
+    done = run("open_what_is_missing")
+
+    assert done.returncode == 1
+    assert done.stderr == b"Error: No such file or directory: /nowhere/at all\n"
+
+
+def test_a_bug_of_ours_says_so_and_where_without_a_traceback():
+    done = run("bug")
+
+    lines = done.stderr.decode().splitlines()
+    assert done.returncode == 1
+    assert len(lines) == 2
+    assert "bug in nanobot: KeyError: 'surprise', strange_commands.py:" in lines[0]
+    assert "--debug" in lines[1]
+
+
+def test_ctrl_c_leaves_quietly_with_130():
+    done = run("interrupt")
+
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
+
+
+def test_a_reader_who_has_seen_enough_is_no_error():
+    command = [sys.executable, "-c", RUN, "talk_on", "strange"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+
+        process.stdout.close()
+        error = process.stderr.read()
+
+    assert error == b""
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+def test_output_that_could_not_be_written_is_a_failure():
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run([sys.executable, "-m", "nanobot", "--help"], stdout=full, stderr=subprocess.PIPE)
+
+    assert done.returncode == 1
+    assert b"No space left" in done.stderr
+    assert b"Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252"])
+def test_output_is_utf8_whatever_the_locale(encoding: str):
+    done = run("speak", env={"PYTHONIOENCODING": encoding, "PYTHONUTF8": "0", "LC_ALL": "C", "PATH": ""})
+
+    assert done.returncode == 0
+    assert done.stdout.decode() == "héllo 你好 \\udc80\n"
+    assert done.stderr.decode() == "wörter\n"
+
+
+def test_a_forgotten_thread_does_not_hold_the_process():
+    done = run("leave_a_thread_behind", timeout=20)
+
+    assert (done.returncode, done.stdout) == (0, b"done")
+
+
+def test_closed_streams_are_no_error():
+    done = subprocess.run(f"{sys.executable} -m nanobot --version >&- 2>&-", shell=True)
+
+    assert done.returncode == 0

@@ -1,0 +1,310 @@
+"""Onboarding: from an empty home to a model that answers, without editing a file."""
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from nanobot.cli.commands import app
+from tests.fake_models import Fail, FakeModels, Say
+
+pexpect = pytest.importorskip("pexpect")
+KEY = "sk-test-0123456789abcdef"
+
+
+@pytest.fixture
+def models() -> Iterator[FakeModels]:
+    with FakeModels(api_key=KEY, default=Say("Hello there.")) as server:
+        yield server
+
+
+def onboard(*words: str, answers: str = "") -> Result:
+    return CliRunner().invoke(app, ["onboard", *words], input=answers)
+
+
+def config_path() -> Path:
+    return Path.home() / ".nanobot" / "config.json"
+
+
+def config() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(config_path().read_text(encoding="utf-8"))
+    return found
+
+
+def flags(models: FakeModels, key: str = KEY) -> list[str]:
+    return ["--provider", "openai", "--api-key", key, "--api-base", models.v1, "--model", "gpt-x"]
+
+
+def test_yes_makes_config_and_workspace_and_says_what_to_type_next():
+    result = onboard("--yes")
+
+    assert result.exit_code == 0
+    assert config() == {}
+    assert (Path.home() / ".nanobot/workspace/AGENTS.md").is_file()
+    assert "nanobot agent" in result.stdout
+
+
+def test_yes_says_which_key_it_found_and_stores_nothing_of_it(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("DEEPSEEK_API_KEY", KEY)
+
+    result = onboard("--yes")
+
+    assert "deepseek" in result.stdout
+    assert "DEEPSEEK_API_KEY" in result.stdout
+    assert KEY not in config_path().read_text(encoding="utf-8") + result.output
+
+
+@pytest.mark.skipif(os.name == "nt", reason="modes are what POSIX has")
+def test_what_may_hold_secrets_is_the_owners_alone():
+    onboard("--yes")
+
+    assert config_path().stat().st_mode & 0o777 == 0o600
+    assert config_path().parent.stat().st_mode & 0o777 == 0o700
+    assert (config_path().parent / "workspace").stat().st_mode & 0o777 == 0o700
+
+
+def test_flags_are_tried_with_one_completion_and_saved_in_a_few_lines(models: FakeModels):
+    result = onboard("--yes", *flags(models))
+
+    assert result.exit_code == 0
+    assert "Hello there." in result.stdout
+    assert [request.json["model"] for request in models.chats] == ["gpt-x"]
+    assert config() == {
+        "agents": {"defaults": {"model": "gpt-x", "provider": "openai"}},
+        "providers": {"openai": {"apiKey": KEY, "apiBase": models.v1}},
+    }
+
+
+def test_flags_that_do_not_work_are_saved_with_a_warning_where_nobody_can_be_asked(models: FakeModels):
+    result = onboard("--yes", *flags(models, key="sk-wrong"))
+
+    assert result.exit_code == 0
+    assert "Warning: The key was not accepted" in result.stderr
+    assert "status --probe" in result.stderr
+    assert config_path().exists()
+
+
+def test_an_existing_config_keeps_its_values_and_its_bytes():
+    config_path().parent.mkdir()
+    config_path().write_text('{"agents": {"defaults": {"maxTokens": 77}}, "mine": 1}', encoding="utf-8")
+    before = config_path().read_bytes()
+
+    result = onboard("--yes")
+
+    assert "Config already exists" in result.stdout
+    assert "existing values preserved" in result.stdout
+    assert config_path().read_bytes() == before
+
+
+def test_flags_change_an_existing_config_and_leave_the_rest(models: FakeModels):
+    config_path().parent.mkdir()
+    config_path().write_text('{"agents": {"defaults": {"maxTokens": 77}}, "mine": 1}', encoding="utf-8")
+
+    onboard("--yes", *flags(models))
+
+    assert config()["mine"] == 1
+    assert config()["agents"] == {"defaults": {"maxTokens": 77, "model": "gpt-x", "provider": "openai"}}
+
+
+def test_reset_starts_over_and_keeps_the_old_config_beside():
+    config_path().parent.mkdir()
+    config_path().write_text("{broken", encoding="utf-8")
+
+    result = onboard("--yes", "--reset")
+
+    backups = [path for path in config_path().parent.iterdir() if path.name.endswith(".bak") and path.name.count("-")]
+    assert result.exit_code == 0
+    assert config() == {}
+    assert [path.read_text(encoding="utf-8") for path in backups] == ["{broken"]
+    assert str(backups[0]) in result.stdout
+
+
+def test_a_broken_config_stops_it_and_stays_as_it_is():
+    config_path().parent.mkdir()
+    config_path().write_text('{"agents": {', encoding="utf-8")
+
+    result = onboard("--yes")
+
+    assert result.exit_code == 78
+    assert f"{config_path()}:1" in result.stderr
+    assert config_path().read_text(encoding="utf-8") == '{"agents": {'
+
+
+def test_files_of_the_workspace_are_never_overwritten():
+    agents = Path.home() / ".nanobot/workspace/AGENTS.md"
+    agents.parent.mkdir(parents=True)
+    agents.write_text("mine", encoding="utf-8")
+
+    onboard("--yes")
+    onboard("--yes", "--reset")
+
+    assert agents.read_text(encoding="utf-8") == "mine"
+    assert (agents.parent / "SOUL.md").is_file()
+
+
+def test_another_workspace_is_remembered(tmp_path: Path):
+    onboard("--yes", "-w", str(tmp_path / "desk"))
+
+    assert (tmp_path / "desk" / "AGENTS.md").is_file()
+    assert config() == {"agents": {"defaults": {"workspace": str(tmp_path / "desk")}}}
+
+
+def test_another_config_file_is_made_where_it_was_named(tmp_path: Path):
+    onboard("--yes", "-c", str(tmp_path / "deep" / "mine.json"))
+
+    assert json.loads((tmp_path / "deep" / "mine.json").read_text(encoding="utf-8")) == {}
+    assert not config_path().exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (["--provider", "opnai"], "There is no provider 'opnai'. Did you mean openai"),
+        (["--api-key", "x"], "Say so with --provider"),
+        (["--provider", "azureOpenai"], "Name one with --model"),
+    ],
+)
+def test_flags_that_do_not_fit_are_refused_before_anything_is_saved(words: list[str], error: str):
+    result = onboard("--yes", *words)
+
+    assert result.exit_code == 2
+    assert error in result.stderr
+    assert not config_path().exists()
+
+
+def test_without_anybody_to_ask_it_goes_on_as_with_yes():
+    result = onboard()
+
+    assert result.exit_code == 0
+    assert "Nobody answers" in result.stdout
+    assert config() == {}
+
+
+def test_less_known_providers_are_one_question_further():
+    result = onboard(answers="more\nmistral\n")
+
+    assert "Key for Mistral AI" in result.stdout
+    assert result.exit_code == 1
+    assert "Aborted." in result.stderr
+    assert not config_path().exists()
+
+
+def test_answers_may_come_from_a_pipe(models: FakeModels):
+    result = onboard(answers=f"custom\n{models.v1}\n{KEY}\n")
+
+    assert result.exit_code == 0, result.output
+    assert "Hello there." in result.stdout
+    assert config()["providers"] == {"custom": {"apiKey": KEY, "apiBase": models.v1}}
+
+
+def test_a_model_that_does_not_answer_may_be_left_unsaved(models: FakeModels):
+    models.script(Fail(500))
+
+    result = onboard(*flags(models), answers="leave\n")
+
+    assert result.exit_code == 1
+    assert "The provider is busy or broken" in result.stdout
+    assert not config_path().exists()
+
+
+def test_a_model_that_does_not_answer_may_be_tried_again_or_saved_anyway(models: FakeModels):
+    models.script(Fail(401), Fail(401))
+
+    again = onboard(*flags(models, key="sk-wrong"), answers=f"again\ncustom\n{models.v1}\n{KEY}\nsave\n")
+
+    assert again.exit_code == 0, again.output
+    assert config()["agents"] == {"defaults": {"model": "stand-in", "provider": "custom"}}
+
+
+@pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="needs a folder that refuses")
+def test_a_read_only_home_is_said_in_one_line():
+    Path.home().chmod(0o500)
+
+    result = onboard("--yes")
+
+    assert result.exit_code == 1
+    assert "cannot be made" in result.stderr
+
+
+def test_a_home_that_is_a_file_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    (tmp_path / "home").write_text("no folder", encoding="utf-8")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+
+    result = onboard("--yes")
+
+    assert result.exit_code in (1, 78)
+    assert result.stderr.startswith("Error: ")
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.skipif(os.name == "nt", reason="pexpect needs a POSIX terminal")
+def test_the_wizard_takes_a_newcomer_to_a_real_reply_with_arrow_keys():
+    with FakeModels(default=Say("Hello there."), models=("small", "large")) as models:
+        env = {**os.environ, "OLLAMA_HOST": models.url, "TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1"}
+        child = pexpect.spawn(sys.executable, ["-m", "nanobot", "onboard"], env=env, dimensions=(40, 100), timeout=20)
+
+        child.expect("Which provider")
+        child.expect("None for now")
+        child.send("\r")  # the server that answers stands first
+        child.expect("Which model")
+        child.expect("large")
+        child.send("\x1b[B")
+        child.send("\r")
+        child.expect("Hello there.")
+        child.expect("Next:")
+        child.expect(pexpect.EOF)
+        child.close()
+
+        assert child.exitstatus == 0
+        assert config()["agents"] == {"defaults": {"model": "large", "provider": "ollama"}}
+        assert models.chats[-1].json["model"] == "large"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="pexpect needs a POSIX terminal")
+def test_a_key_typed_into_the_wizard_is_not_shown(models: FakeModels):
+    env = {**os.environ, "TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1"}
+    words = ["-m", "nanobot", "onboard", "--provider", "openai", "--api-base", models.v1, "--model", "m"]
+    child = pexpect.spawn(sys.executable, words, env=env, dimensions=(40, 100), timeout=20, encoding="utf-8")
+
+    child.expect("Key for OpenAI")
+    child.send(f"{KEY}\r")
+    child.expect("Hello there.")
+    seen = child.before
+    child.expect(pexpect.EOF)
+    child.close()
+
+    assert child.exitstatus == 0
+    assert KEY not in seen
+    assert config()["providers"] == {"openai": {"apiKey": KEY, "apiBase": models.v1}}
+
+
+@pytest.mark.skipif(os.name == "nt", reason="pexpect needs a POSIX terminal")
+def test_ctrl_c_leaves_the_wizard_without_saving():
+    env = {**os.environ, "TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1"}
+    child = pexpect.spawn(sys.executable, ["-m", "nanobot", "onboard"], env=env, dimensions=(40, 100), timeout=20)
+
+    child.expect("None for now")
+    child.send("\x03")
+    child.expect(pexpect.EOF)
+    child.close()
+
+    assert child.exitstatus == 130
+    assert not config_path().exists()
+
+
+def test_a_rotated_key_is_used_at_once_without_deleting_anything(models: FakeModels):
+    onboard("--yes", *flags(models, key="sk-old-0123456789abcdef"))
+    assert "The key was not accepted" in CliRunner().invoke(app, ["status", "--probe"]).stderr
+
+    text = config_path().read_text(encoding="utf-8").replace("sk-old-0123456789abcdef", KEY)
+    config_path().write_text(text, encoding="utf-8")
+    result = CliRunner().invoke(app, ["status", "--probe"])
+
+    assert result.exit_code == 0
+    assert "Hello there." in result.stdout
+    assert models.chats[-1].headers["authorization"] == f"Bearer {KEY}"

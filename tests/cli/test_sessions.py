@@ -1,0 +1,237 @@
+"""`nanobot sessions`: list, show, search, export and delete what the agent stored."""
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from nanobot.cli.commands import app
+from nanobot.session.manager import SessionManager
+
+CALL = {"id": "c1", "type": "function", "function": {"name": "read_file", "arguments": '{"path": "notes.md"}'}}
+
+
+@pytest.fixture
+def sessions() -> SessionManager:
+    """A workspace with two conversations, one of them with a tool call."""
+    manager = SessionManager(Path.home() / ".nanobot" / "workspace")
+    put(
+        manager,
+        "cli:direct",
+        {
+            "role": "user",
+            "content": "Was steht in den Notizen? 你好",
+            "runtime_context": "[Runtime Context] secret time",
+        },
+        {"role": "assistant", "content": None, "tool_calls": [CALL]},
+        {"role": "tool", "tool_call_id": "c1", "name": "read_file", "content": "1\tbuy milk\n2\tcall Ann"},
+        {"role": "user", "content": "go on", "origin": "system"},
+        {"role": "assistant", "content": "Milk, and a call to **Ann**."},
+    )
+    time.sleep(0.002)  # the newer one has a later time
+    put(manager, "telegram:42", {"role": "user", "content": "hello\n[Runtime Context]\nCurrent Time: now"})
+    return manager
+
+
+def put(manager: SessionManager, key: str, *rows: dict[str, Any]) -> None:
+    session = manager.get_or_create(key)
+    for row in rows:
+        session.add_message(**row)
+    manager.save(session)
+
+
+def run(*words: str, answers: str = "") -> Result:
+    return CliRunner().invoke(app, ["sessions", *words], input=answers)
+
+
+def test_list_shows_the_newest_first_with_its_first_words(sessions: SessionManager):
+    lines = [line.split("\t") for line in run("list").stdout.splitlines()]
+
+    assert [line[0] for line in lines] == ["telegram:42", "cli:direct"]
+    assert lines[0][2:] == ["1", "hello"]
+    assert lines[1][2:] == ["5", "Was steht in den Notizen? 你好"]
+
+
+def test_list_as_json(sessions: SessionManager):
+    rows = json.loads(run("list", "--json").stdout)
+
+    assert [(row["name"], row["messages"], row["archived"]) for row in rows] == [
+        ("telegram:42", 1, False),
+        ("cli:direct", 5, False),
+    ]
+
+
+def test_list_without_sessions_says_how_to_begin():
+    result = run("list")
+
+    assert result.exit_code == 0
+    assert result.stdout == ""
+    assert "nanobot agent" in result.stderr
+    assert json.loads(run("list", "--json").stdout) == []
+
+
+def test_show_reads_as_a_conversation(sessions: SessionManager):
+    text = run("show", "cli:direct").stdout
+
+    assert "Was steht in den Notizen? 你好" in text
+    assert '> read_file {"path": "notes.md"} -> 1 buy milk 2 call Ann\n' in text
+    assert "Milk, and a call to **Ann**." in text
+    assert "secret time" not in text
+    assert "go on" not in text
+
+
+def test_show_leaves_out_the_runtime_context_that_old_sessions_hold(sessions: SessionManager):
+    assert "Current Time" not in run("show", "telegram:42").stdout
+
+
+def test_show_as_json_has_the_rows_as_stored(sessions: SessionManager):
+    shown = json.loads(run("show", "cli:direct", "--json").stdout)
+
+    assert shown["key"] == "cli:direct"
+    assert shown["messages"][0]["runtime_context"] == "[Runtime Context] secret time"
+
+
+def test_show_only_the_last_messages(sessions: SessionManager):
+    text = run("show", "cli:direct", "-n", "1").stdout
+
+    assert "Ann" in text
+    assert "Notizen" not in text
+
+
+def test_what_was_stored_cannot_steer_the_terminal(sessions: SessionManager):
+    put(sessions, "cli:direct", {"role": "assistant", "content": "red \x1b[31malert\x1b]0;title\x07"})
+
+    assert "\x1b" not in run("show", "cli:direct").stdout
+    assert "\x1b" not in run("search", "alert").stdout
+
+
+@pytest.mark.parametrize("command", ["show", "export", "delete"])
+def test_an_unknown_key_gets_the_nearest_one(sessions: SessionManager, command: str):
+    result = run(command, "cli:dirct")
+
+    assert result.exit_code == 1
+    assert result.stderr == (
+        "Error: There is no session 'cli:dirct'. Did you mean 'cli:direct'? See `nanobot sessions list`.\n"
+    )
+
+
+def test_an_archived_session_goes_by_the_name_of_its_file(sessions: SessionManager):
+    archived = sessions.archive("cli:direct")
+    assert archived is not None
+    stem = archived.stem
+
+    assert stem in run("list").stdout
+    assert "buy milk" in run("show", stem).stdout
+    assert run("search", "Ann").stdout.startswith(stem)
+    assert run("show", "cli:direct").exit_code == 1
+
+
+def test_export_as_lines_is_a_session_file_again(sessions: SessionManager, tmp_path: Path):
+    exported = run("export", "cli:direct").stdout_bytes
+
+    folder = tmp_path / "sessions"
+    folder.mkdir()
+    (folder / "cli_direct.jsonl").write_bytes(exported)
+    again = SessionManager(tmp_path).get_or_create("cli:direct")
+    assert again.messages == sessions.get_or_create("cli:direct").messages
+
+
+def test_export_as_markdown_into_a_file_of_the_owners_alone(sessions: SessionManager, tmp_path: Path):
+    result = run("export", "cli:direct", "--format", "markdown", "-o", str(tmp_path / "chat.md"))
+
+    text = (tmp_path / "chat.md").read_text(encoding="utf-8")
+    assert result.stdout == ""
+    assert text.startswith("# cli:direct\n")
+    assert "## You" in text
+    assert '- `read_file {"path": "notes.md"} -> 1 buy milk 2 call Ann`' in text
+    if os.name != "nt":
+        assert (tmp_path / "chat.md").stat().st_mode & 0o777 == 0o600
+
+
+def test_export_into_a_folder_that_is_not_there_is_one_line(sessions: SessionManager, tmp_path: Path):
+    result = run("export", "cli:direct", "-o", str(tmp_path / "no" / "chat.jsonl"))
+
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: No such file or directory")
+
+
+def test_delete_asks_and_takes_no_answer_for_no(sessions: SessionManager):
+    result = run("delete", "cli:direct", answers="\n")
+
+    assert "cli:direct (5 messages) for good?" in result.stdout
+    assert sessions.read("cli:direct") is not None
+
+
+@pytest.mark.parametrize(("words", "answers"), [(["--yes"], ""), ([], "y\n")])
+def test_delete_deletes_for_good(sessions: SessionManager, words: list[str], answers: str):
+    result = run("delete", "cli:direct", *words, answers=answers)
+
+    assert "Deleted cli:direct (5 messages)." in result.stdout
+    left = [path.name for path in sessions.folder.rglob("*.jsonl")]
+    assert left == ["telegram_42.jsonl"]
+
+
+@pytest.mark.parametrize("text", ["NOTIZEN", "你好", "notizen? 你"])
+def test_search_finds_words_whatever_their_case_and_script(sessions: SessionManager, text: str):
+    hits = json.loads(run("search", text, "--json").stdout)
+
+    assert [(hit["name"], hit["role"]) for hit in hits] == [("cli:direct", "user")]
+    assert "Was steht in den Notizen" in hits[0]["snippet"]
+
+
+def test_search_finds_what_another_program_escaped(sessions: SessionManager):
+    row = json.dumps({"role": "user", "content": 'Größe "XL"'})
+    with open(sessions.folder / "telegram_42.jsonl", "a", encoding="utf-8") as file:
+        file.write(f"{row}\n")
+
+    assert "Größe" in run("search", "größe").stdout
+    assert "Größe" in run("search", '"xl"').stdout
+
+
+def test_search_sees_what_a_person_sees(sessions: SessionManager):
+    assert "buy milk" in run("search", "milk").stdout
+    for hidden in ("secret time", "go on", "notes.md", "tool_call_id"):
+        assert run("search", hidden).stdout == ""
+
+
+def test_search_says_what_it_left_out(sessions: SessionManager):
+    put(sessions, "cli:direct", *({"role": "user", "content": f"row {number}"} for number in range(5)))
+
+    result = run("search", "row", "-n", "2")
+
+    assert len(result.stdout.splitlines()) == 2
+    assert "3 more" in result.stderr
+
+
+def test_a_damaged_file_is_read_as_far_as_it_goes(sessions: SessionManager):
+    path = sessions.folder / "telegram_42.jsonl"
+    path.write_bytes(
+        path.read_bytes()
+        + b'{"role": "assistant", "cont\x00\xff\n[]\n{"role":"assistant","content":7,"tool_calls":3}\n'
+    )
+
+    assert run("show", "telegram:42").exit_code == 0
+    assert run("search", "hello").stdout.startswith("telegram:42")
+    assert run("export", "telegram:42", "-f", "markdown").exit_code == 0
+    assert "hello" in run("list").stdout
+
+
+def test_another_workspace(sessions: SessionManager, tmp_path: Path):
+    put(SessionManager(tmp_path), "cli:there", {"role": "user", "content": "over there"})
+
+    assert run("list", "-w", str(tmp_path)).stdout.startswith("cli:there")
+
+
+def test_search_in_a_hundred_thousand_messages_takes_about_a_second(sessions: SessionManager):
+    rows = (json.dumps({"role": "user", "content": f"row {number} " + "word " * 60}) for number in range(100_000))
+    (sessions.folder / "cli_long.jsonl").write_text("\n".join(rows), encoding="utf-8")
+    began = time.perf_counter()
+
+    result = run("search", "row 99999 ")
+
+    assert result.stdout.startswith("cli:long")
+    assert time.perf_counter() - began < 5  # about 0.3 on the machine it was written on

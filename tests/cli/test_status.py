@@ -1,0 +1,166 @@
+"""`nanobot status`: what is configured, where it comes from, and what it does not load for that."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from nanobot.cli.commands import app
+from tests.fake_models import Fail, FakeModels, Say
+
+KEY = "sk-test-0123456789abcdef"
+
+
+@pytest.fixture
+def models() -> Iterator[FakeModels]:
+    with FakeModels(api_key=KEY, default=Say("Hello there.")) as server:
+        yield server
+
+
+def status(*words: str) -> Result:
+    return CliRunner().invoke(app, ["status", *words])
+
+
+def facts(*words: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(status("--json", *words).stdout)
+    return found
+
+
+def write_config(**config: Any) -> Path:
+    path = Path.home() / ".nanobot" / "config.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(config, indent=2), encoding="utf-8")
+    return path
+
+
+def openai_at(url: str, key: str = KEY) -> dict[str, Any]:
+    return {
+        "agents": {"defaults": {"provider": "openai", "model": "gpt-x"}},
+        "providers": {"openai": {"apiKey": key, "apiBase": url}},
+    }
+
+
+def test_a_fresh_machine_is_told_what_holds_and_nothing_is_made():
+    result = status()
+
+    assert result.exit_code == 0
+    assert "none yet; defaults hold" in result.stdout
+    assert list(Path.home().iterdir()) == []
+
+
+def test_the_model_and_why_it_was_chosen(models: FakeModels):
+    path = write_config(**openai_at(models.v1))
+
+    result = status()
+
+    assert "openai, gpt-x: agents.defaults.provider is openai; providers.openai.apiKey in config.json" in result.stdout
+    assert str(path) in result.stdout
+    assert models.requests == []
+
+
+def test_a_key_in_the_environment_is_named_and_never_shown(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("DEEPSEEK_API_KEY", KEY)
+
+    result = status("--all")
+
+    assert "deepseek, deepseek-chat: DEEPSEEK_API_KEY is set in the environment" in result.stdout
+    assert KEY not in result.stdout
+    assert "deepseek ••••cdef DEEPSEEK_API_KEY" in " ".join(result.stdout.split())
+
+
+def test_each_setting_says_where_it_comes_from(monkeypatch: pytest.MonkeyPatch, models: FakeModels):
+    path = write_config(**openai_at(models.v1))
+    monkeypatch.setenv("NANOBOT_AGENTS__DEFAULTS__MAX_TOKENS", "100")
+
+    settings = {setting["key"]: setting for setting in facts("--all")["settings"]}
+
+    assert settings["agents.defaults.model"] == {
+        "key": "agents.defaults.model",
+        "value": "gpt-x",
+        "source": "file",
+        "where": str(path),
+    }
+    assert settings["agents.defaults.maxTokens"]["where"] == "NANOBOT_AGENTS__DEFAULTS__MAX_TOKENS"
+    assert settings["agents.defaults.temperature"]["source"] == "default"
+    assert settings["providers.openai.apiKey"]["value"] == "••••cdef"
+
+
+def test_the_short_view_has_only_what_differs_from_the_defaults():
+    write_config(agents={"defaults": {"maxTokens": 99, "temperature": 0.1}})
+
+    assert [setting["key"] for setting in facts()["settings"]] == ["agents.defaults.maxTokens"]
+    assert len(status().stdout.splitlines()) < 24
+    assert len(facts("--all")["settings"]) > 100
+
+
+def test_a_setting_nobody_knows_is_a_warning_with_its_line():
+    write_config(agents={"defaults": {"modle": "x"}})
+
+    assert "config.json:4: agents.defaults.modle is not a key we know. Did you mean model?" in status().stdout
+
+
+def test_an_invalid_config_stops_it_with_file_line_and_key():
+    path = write_config(agents={"defaults": {"maxTokens": "many"}})
+
+    result = status()
+
+    assert result.exit_code == 78
+    assert result.stdout == ""
+    assert result.stderr.startswith(f"Error: {path}:4: agents.defaults.maxTokens")
+
+
+def test_a_config_that_was_named_must_be_there(tmp_path: Path):
+    result = status("-c", str(tmp_path / "none.json"))
+
+    assert result.exit_code == 78
+    assert "does not exist" in result.stderr
+
+
+def test_a_model_that_cannot_be_asked_is_said_without_failing():
+    write_config(agents={"defaults": {"provider": "openai"}})
+
+    result = status()
+
+    assert result.exit_code == 0
+    assert "cannot be asked: There is no key for OpenAI" in result.stdout
+
+
+def test_probe_asks_the_model_for_real_and_says_how_long_it_took(models: FakeModels):
+    write_config(**openai_at(models.v1))
+
+    result = status("--probe")
+
+    assert result.exit_code == 0
+    assert "openai, gpt-x: answered in 0." in result.stdout
+    assert "Hello there." in result.stdout
+    assert facts("--probe")["probe"]["answer"] == "Hello there."
+
+
+def test_a_probe_that_fails_is_one_line_and_exit_1(models: FakeModels):
+    write_config(**openai_at(models.v1))
+    models.script(Fail(500, "no room"))
+
+    result = status("--probe")
+
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: The provider is busy or broken")
+    assert result.stderr.count("\n") == 1
+
+
+def test_status_loads_no_sdk_and_no_line_editor():
+    heavy = {"litellm", "openai", "mcp", "telegram", "prompt_toolkit", "httpx", "tiktoken", "jsonschema", "rich"}
+    code = (
+        "import os, sys; os._exit = lambda code: None; sys.argv = ['nanobot', 'status'];"
+        "from nanobot.__main__ import main; main(); print(*sys.modules, file=sys.stderr)"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+
+    loaded = set(done.stderr.split())
+    assert "nanobot.cli.status" in loaded
+    assert not heavy & loaded

@@ -1,0 +1,67 @@
+"""A workspace appears by itself, and nothing of the user's is touched."""
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from nanobot.errors import StorageError
+from nanobot.utils.resources import templates_dir
+from nanobot.utils.workspace import prepare_workspace
+
+
+def test_every_template_is_copied_once(tmp_path: Path):
+    made = prepare_workspace(tmp_path / "new" / "workspace")
+
+    assert "AGENTS.md" in made
+    assert "memory/MEMORY.md" in made
+    assert (tmp_path / "new/workspace/AGENTS.md").read_bytes() == (templates_dir() / "AGENTS.md").read_bytes()
+    assert prepare_workspace(tmp_path / "new" / "workspace") == []
+
+
+def test_what_the_user_has_stays_and_what_is_missing_comes(tmp_path: Path):
+    (tmp_path / "AGENTS.md").write_text("mine", encoding="utf-8")
+
+    made = prepare_workspace(tmp_path)
+
+    assert "AGENTS.md" not in made
+    assert (tmp_path / "AGENTS.md").read_text(encoding="utf-8") == "mine"
+    assert (tmp_path / "SOUL.md").is_file()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links and modes are what POSIX has")
+def test_a_link_of_the_users_is_not_written_through(tmp_path: Path):
+    (tmp_path / "AGENTS.md").symlink_to(tmp_path / "elsewhere.md")
+
+    prepare_workspace(tmp_path)
+
+    assert not (tmp_path / "elsewhere.md").exists()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links and modes are what POSIX has")
+def test_a_new_folder_is_the_owners_alone_and_an_old_one_keeps_its_mode(tmp_path: Path):
+    old = tmp_path / "old"
+    old.mkdir(mode=0o755)
+
+    prepare_workspace(old)
+    prepare_workspace(tmp_path / "new")
+
+    assert old.stat().st_mode & 0o777 == 0o755
+    assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_file_in_the_way_is_an_error_that_names_it(tmp_path: Path):
+    (tmp_path / "file").write_text("", encoding="utf-8")
+
+    with pytest.raises(StorageError, match=r"file.*--workspace"):
+        prepare_workspace(tmp_path / "file")
+
+
+def test_two_at_once_make_each_file_once(tmp_path: Path):
+    with ThreadPoolExecutor(8) as threads:
+        made = list(threads.map(lambda _: prepare_workspace(tmp_path / "workspace"), range(8)))
+
+    names = [name for names in made for name in names]
+    assert len(names) == len(set(names))
+    assert (tmp_path / "workspace/AGENTS.md").read_bytes() == (templates_dir() / "AGENTS.md").read_bytes()
