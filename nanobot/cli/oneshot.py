@@ -8,19 +8,21 @@ from typing import Protocol
 
 from nanobot.agent.turn import TurnEvent, TurnOutcome
 from nanobot.cli.inbound import terminal_message
+from nanobot.cli.outlet import Outlet
 from nanobot.cli.signals import INTERRUPT, KILLS, exit_code_of, on_signals
 from nanobot.cli.terminal import Paint, can_redraw, wants_colour
+from nanobot.errors import StorageError
 from nanobot.runtime import Runtime
 
 _EXIT_CODES = {TurnOutcome.FAILED: 1, TurnOutcome.REFUSED: 1}
 
 
 class Face(Protocol):
-    """A sink that shows one turn to somebody; `closed` when nobody is there any more."""
+    """A sink that shows one turn to somebody."""
 
     @property
-    def closed(self) -> bool:
-        """Whether writing on makes no sense."""
+    def outlet(self) -> Outlet:
+        """Where the answer goes."""
         ...
 
     def __call__(self, event: TurnEvent) -> None:
@@ -59,6 +61,8 @@ class _OneTurn:
             await asyncio.wait([self._stopping])
         if self._signal is not None:
             return exit_code_of(self._signal)
+        if self._face.outlet.problem:
+            raise StorageError(f"{self._face.outlet.problem}. The answer is kept in its session.")
         return 0 if self._turn.cancelled() else self._turn.result()
 
     def signalled(self, number: int) -> None:
@@ -73,7 +77,7 @@ class _OneTurn:
 
     def _watch(self, event: TurnEvent) -> None:
         self._face(event)
-        if self._face.closed:
+        if self._face.outlet.closed:
             self._stop()
 
     def _stop(self) -> None:
@@ -113,7 +117,7 @@ async def _screen(*, markdown: bool) -> AsyncIterator[Face]:
     screen.begin()
     alive = asyncio.create_task(screen.keep_alive())
     try:
-        yield _Watched(screen, surface)
+        yield _Watched(screen, surface.outlet)
     finally:
         alive.cancel()
         await asyncio.gather(alive, return_exceptions=True)
@@ -123,17 +127,9 @@ async def _screen(*, markdown: bool) -> AsyncIterator[Face]:
 class _Watched:
     """A screen as a face."""
 
-    def __init__(self, screen: Callable[[TurnEvent], None], surface: "_Closable") -> None:
+    def __init__(self, screen: Callable[[TurnEvent], None], outlet: Outlet) -> None:
         self._screen = screen
-        self._surface = surface
-
-    @property
-    def closed(self) -> bool:
-        return self._surface.closed
+        self.outlet = outlet
 
     def __call__(self, event: TurnEvent) -> None:
         self._screen(event)
-
-
-class _Closable(Protocol):
-    closed: bool

@@ -25,7 +25,7 @@ def plain_chat(runtime_opened: AbstractAsyncContextManager[Runtime], key_of: Cal
                         runner.run(_turn(runtime, line, session_key, face))
                 except KeyboardInterrupt:
                     say(sys.stderr, "\n(stopped)\n")
-                if face.closed:
+                if face.outlet.closed:
                     break
         finally:
             runner.run(lives.aclose())

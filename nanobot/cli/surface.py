@@ -4,7 +4,8 @@ import os
 import shutil
 from typing import Protocol, TextIO
 
-from nanobot.cli.terminal import leave_quietly, say, visible
+from nanobot.cli.outlet import Outlet
+from nanobot.cli.terminal import visible
 
 BEGIN_UPDATE, END_UPDATE = "\x1b[?2026h", "\x1b[?2026l"
 """Terminals that know these show what is between them at once; the others leave them out."""
@@ -36,10 +37,9 @@ def live_rows_of(rows: int) -> int:
 class DirectSurface:
     """The terminal itself, for one answer without a prompt. Each change is one write, so nothing flickers."""
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
+    def __init__(self, stream: TextIO | None) -> None:
+        self.outlet = Outlet(stream)
         self._live = ""
-        self.closed = False
 
     @property
     def columns(self) -> int:
@@ -52,16 +52,13 @@ class DirectSurface:
         return live_rows_of(shutil.get_terminal_size().lines)
 
     def show(self, stay: str, live: str) -> None:
-        """Write whole lines for good and replace the live ones. A terminal that is gone makes it `closed`."""
-        if self.closed or not (stay or live or self._live):
+        """Write whole lines for good and replace the live ones. The outlet says when the terminal is gone."""
+        if not (stay or live or self._live):
             return
         erase = self._erasing()
         self._live = live
-        try:
-            say(self._stream, f"{BEGIN_UPDATE}{erase}{stay}{live}{END_UPDATE}" if erase else stay + live)
-        except OSError:
-            self.closed = True
-            leave_quietly(self._stream)
+        change = f"{erase}{stay}{live}"
+        self.outlet.write(f"{BEGIN_UPDATE}{change}{END_UPDATE}" if erase else change)
 
     def _erasing(self) -> str:
         """What takes the live lines away, also where a window that shrank has wrapped them since."""
