@@ -17,6 +17,7 @@ It runs in a thread with an event loop of its own, so tests may be sync or async
 import asyncio
 import json
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -153,6 +154,14 @@ class Request:
     path: str
     headers: dict[str, str]
     body: bytes
+    arrived: float = field(default_factory=time.time)
+    """When it was read, as time.time() has it."""
+    times: list[float] = field(default_factory=list, compare=False, repr=False)
+
+    @property
+    def answered(self) -> float:
+        """When the answer was sent, whole."""
+        return self.times[-1]
 
     @property
     def json(self) -> dict[str, Any]:
@@ -255,7 +264,9 @@ class FakeModels:
         try:
             while (request := await _read_request(reader)) is not None:
                 self.requests.append(request)
-                if not await self._answer(request, writer, reader):
+                going_on = await self._answer(request, writer, reader)
+                request.times.append(time.time())
+                if not going_on:
                     break
         except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
             pass

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import typer
 
 from nanobot.cli import questions
+from nanobot.config.masking import shown
 from nanobot.config.provider_table import PROVIDERS, ProviderSpec
 from nanobot.config.schema import Config
-from nanobot.config.sources import shown
 from nanobot.providers.local_servers import models_of, usual_servers
 
 WELL_KNOWN = ("openai", "anthropic", "gemini", "openrouter", "deepseek", "ollama", "custom")

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 
 from nanobot.cli.common import ConfigOption, JsonOption, read_setup, show_json, show_rows
+from nanobot.config.masking import shown
 from nanobot.config.provider_table import PROVIDERS, ProviderSpec, spec_for
 from nanobot.config.schema import Config
-from nanobot.config.sources import shown
 
 
 @dataclass(frozen=True)

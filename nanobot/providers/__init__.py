@@ -1,4 +1,5 @@
 """Providers: ways to reach models. Whoever asks a model knows `base` and `errors`; `factory` knows which one to make.
 
-Reading order: base, errors, registry, custom_provider, litellm_provider, offline_provider, factory.
+Reading order: base, errors, registry, custom_provider > completions > (wire, answer, failures, textual_calls),
+litellm_provider, offline_provider, factory > local_servers.
 """

@@ -24,7 +24,7 @@ from nanobot.providers.errors import (
     ModelCallError,
     StreamCutError,
 )
-from nanobot.providers.failures import Refusal, error_of, mend_for, read_refusal, redact, refusal_of
+from nanobot.providers.failures import Refusal, error_of, mend_for, read_refusal, redact, refusal_of, secrets_in
 from nanobot.providers.limits import CallLimits, Timeouts
 from nanobot.providers.sse import EventTooLongError, SseParser
 from nanobot.providers.wire import Dialect, ToolsEncoder, has_images, request_body, wire_messages
@@ -329,7 +329,7 @@ class Call:
         return kind(redact(detail, self._secrets()), target=self._target, status=status)
 
     def _secrets(self) -> list[str]:
-        return [self._endpoint.api_key or "", *self._endpoint.extra_headers.values()]
+        return secrets_in(self._endpoint.api_key, self._endpoint.extra_headers)
 
 
 class _RefusedError(Exception):

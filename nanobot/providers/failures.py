@@ -189,6 +189,12 @@ def redact(text: str, secrets: Iterable[str]) -> str:
     return re.sub(r"\b(?:sk|gsk|xai|pk|rk)-[\w*.…-]{6,}|\bAIza[\w-]{20,}|(?<=Bearer )[\w.~+/=-]{8,}", "[key]", text)
 
 
+def secrets_in(api_key: str | None, headers: Mapping[str, str]) -> list[str]:
+    """What must not be told of a request: its key, and the headers whose names say that they carry one."""
+    telling = re.compile(r"auth|key|token|secret|cookie", re.IGNORECASE)
+    return [api_key or "", *(value for name, value in headers.items() if telling.search(name))]
+
+
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
     """How long a server asks us to wait: seconds, milliseconds or a date."""
     found = {name.lower(): value for name, value in headers.items()}
@@ -223,7 +229,7 @@ def _first_words(text: str) -> str:
 
 _UNKNOWN = re.compile(
     r"unknown|unrecogni[sz]ed|unsupported|not supported|does not support|doesn't support|not permitted|not allowed|"
-    r"unexpected|extra (?:inputs|fields)|additional propert|not implemented|invalid (?:field|parameter|argument)|"
+    r"unexpected|extra (?:inputs|fields)|additional properties|not implemented|invalid (?:field|parameter|argument)|"
     r"deprecated|no such|cannot be used|not available|only the default",
     re.IGNORECASE,
 )

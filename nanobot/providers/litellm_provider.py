@@ -31,7 +31,7 @@ from nanobot.providers.errors import (
     ProviderTimeoutError,
     StreamCutError,
 )
-from nanobot.providers.failures import error_of, redact, refusal_of, retry_after_s
+from nanobot.providers.failures import error_of, redact, refusal_of, retry_after_s, secrets_in
 from nanobot.providers.limits import CallLimits, Timeouts
 from nanobot.providers.textual_calls import with_textual_calls
 from nanobot.providers.wire import Dialect, has_images, wire_messages
@@ -249,7 +249,7 @@ class LiteLLMProvider(LLMProvider):
     def _error(self, error: Exception, model: str, *, began: bool) -> ModelCallError:
         """Our typed error for one of LiteLLM's: by its class, else by status and body."""
         target = self._target(model)
-        secrets = [self.api_key or "", *self._extra_headers.values()]
+        secrets = secrets_in(self.api_key, self._extra_headers)
         status = getattr(error, "status_code", None)
         status = status if isinstance(status, int) else None
         said = _said(error)

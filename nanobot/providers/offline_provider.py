@@ -130,7 +130,7 @@ INTENTS: tuple[Intent, ...] = (
     ),
     Intent(
         r"remind me (?:(?:to|that|about) (?P<message_first>.+?) )?(?P<every>in|every|after) (?P<count>\d+)\s*"
-        r"(?P<unit>s(?:ec(?:ond)?s?)?|m(?:in(?:ute)?s?)?|h(?:ours?)?|d(?:ays?)?)\b[,:]?\s*"
+        r"(?P<unit>s(?:ecs?|econds?)?|m(?:ins?|inutes?)?|h(?:ours?)?|d(?:ays?)?)\b[,:]?\s*"
         r"(?:(?:to|that|about|of)\s+)?(?P<message>.*)",
         _reminder,
         lambda _words, result: f"The reminder is set. {_first_line(result)}",

@@ -84,7 +84,7 @@ class _Pool:
 class HttpPools:
     """Small pools, lent one a call. The warmest is lent first; those that stay idle are closed."""
 
-    def __init__(self, *, proxy: str | None = None, most_idle: int = 256, idle_s: float = KEEP_ALIVE_S) -> None:
+    def __init__(self, *, proxy: str | None = None, most_idle: int = 512, idle_s: float = KEEP_ALIVE_S) -> None:
         self._proxy = proxy
         self._most_idle = most_idle
         self._idle_s = idle_s

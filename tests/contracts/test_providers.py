@@ -167,7 +167,7 @@ async def test_the_stand_in_keeps_the_promises_too(text):
 
 async def test_a_provider_of_somebody_s_own_is_asked_in_plain_chat_completions():
     class Theirs(LLMProvider):
-        async def chat(self, messages, tools=None, model=None, max_tokens=4096, temperature=0.7):  # type: ignore[no-untyped-def]
+        async def chat(self, messages, tools=None, model=None, max_tokens=4096, temperature=0.7):
             self.asked = messages
             return LLMResponse("hi")
 

@@ -339,3 +339,12 @@ async def test_thoughts_of_another_model_do_not_go_to_a_server_that_refuses_them
 
     assert (await ask(server, rows)).content == "ok"
     assert (await ask(server, rows, returns_reasoning=True)).content == "ok"
+
+
+async def test_a_secret_header_is_not_told_and_a_harmless_one_is_no_secret(server):
+    server.script(Fail(400, "the team blue sent token-12345678"))
+
+    with pytest.raises(errors.InvalidRequestError, match="team blue sent") as caught:
+        await ask(server, extra_headers={"X-Team": "blue", "X-Auth-Token": "token-12345678"})
+
+    assert "12345678" not in str(caught.value)

@@ -1,5 +1,7 @@
 """Which provider is chosen, and why."""
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -114,3 +116,14 @@ async def test_the_backend_may_be_chosen_by_hand():
 async def test_a_local_server_that_was_named_but_does_not_answer_is_an_error_that_says_so():
     with pytest.raises(ConfigError, match="Ollama does not answer"):
         await choose(**using("ollama", apiBase="http://127.0.0.1:1/v1"))
+
+
+def test_choosing_a_provider_loads_no_client_and_no_sdk():
+    script = (
+        "import sys, nanobot.providers.factory, nanobot.providers.custom_provider, nanobot.providers.offline_provider;"
+        "print(sorted({'httpx', 'litellm', 'openai', 'pydantic', 'json_repair'} & set(sys.modules)))"
+    )
+
+    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+
+    assert told.strip() == "[]"
