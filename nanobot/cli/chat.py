@@ -16,6 +16,7 @@ from nanobot.bus.events import OutboundKind, OutboundMessage
 from nanobot.cli.completion import ChatCompleter
 from nanobot.cli.drawing import draws
 from nanobot.cli.inbound import CHANNEL, LEAVING, terminal_message
+from nanobot.cli.mentions import mentioned_files
 from nanobot.cli.meter import Meter
 from nanobot.cli.prompt import Prompt, PromptActions
 from nanobot.cli.screen import Screen
@@ -57,7 +58,8 @@ class Chat:
         actions = PromptActions(self._take_line, self._stop, lambda: list(self._waiting), self._bottom_line)
         history_file = runtime.data_dir / "history" / "cli_history"
         self._prompt = Prompt(actions, completer, history_file, colour=colour)
-        self._screen = Screen(self._prompt, draws(markdown=markdown, colour=colour), self._paint)
+        self._draws = draws(markdown=markdown, colour=colour)
+        self._screen = Screen(self._prompt, self._draws, self._paint)
 
     async def run(self) -> int:
         """Chat until somebody leaves; the exit code."""
@@ -107,7 +109,8 @@ class Chat:
             self._screen.finish()
 
     async def _run_turn(self, line: str) -> None:
-        await self._runtime.loop.run_turn(terminal_message(line, self._session_key), self._watch)
+        files = await asyncio.to_thread(mentioned_files, line, self._runtime.workspace)
+        await self._runtime.loop.run_turn(terminal_message(line, self._session_key, files), self._watch)
         command = parse_command(line)
         if command is not None:
             await self._after_command(command.name)
@@ -140,7 +143,7 @@ class Chat:
         return model.provider_name, model.reason
 
     async def _greet(self) -> None:
-        name = self._runtime.config.agents.defaults.bot_name
+        name = visible(self._runtime.config.agents.defaults.bot_name)
         where = f"{home_shortened(self._runtime.workspace)} · /help for commands · Ctrl+D leaves"
         try:
             provider, reason = await self._look_at_model()
@@ -148,14 +151,12 @@ class Chat:
             self._screen.lines([f"{self._paint.bold(name)} {__version__}", self._paint.dim(where)])
             self._screen.lines([self._paint.red(visible(str(error)))])
             return
-        why = f" ({reason})" if reason else ""
-        lines = [f"{self._paint.bold(name)} {__version__} · {self._meter.model} from {provider}{why}"]
+        who = f"{self._meter.model} from {provider}" + (f" ({reason})" if reason else "")
         if provider == OFFLINE:
-            lines = [
-                f"{self._paint.bold(name)} {__version__} · no model is set up, so only simple requests work",
-                _SET_UP,
-            ]
-        self._screen.lines([*lines, self._paint.dim(where)])
+            who = f"no model is set up, so only simple requests work\n{_SET_UP}"
+        words = self._draws.plain.lines(f"{name} {__version__} · {who}", self._prompt.columns)
+        words[0] = self._paint.bold(words[0][: len(name)]) + words[0][len(name) :]
+        self._screen.lines([*words, self._paint.dim(where)])
 
     async def _listen(self) -> None:
         """Show what comes for the terminal over the bus. Nobody else is here to send what is for other channels."""

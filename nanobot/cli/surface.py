@@ -40,6 +40,8 @@ class DirectSurface:
     def __init__(self, stream: TextIO | None) -> None:
         self.outlet = Outlet(stream)
         self._live = ""
+        if os.name == "nt":
+            os.system("")  # noqa: S605 this is how an old console learns escape sequences
 
     @property
     def columns(self) -> int:

@@ -272,6 +272,14 @@ def test_another_model_another_workspace_for_one_message(bot, server, tmp_path):
     assert not (bot.home / "workspace").exists()
 
 
+def test_files_may_go_with_the_message(bot, server, tmp_path):
+    (tmp_path / "notes.txt").write_text("milk")
+
+    bot.run("-m", "what is this?", "--attach", str(tmp_path / "notes.txt"))
+
+    assert str(tmp_path / "notes.txt") in asked(server)
+
+
 def test_a_slash_command_is_answered_without_a_model(bot, server):
     code, out, _ = bot.run("-m", "/help")
 

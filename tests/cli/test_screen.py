@@ -92,6 +92,20 @@ def test_somebody_who_waits_sees_it_within_a_third_of_a_second_and_nothing_is_le
     assert paper.stayed == "Done.\n"
 
 
+def test_a_long_silence_in_the_middle_of_an_answer_is_told(paper):
+    clock = HandClock()
+    screen = screen_on(paper, monotonic=clock)
+    play(screen, *step("Let me write that file.")[:3])
+
+    asyncio.run(one_tick(screen))
+    soon = paper.lives[-1]
+    clock.now += 3
+    asyncio.run(one_tick(screen))
+
+    assert soon == "Let me write that file."
+    assert re.fullmatch(r"Let me write that file\.\n. thinking 3s", paper.lives[-1])
+
+
 async def one_tick(screen) -> None:
     alive = asyncio.create_task(screen.keep_alive())
     await asyncio.sleep(0.15)
