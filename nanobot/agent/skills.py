@@ -11,6 +11,7 @@ import re
 import shutil
 import stat
 import sys
+import time
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -66,7 +67,8 @@ class SkillsLoader:
     def __init__(self, workspace: Path, builtin_skills_dir: Path | None = None, disabled: Collection[str] = ()) -> None:
         self._folders = {"workspace": workspace / "skills", "builtin": builtin_skills_dir or skills_dir()}
         self._disabled = frozenset(disabled)
-        self._manuals: dict[Path, _Manual] = {}
+        self._manuals: dict[str, _Manual] = {}
+        self._known: dict[str, Skill] = {}
 
     def skills(self) -> tuple[Skill, ...]:
         """Every skill, by name."""
@@ -105,42 +107,61 @@ class SkillsLoader:
     def get_skill_metadata(self, name: str) -> dict[str, Any] | None:
         """The front matter of a skill; None where there is no such skill or no front matter that can be read."""
         skill = next((skill for skill in self.skills() if skill.name == name), None)
-        return dict(self._manuals[skill.path].front) or None if skill else None
+        return dict(self._manuals[str(skill.path)].front) or None if skill else None
 
     def build_skills_summary(self) -> str:
         """Every skill in a few lines of XML for the model; empty without skills."""
         skills = self.skills()
         return "\n".join(["<skills>", *map(_summary, skills), "</skills>"]) if skills else ""
 
-    def _look_at(self, name: str, path: Path, source: str, stamp: _Stamp) -> Skill:
+    def _look_at(self, name: str, path: str, source: str, stamp: _Stamp) -> Skill:
         manual = self._manuals.get(path)
         if manual is None or manual.stamp != stamp:
-            manual = self._manuals[path] = _read_manual(path, stamp)
+            manual = self._manuals[path] = _read_manual(Path(path), stamp)
+            self._known.pop(path, None)
         ours = _our_metadata(manual.front)
-        return Skill(
-            name=name,
-            path=path,
-            source=source,
-            description=_one_line(manual.front.get("description")) or name,
-            always=manual.front.get("always") is True or ours.get("always") is True,
-            missing=(manual.problem,) if manual.problem else tuple(_missing(ours)),
-            stamp=stamp,
-        )
+        missing = (manual.problem,) if manual.problem else tuple(_missing(ours))
+        known = self._known.get(path)
+        if known is None or known.missing != missing:
+            known = self._known[path] = Skill(
+                name=name,
+                path=Path(path),
+                source=source,
+                description=_one_line(manual.front.get("description")) or name,
+                always=manual.front.get("always") is True or ours.get("always") is True,
+                missing=missing,
+                stamp=stamp,
+            )
+        return known
 
 
-def _skill_files(folder: Path) -> Iterator[tuple[str, Path, _Stamp]]:
-    """Each SKILL.md one level below; nothing where the folder cannot be listed."""
+def _skill_files(folder: Path) -> Iterator[tuple[str, str, _Stamp]]:
+    """Each SKILL.md one level below; nothing where the folder cannot be listed. Every turn asks, so it is kept lean."""
     try:
-        paths = [place / SKILL_FILE for place in folder.iterdir()]
+        with os.scandir(folder) as entries:
+            places = [(entry.name, f"{entry.path}{os.sep}{SKILL_FILE}") for entry in entries]
     except OSError:
         return
-    for path in paths:
+    for name, path in places:
         try:
-            status = path.stat()
+            status = os.stat(path)  # noqa: PTH116 a Path costs more than the look
         except (OSError, ValueError):
             continue
         if stat.S_ISREG(status.st_mode):  # opening a pipe of that name would wait for ever
-            yield path.parent.name, path, (status.st_ino, status.st_mtime_ns, status.st_size)
+            yield name, path, (status.st_ino, status.st_mtime_ns, status.st_size)
+
+
+def _has_program(name: str) -> bool:
+    """Whether a program is on the PATH, looked up anew after a few seconds: it may be installed meanwhile."""
+    key, now = (name, os.environ.get("PATH", "")), time.monotonic()
+    found = _programs.get(key)
+    if found is None or now - found[0] > _PROGRAMS_FOR_S:
+        found = _programs[key] = (now, shutil.which(name) is not None)
+    return found[1]
+
+
+_PROGRAMS_FOR_S = 5.0
+_programs: dict[tuple[str, str], tuple[float, bool]] = {}
 
 
 def _read_text(path: Path) -> tuple[str, str]:
@@ -220,10 +241,10 @@ def _missing(ours: dict[str, Any]) -> Iterator[str]:
         yield f"system: {' or '.join(systems)}"
     requires = _table(ours.get("requires"))
     for name in _names(requires.get("bins")):
-        if shutil.which(name) is None:
+        if not _has_program(name):
             yield f"program: {name}"
     any_of = _names(requires.get("anyBins"))
-    if any_of and not any(map(shutil.which, any_of)):
+    if any_of and not any(map(_has_program, any_of)):
         yield f"program: {' or '.join(any_of)}"
     for name in _names(requires.get("env")):
         if not os.environ.get(name):

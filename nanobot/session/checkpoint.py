@@ -6,6 +6,7 @@ waited for on the disk: after a power cut the session itself, which is, tells ho
 
 import json
 import os
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,7 +27,11 @@ class HalfDone:
 class Checkpoint:
     """The half-done turn of one session, in a folder of its own. Only who holds the session may write it."""
 
-    def __init__(self, folder: Path, key: str) -> None:
+    def __init__(self, folder: Path, key: str, *, every_s: float = 0.1) -> None:
+        """Partial text is written every so many seconds: so much may be missing after a crash."""
+        self._every_s = every_s
+        self._written_at = time.monotonic()
+        self._unwritten: list[str] = []
         plain, other = folder / f"{stem_of(key)}.jsonl", folder / f"{other_stem_of(key)}.jsonl"
         self._path = other if other.exists() or _is_of_another(plain, key) else plain
         self._key = key
@@ -34,10 +39,16 @@ class Checkpoint:
 
     def partial(self, text: str) -> None:
         """More of what the model is saying in this step. Raises StorageError."""
-        self._write({"key": self._key, "text": text})
+        self._unwritten.append(text)
+        now = time.monotonic()
+        if now - self._written_at >= self._every_s:
+            self._written_at = now
+            self._write({"key": self._key, "text": "".join(self._unwritten)})
+            self._unwritten.clear()
 
     def step_ended(self) -> None:
         """What was said so far is in the session now. Raises StorageError."""
+        self._unwritten.clear()
         if self._descriptor is not None:
             self._write({"key": self._key, "step": "ended"})
 

@@ -91,6 +91,7 @@ class HttpPools:
         self._idle: dict[tuple[str, str | None], list[_Pool]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
+        self._prepared = False
 
     @property
     def idle(self) -> int:
@@ -99,6 +100,9 @@ class HttpPools:
 
     def prepare(self, url: str) -> None:
         """A call to this URL is near: load the client, and the certificates if it takes any, in a thread."""
+        if self._prepared:
+            return
+        self._prepared = True
         threading.Thread(target=_load, args=(url,), name="load-httpx", daemon=True).start()
 
     @asynccontextmanager

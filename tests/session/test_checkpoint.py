@@ -9,11 +9,11 @@ from nanobot.session.checkpoint import Checkpoint, HalfDone
 
 
 def test_nothing_was_left(tmp_path: Path):
-    assert Checkpoint(tmp_path, "a:b").load() is None
+    assert Checkpoint(tmp_path, "a:b", every_s=0).load() is None
 
 
 def test_text_and_started_calls_are_left(tmp_path: Path):
-    checkpoint = Checkpoint(tmp_path / "turns", "a:b")
+    checkpoint = Checkpoint(tmp_path / "turns", "a:b", every_s=0)
     checkpoint.partial("first step")
     checkpoint.step_ended()
     checkpoint.call_started("c1")
@@ -21,11 +21,11 @@ def test_text_and_started_calls_are_left(tmp_path: Path):
     checkpoint.partial("wörld \ud83d")
     checkpoint.close()
 
-    assert Checkpoint(tmp_path / "turns", "a:b").load() == HalfDone("Hello wörld \ud83d", ("c1",))
+    assert Checkpoint(tmp_path / "turns", "a:b", every_s=0).load() == HalfDone("Hello wörld \ud83d", ("c1",))
 
 
 def test_discarded_is_gone(tmp_path: Path):
-    checkpoint = Checkpoint(tmp_path, "a:b")
+    checkpoint = Checkpoint(tmp_path, "a:b", every_s=0)
     checkpoint.partial("x")
 
     checkpoint.discard()
@@ -36,34 +36,34 @@ def test_discarded_is_gone(tmp_path: Path):
 
 
 def test_two_keys_of_the_same_name_keep_apart(tmp_path: Path):
-    Checkpoint(tmp_path, "a:b").partial("one")
-    Checkpoint(tmp_path, "a/b").partial("two")
+    Checkpoint(tmp_path, "a:b", every_s=0).partial("one")
+    Checkpoint(tmp_path, "a/b", every_s=0).partial("two")
 
-    Checkpoint(tmp_path, "a:b").discard()
+    Checkpoint(tmp_path, "a:b", every_s=0).discard()
 
-    assert Checkpoint(tmp_path, "a:b").load() is None
-    assert Checkpoint(tmp_path, "a/b").load() == HalfDone("two", ())
+    assert Checkpoint(tmp_path, "a:b", every_s=0).load() is None
+    assert Checkpoint(tmp_path, "a/b", every_s=0).load() == HalfDone("two", ())
 
 
 def test_half_a_line_hides_nothing_else(tmp_path: Path):
-    Checkpoint(tmp_path, "a:b").partial("one ")
+    Checkpoint(tmp_path, "a:b", every_s=0).partial("one ")
     [file] = tmp_path.iterdir()
     with file.open("ab") as stream:
         stream.write(b'{"key": "a:b", "text": "tw')
 
-    Checkpoint(tmp_path, "a:b").partial("three")
+    Checkpoint(tmp_path, "a:b", every_s=0).partial("three")
 
-    assert Checkpoint(tmp_path, "a:b").load() == HalfDone("one three", ())
+    assert Checkpoint(tmp_path, "a:b", every_s=0).load() == HalfDone("one three", ())
 
 
 def test_a_killed_process_leaves_what_it_said(tmp_path: Path):
     script = (
         "import os, signal, sys; from pathlib import Path; from nanobot.session.checkpoint import Checkpoint\n"
-        "c = Checkpoint(Path(sys.argv[1]), 'a:b')\n"
+        "c = Checkpoint(Path(sys.argv[1]), 'a:b', every_s=0)\n"
         "c.call_started('c1'); [c.partial(f'{n} ') for n in range(100)]; os.kill(os.getpid(), 9)"
     )
 
     subprocess.run([sys.executable, "-c", script, os.fspath(tmp_path)])
 
-    left = Checkpoint(tmp_path, "a:b").load()
+    left = Checkpoint(tmp_path, "a:b", every_s=0).load()
     assert left == HalfDone("".join(f"{number} " for number in range(100)), ("c1",))
