@@ -14,9 +14,10 @@ from nanobot.agent.slash_commands import SlashCommands, parse_command
 from nanobot.agent.turn import TurnEvent
 from nanobot.bus.events import OutboundKind, OutboundMessage
 from nanobot.cli.completion import ChatCompleter
+from nanobot.cli.drawing import draws
 from nanobot.cli.inbound import CHANNEL, LEAVING, terminal_message
+from nanobot.cli.mentions import mentioned_files
 from nanobot.cli.meter import Meter
-from nanobot.cli.oneshot import draws
 from nanobot.cli.prompt import Prompt, PromptActions
 from nanobot.cli.screen import Screen
 from nanobot.cli.shell_escape import MARK, shell_escape
@@ -30,7 +31,7 @@ from nanobot.runtime import Runtime
 OFFLINE = "offline"
 GOODBYE_S = 5.0
 _SET_UP = "Set one up with `nanobot onboard`, or with a key in the environment, such as OPENAI_API_KEY."
-_ECHO_LINES = 12
+_ECHO_LINES, _ECHO_CHARS = 12, 2000
 _SHOWN_KINDS = {OutboundKind.REPLY, OutboundKind.NOTICE}
 
 
@@ -57,11 +58,13 @@ class Chat:
         actions = PromptActions(self._take_line, self._stop, lambda: list(self._waiting), self._bottom_line)
         history_file = runtime.data_dir / "history" / "cli_history"
         self._prompt = Prompt(actions, completer, history_file, colour=colour)
-        self._screen = Screen(self._prompt, draws(markdown=markdown, colour=colour), self._paint)
+        self._draws = draws(markdown=markdown, colour=colour)
+        self._screen = Screen(self._prompt, self._draws, self._paint)
 
     async def run(self) -> int:
         """Chat until somebody leaves; the exit code."""
-        beside = [asyncio.create_task(part) for part in (self._work(), self._screen.keep_alive(), self._listen())]
+        work = asyncio.create_task(self._work())
+        beside = [work, asyncio.create_task(self._screen.keep_alive()), asyncio.create_task(self._listen())]
         try:
             with on_signals(KILLS, self._killed), above_the_prompt(self._screen.lines):
                 await self._prompt.run()
@@ -70,7 +73,9 @@ class Chat:
             await self._stop_and_wait()
             for task in beside:
                 task.cancel()
-            await asyncio.gather(*beside, return_exceptions=True)
+            await asyncio.wait(beside)
+        if not work.cancelled():
+            work.result()
         return self._exit_code
 
     async def _work(self) -> None:
@@ -84,7 +89,8 @@ class Chat:
                     line = self._waiting.popleft()
                     self._running = asyncio.create_task(self._do(line))
                     await asyncio.wait([self._running])
-                    self._running.result() if not self._running.cancelled() else None
+                    if not self._running.cancelled():
+                        self._running.result()
                     self._running = None
                     self._prompt.refresh()
         except Exception:
@@ -93,39 +99,33 @@ class Chat:
 
     async def _do(self, line: str) -> None:
         self._echo(line)
-        if line.lstrip().startswith(MARK):
-            await self._run_shell(line)
-        else:
-            await self._run_turn(line)
-
-    async def _run_turn(self, line: str) -> None:
         self._screen.begin()
         try:
-            await self._runtime.loop.run_turn(terminal_message(line, self._session_key), self._watch)
+            await (self._run_shell(line) if line.lstrip().startswith(MARK) else self._run_turn(line))
+        except asyncio.CancelledError:
+            self._screen.lines([self._paint.dim("(stopped)")])
+            raise
         finally:
             self._screen.finish()
+
+    async def _run_turn(self, line: str) -> None:
+        files = await asyncio.to_thread(mentioned_files, line, self._runtime.workspace)
+        await self._runtime.loop.run_turn(terminal_message(line, self._session_key, files), self._watch)
         command = parse_command(line)
         if command is not None:
             await self._after_command(command.name)
 
     async def _run_shell(self, line: str) -> None:
         message = terminal_message(line, self._session_key)
-        self._screen.begin()
-        try:
-            lines, went_well = await shell_escape(
-                line,
-                self._runtime.tools,
-                session_key=self._session_key,
-                address=message.address,
-                workspace=self._runtime.workspace,
-                clock=self._runtime.clock,
-            )
-            self._screen.lines(lines if went_well else [self._paint.red(line) for line in lines])
-        except asyncio.CancelledError:
-            self._screen.lines([self._paint.dim("(stopped)")])
-            raise
-        finally:
-            self._screen.finish()
+        lines, went_well = await shell_escape(
+            line,
+            self._runtime.tools,
+            session_key=self._session_key,
+            address=message.address,
+            workspace=self._runtime.workspace,
+            clock=self._runtime.clock,
+        )
+        self._screen.lines(lines if went_well else [self._paint.red(line) for line in lines])
 
     async def _after_command(self, name: str) -> None:
         """A command may have changed what the bottom line shows."""
@@ -143,7 +143,7 @@ class Chat:
         return model.provider_name, model.reason
 
     async def _greet(self) -> None:
-        name = self._runtime.config.agents.defaults.bot_name
+        name = visible(self._runtime.config.agents.defaults.bot_name)
         where = f"{home_shortened(self._runtime.workspace)} · /help for commands · Ctrl+D leaves"
         try:
             provider, reason = await self._look_at_model()
@@ -151,14 +151,12 @@ class Chat:
             self._screen.lines([f"{self._paint.bold(name)} {__version__}", self._paint.dim(where)])
             self._screen.lines([self._paint.red(visible(str(error)))])
             return
-        why = f" ({reason})" if reason else ""
-        lines = [f"{self._paint.bold(name)} {__version__} · {self._meter.model} from {provider}{why}"]
+        who = f"{self._meter.model} from {provider}" + (f" ({reason})" if reason else "")
         if provider == OFFLINE:
-            lines = [
-                f"{self._paint.bold(name)} {__version__} · no model is set up, so only simple requests work",
-                _SET_UP,
-            ]
-        self._screen.lines([*lines, self._paint.dim(where)])
+            who = f"no model is set up, so only simple requests work\n{_SET_UP}"
+        words = self._draws.plain.lines(f"{name} {__version__} · {who}", self._prompt.columns)
+        words[0] = self._paint.bold(words[0][: len(name)]) + words[0][len(name) :]
+        self._screen.lines([*words, self._paint.dim(where)])
 
     async def _listen(self) -> None:
         """Show what comes for the terminal over the bus. Nobody else is here to send what is for other channels."""
@@ -182,6 +180,8 @@ class Chat:
             return
         if words in LEAVING:
             self._prompt.leave()
+        elif self._running is not None and command is not None and command.name == "stop":
+            self._stop()
         elif self._running is not None and command is not None and command.name in SlashCommands.AT_ONCE:
             aside = asyncio.create_task(self._answer_aside(line))
             self._asides.add(aside)
@@ -229,10 +229,10 @@ class Chat:
     def _echo(self, line: str) -> None:
         """What was sent, above what comes of it."""
         lines = visible(line).expandtabs(4).split("\n")
-        shown = (
-            lines if len(lines) <= _ECHO_LINES else [*lines[:_ECHO_LINES], f"… {len(lines) - _ECHO_LINES} more lines"]
-        )
-        marked = [("> " if index == 0 else "  ") + text[:2000] for index, text in enumerate(shown)]
+        shown = [text[:_ECHO_CHARS] for text in lines[:_ECHO_LINES]]
+        if len(lines) > _ECHO_LINES:
+            shown.append(f"… {len(lines) - _ECHO_LINES} more lines")
+        marked = [("> " if index == 0 else "  ") + text for index, text in enumerate(shown)]
         self._screen.lines(["", *[self._paint.bold(text) for text in marked], ""])
 
     def _bottom_line(self) -> str:

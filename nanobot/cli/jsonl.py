@@ -4,31 +4,19 @@ import json
 from typing import TextIO
 
 from nanobot.agent.turn import TurnEnded, TurnEvent, TurnOutcome
-from nanobot.cli.terminal import leave_quietly, mended, say
+from nanobot.cli.outlet import Outlet
+from nanobot.cli.terminal import mended
 
 
 class JsonLines:
     """A sink that writes each event as one line, at once. A failure is said on stderr too."""
 
-    def __init__(self, out: TextIO, aside: TextIO) -> None:
-        self._out = out
-        self._aside = aside
-        self.closed = False
+    def __init__(self, out: TextIO | None, aside: TextIO | None) -> None:
+        self.outlet = Outlet(out)
+        self._aside = Outlet(aside)
 
     def __call__(self, event: TurnEvent) -> None:
-        """Write the event. Never raises; when nobody reads any more, `closed` says so."""
-        if self.closed:
-            return
-        try:
-            say(self._out, mended(json.dumps(event.to_json(), ensure_ascii=False, default=str)) + "\n")
-        except OSError:
-            self.closed = True
-            leave_quietly(self._out)
+        """Write the event. Never raises; when nobody reads any more, the outlet says so."""
+        self.outlet.write(mended(json.dumps(event.to_json(), ensure_ascii=False, default=str)) + "\n")
         if isinstance(event, TurnEnded) and event.outcome in (TurnOutcome.FAILED, TurnOutcome.REFUSED):
-            self._complain(" ".join(event.text.split()))
-
-    def _complain(self, text: str) -> None:
-        try:
-            say(self._aside, f"Error: {text}\n")
-        except OSError:
-            leave_quietly(self._aside)
+            self._aside.write(f"Error: {' '.join(event.text.split())}\n")

@@ -4,26 +4,25 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from nanobot.agent.turn import TurnEvent, TurnOutcome
 from nanobot.cli.inbound import terminal_message
+from nanobot.cli.outlet import Outlet
 from nanobot.cli.signals import INTERRUPT, KILLS, exit_code_of, on_signals
 from nanobot.cli.terminal import Paint, can_redraw, wants_colour
+from nanobot.errors import StorageError
 from nanobot.runtime import Runtime
-
-if TYPE_CHECKING:
-    from nanobot.cli.screen import Draws
 
 _EXIT_CODES = {TurnOutcome.FAILED: 1, TurnOutcome.REFUSED: 1}
 
 
 class Face(Protocol):
-    """A sink that shows one turn to somebody; `closed` when nobody is there any more."""
+    """A sink that shows one turn to somebody."""
 
     @property
-    def closed(self) -> bool:
-        """Whether writing on makes no sense."""
+    def outlet(self) -> Outlet:
+        """Where the answer goes."""
         ...
 
     def __call__(self, event: TurnEvent) -> None:
@@ -62,6 +61,8 @@ class _OneTurn:
             await asyncio.wait([self._stopping])
         if self._signal is not None:
             return exit_code_of(self._signal)
+        if self._face.outlet.problem:
+            raise StorageError(f"{self._face.outlet.problem}. The answer is kept in its session.")
         return 0 if self._turn.cancelled() else self._turn.result()
 
     def signalled(self, number: int) -> None:
@@ -76,7 +77,7 @@ class _OneTurn:
 
     def _watch(self, event: TurnEvent) -> None:
         self._face(event)
-        if self._face.closed:
+        if self._face.outlet.closed:
             self._stop()
 
     def _stop(self) -> None:
@@ -106,7 +107,8 @@ async def _face(*, as_json: bool, markdown: bool) -> AsyncIterator[Face]:
 
 @asynccontextmanager
 async def _screen(*, markdown: bool) -> AsyncIterator[Face]:
-    from nanobot.cli.screen import Screen  # only where somebody looks
+    from nanobot.cli.drawing import draws  # only where somebody looks
+    from nanobot.cli.screen import Screen
     from nanobot.cli.surface import DirectSurface
 
     colour = wants_colour(sys.stdout)
@@ -115,7 +117,7 @@ async def _screen(*, markdown: bool) -> AsyncIterator[Face]:
     screen.begin()
     alive = asyncio.create_task(screen.keep_alive())
     try:
-        yield _Watched(screen, surface)
+        yield _Watched(screen, surface.outlet)
     finally:
         alive.cancel()
         await asyncio.gather(alive, return_exceptions=True)
@@ -125,36 +127,9 @@ async def _screen(*, markdown: bool) -> AsyncIterator[Face]:
 class _Watched:
     """A screen as a face."""
 
-    def __init__(self, screen: Callable[[TurnEvent], None], surface: "_Closable") -> None:
+    def __init__(self, screen: Callable[[TurnEvent], None], outlet: Outlet) -> None:
         self._screen = screen
-        self._surface = surface
-
-    @property
-    def closed(self) -> bool:
-        return self._surface.closed
+        self.outlet = outlet
 
     def __call__(self, event: TurnEvent) -> None:
         self._screen(event)
-
-
-class _Closable(Protocol):
-    closed: bool
-
-
-def draws(*, markdown: bool, colour: bool) -> "Draws":
-    """Drawing with Rich, which is imported with the first text: the request is on its way by then."""
-    from nanobot.cli.answer import Draw
-    from nanobot.cli.screen import Draws
-
-    def plain(source: str, width: int) -> list[str]:
-        from nanobot.cli.markdown import plain_lines
-
-        return plain_lines(source, width)
-
-    def answer(source: str, width: int) -> list[str]:
-        from nanobot.cli.markdown import markdown_lines
-
-        return markdown_lines(source, width, colour)
-
-    ours = Draw(plain, markdown=False)
-    return Draws(Draw(answer) if markdown else ours, ours)

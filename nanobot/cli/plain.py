@@ -1,6 +1,6 @@
 """An answer for a pipe: its text as it comes and nothing else. What happens beside it is told on stderr, to a person.
 
-A failure is one line on stderr. When nobody reads any more (`| head -1`), the rest is dropped and `closed` says so.
+A failure is one line on stderr. When nobody reads any more (`| head -1`), the rest is dropped and its outlet says so.
 """
 
 from collections.abc import Callable
@@ -8,7 +8,8 @@ from typing import Any, TextIO
 
 from nanobot.agent.turn import Notice, StepEnded, TextDelta, ToolEnded, ToolStarted, TurnEnded, TurnEvent, TurnOutcome
 from nanobot.cli.closing import closing_words
-from nanobot.cli.terminal import Paint, is_screen, leave_quietly, mended, say, visible, wants_colour
+from nanobot.cli.outlet import Outlet
+from nanobot.cli.terminal import Paint, is_screen, mended, visible, wants_colour
 from nanobot.cli.tool_lines import ended_lines
 
 _ASIDE_COLUMNS = 100
@@ -17,15 +18,14 @@ _ASIDE_COLUMNS = 100
 class PlainAnswer:
     """A sink of turn events for one turn."""
 
-    def __init__(self, out: TextIO, aside: TextIO) -> None:
-        self._out = out
-        self._aside = aside
+    def __init__(self, out: TextIO | None, aside: TextIO | None) -> None:
+        self.outlet = Outlet(out)
+        self._aside = Outlet(aside)
         self._tells = is_screen(aside)
         self._paint = Paint(wants_colour(aside))
-        self._said: list[str] = []
+        self._said: list[list[str]] = []
         self._speaking = False
         self._arguments: dict[str, dict[str, Any]] = {}
-        self.closed = False
         self._handlers: dict[type[TurnEvent], Callable[[Any], None]] = {
             TextDelta: self._text_delta,
             StepEnded: self._step_ended,
@@ -44,10 +44,10 @@ class PlainAnswer:
     def _text_delta(self, event: TextDelta) -> None:
         if not self._speaking:
             if any(self._said):
-                self._write("\n" if self._said[-1].endswith("\n") else "\n\n")
-            self._said.append("")
+                self._write("\n" if self._at_line_start() else "\n\n")
+            self._said.append([])
             self._speaking = True
-        self._said[-1] += event.text
+        self._said[-1].append(event.text)
         self._write(event.text)
 
     def _step_ended(self, event: StepEnded) -> None:
@@ -63,32 +63,26 @@ class PlainAnswer:
             self._tell(ended_lines(event, arguments, _ASIDE_COLUMNS, self._paint)[0])
 
     def _turn_ended(self, event: TurnEnded) -> None:
-        closing = closing_words(event, self._said)
+        closing = closing_words(event, ["".join(pieces) for pieces in self._said])
         if closing.answer:
             self._speaking = False
             self._text_delta(TextDelta(text=closing.answer))
-        if any(self._said) and not self._said[-1].endswith("\n"):
+        if any(self._said) and not self._at_line_start():
             self._write("\n")
-        if closing.remark and not self.closed:
+        if closing.remark and not self.outlet.closed:
             failed = event.outcome in (TurnOutcome.FAILED, TurnOutcome.REFUSED)
             one_line = " ".join(visible(closing.remark).split())
             self._complain(f"Error: {one_line}" if failed else one_line)
 
+    def _at_line_start(self) -> bool:
+        return bool(self._said and self._said[-1]) and self._said[-1][-1].endswith("\n")
+
     def _write(self, text: str) -> None:
-        if self.closed:
-            return
-        try:
-            say(self._out, mended(text))
-        except OSError:
-            self.closed = True
-            leave_quietly(self._out)
+        self.outlet.write(mended(text))
 
     def _tell(self, line: str) -> None:
         if self._tells:
             self._complain(line)
 
     def _complain(self, line: str) -> None:
-        try:
-            say(self._aside, f"{line}\n")
-        except OSError:
-            leave_quietly(self._aside)
+        self._aside.write(f"{line}\n")

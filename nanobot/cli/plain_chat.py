@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from nanobot.cli.inbound import LEAVING, terminal_message
 from nanobot.cli.plain import PlainAnswer
 from nanobot.cli.terminal import mended, say
+from nanobot.errors import StorageError
 from nanobot.runtime import Runtime
 
 
@@ -25,7 +26,9 @@ def plain_chat(runtime_opened: AbstractAsyncContextManager[Runtime], key_of: Cal
                         runner.run(_turn(runtime, line, session_key, face))
                 except KeyboardInterrupt:
                     say(sys.stderr, "\n(stopped)\n")
-                if face.closed:
+                if face.outlet.problem:
+                    raise StorageError(f"{face.outlet.problem}. The answer is kept in its session.")
+                if face.outlet.closed:
                     break
         finally:
             runner.run(lives.aclose())

@@ -6,6 +6,7 @@ stay are written above it. Erasing, writing and drawing again leave in one write
 
 import asyncio
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -48,6 +49,7 @@ from nanobot.cli.surface import BEGIN_UPDATE, END_UPDATE, live_rows_of
 from nanobot.cli.terminal import say
 
 MENU_ROWS = 8
+_COLOURS = {"prompt": "fg:ansigreen", "bottom": "fg:ansibrightblack", "queued": "fg:ansibrightblack italic"}
 LEAVE_WINDOW_S = 2.0
 _SHIFT_ENTER = ("\x1b[13;2u", "\x1b[27;2;13~")
 
@@ -118,7 +120,7 @@ class Prompt:
         self._app: Application[None] = Application(
             layout=self._layout(),
             key_bindings=self._keys(),
-            style=Style.from_dict({"bottom": "fg:ansibrightblack" if colour else "", "queued": "italic"}),
+            style=Style.from_dict(_COLOURS if colour else {}),
             color_depth=None if colour else ColorDepth.DEPTH_1_BIT,
             output=self._output,
             erase_when_done=True,
@@ -213,7 +215,7 @@ class Prompt:
                 Window(
                     typing,
                     height=self._typing_height,
-                    get_line_prefix=lambda line, wrap: "> " if line == 0 and wrap == 0 else "  ",
+                    get_line_prefix=lambda line, wrap: [("class:prompt", "> " if line == 0 and wrap == 0 else "  ")],
                     wrap_lines=True,
                     dont_extend_height=True,
                 ),
@@ -276,6 +278,10 @@ class Prompt:
         @keys.add("c-d", filter=typing & Condition(lambda: not self._buffer.text))
         def _leave(_event: KeyPressEvent) -> None:
             self.leave()
+
+        @keys.add("c-z", filter=Condition(lambda: hasattr(signal, "SIGTSTP")))
+        def _suspend(_event: KeyPressEvent) -> None:
+            self._app.suspend_to_background()
 
         @keys.add(Keys.BracketedPaste, filter=typing)
         def _paste(event: KeyPressEvent) -> None:

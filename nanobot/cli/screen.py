@@ -26,6 +26,7 @@ from nanobot.agent.turn import (
 )
 from nanobot.cli.answer import Draw, GrowingAnswer
 from nanobot.cli.closing import closing_words
+from nanobot.cli.drawing import Draws
 from nanobot.cli.surface import Surface
 from nanobot.cli.terminal import Paint, visible
 from nanobot.cli.tool_lines import ended_lines, running_line
@@ -33,6 +34,7 @@ from nanobot.cli.tool_lines import ended_lines, running_line
 FRAME_S = 0.05
 TICK_S = 0.1
 WAIT_BEFORE_SPINNER_S = 0.15
+SILENCE_BEFORE_SPINNER_S = 1.0
 _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
 
@@ -50,19 +52,13 @@ class _Drawing:
 
     answer: GrowingAnswer | None = None
     tools: dict[str, _RunningTool] = field(default_factory=dict)
-    waiting_since: float | None = None
+    waiting_since: float = 0.0
     waiting_for: str = "thinking"
-    said: list[str] = field(default_factory=list)
+    spoken: bool = False
+    """Whether words have come since the wait began: then a silence must be longer to be worth a word."""
+    said: list[list[str]] = field(default_factory=list)
     pending: list[str] = field(default_factory=list)
     last_kind: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Draws:
-    """How texts become lines: what a model says, and what we say ourselves."""
-
-    answer: Draw
-    plain: Draw
 
 
 class Screen:
@@ -105,14 +101,14 @@ class Screen:
 
     def note(self, heading: str, text: str, *, ours: bool) -> None:
         """Something beside the turn: a message from elsewhere, or (`ours`) a command's answer. It stays."""
-        self._end_answer()
+        self._stay_ready()
         self._stay("heading", [self._paint.dim(heading)])
         self._stay("heading", self._whole(text, self._draws.plain if ours else self._draws.answer))
         self._frame()
 
     def lines(self, lines: list[str]) -> None:
         """Lines as they are, with no empty line but their own; they stay."""
-        self._end_answer()
+        self._stay_ready()
         self._drawing.pending += lines
         self._drawing.last_kind = ""
         self._frame()
@@ -135,6 +131,7 @@ class Screen:
     def _wait(self, what: str) -> None:
         self._drawing.waiting_since = self._now()
         self._drawing.waiting_for = what
+        self._drawing.spoken = False
 
     def _step_started(self, _event: StepStarted) -> None:
         self._wait("thinking")
@@ -149,13 +146,14 @@ class Screen:
         drawing = self._drawing
         if drawing.answer is None:
             drawing.answer = GrowingAnswer(self._draws.answer)
-            drawing.said.append("")
+            drawing.said.append([])
         text = visible(event.text)
-        drawing.said[-1] += text
+        drawing.said[-1].append(text)
         drawing.answer.feed(text, self._surface.columns)
-        first_words = drawing.waiting_since is not None and bool(text.strip())
-        if first_words:
-            drawing.waiting_since = None
+        first_words = not drawing.spoken and bool(text.strip())
+        if text.strip():
+            drawing.waiting_since = self._now()
+            drawing.spoken = True
         if first_words or self._now() >= self._next_frame:
             self._frame()
 
@@ -173,7 +171,6 @@ class Screen:
 
     def _tool_started(self, event: ToolStarted) -> None:
         self._end_answer()
-        self._drawing.waiting_since = None
         self._drawing.tools[event.call_id] = _RunningTool(event.name, event.arguments, self._now())
         self._frame()
 
@@ -197,7 +194,7 @@ class Screen:
 
     def _turn_ended(self, event: TurnEnded) -> None:
         self._end_answer()
-        closing = closing_words(event, self._drawing.said)
+        closing = closing_words(event, ["".join(pieces) for pieces in self._drawing.said])
         if closing.answer:
             self._stay("text", self._whole(closing.answer, self._draws.plain))
         if closing.remark:
@@ -216,7 +213,7 @@ class Screen:
         """Lines for good; an empty line parts what the model says from what it does."""
         if not lines:
             return
-        if self._drawing.last_kind and self._drawing.last_kind != kind:
+        if self._drawing.last_kind and self._drawing.last_kind != kind and lines[0]:
             self._drawing.pending.append("")
         self._drawing.last_kind = kind
         self._drawing.pending += lines
@@ -226,9 +223,8 @@ class Screen:
         began = self._now()
         live: list[str] = []
         if self._busy and self._drawing.answer is not None:
-            ready, live = self._drawing.answer.take(self._surface.columns, self._surface.live_rows)
-            self._stay("text", ready)
-            if live and self._drawing.last_kind not in ("", "text"):
+            live = self._stay_ready()
+            if live and live[0] and self._drawing.last_kind not in ("", "text"):
                 live.insert(0, "")
         live += self._beside()
         stay = "".join(f"{line}\n" for line in self._drawing.pending)
@@ -236,6 +232,14 @@ class Screen:
         self._surface.show(stay, "\n".join(live[-self._surface.live_rows - 2 :]))
         ended = self._now()
         self._next_frame = ended + max(FRAME_S, 4 * (ended - began))
+
+    def _stay_ready(self) -> list[str]:
+        """Let stay what can of the answer; its lines that may still change."""
+        if self._drawing.answer is None:
+            return []
+        ready, live = self._drawing.answer.take(self._surface.columns, self._surface.live_rows)
+        self._stay("text", ready)
+        return live
 
     def _beside(self) -> list[str]:
         """What stands under the answer while the turn runs: tools at work, or a word that somebody is thinking."""
@@ -248,8 +252,8 @@ class Screen:
             took = f"  {now - tool.since:.1f}s"
             line = running_line(tool.name, tool.arguments, tool.said, width - len(took))
             lines.append(self._paint.dim(line + took))
-        since = self._drawing.waiting_since
-        if not lines and since is not None and now - since >= WAIT_BEFORE_SPINNER_S:
+        waited = now - self._drawing.waiting_since
+        if not lines and waited >= (SILENCE_BEFORE_SPINNER_S if self._drawing.spoken else WAIT_BEFORE_SPINNER_S):
             turn = _SPINNER[int(now / TICK_S) % len(_SPINNER)]
-            lines.append(self._paint.dim(f"{turn} {self._drawing.waiting_for} {now - since:.0f}s"))
+            lines.append(self._paint.dim(f"{turn} {self._drawing.waiting_for} {waited:.0f}s"))
         return lines

@@ -4,7 +4,8 @@ import os
 import shutil
 from typing import Protocol, TextIO
 
-from nanobot.cli.terminal import leave_quietly, say
+from nanobot.cli.outlet import Outlet
+from nanobot.cli.terminal import visible
 
 BEGIN_UPDATE, END_UPDATE = "\x1b[?2026h", "\x1b[?2026l"
 """Terminals that know these show what is between them at once; the others leave them out."""
@@ -36,10 +37,11 @@ def live_rows_of(rows: int) -> int:
 class DirectSurface:
     """The terminal itself, for one answer without a prompt. Each change is one write, so nothing flickers."""
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._drawn = 0
-        self.closed = False
+    def __init__(self, stream: TextIO | None) -> None:
+        self.outlet = Outlet(stream)
+        self._live = ""
+        if os.name == "nt":
+            os.system("")  # noqa: S605 this is how an old console learns escape sequences
 
     @property
     def columns(self) -> int:
@@ -52,17 +54,23 @@ class DirectSurface:
         return live_rows_of(shutil.get_terminal_size().lines)
 
     def show(self, stay: str, live: str) -> None:
-        """Write whole lines for good and replace the live ones. A terminal that is gone makes it `closed`."""
-        if self.closed or not (stay or live or self._drawn):
+        """Write whole lines for good and replace the live ones. The outlet says when the terminal is gone."""
+        if not (stay or live or self._live):
             return
-        up = f"\r\x1b[{self._drawn - 1}A" if self._drawn > 1 else "\r"
-        erase = f"{up}\x1b[J" if self._drawn else ""
-        self._drawn = live.count("\n") + 1 if live else 0
-        try:
-            say(self._stream, f"{BEGIN_UPDATE}{erase}{stay}{live}{END_UPDATE}" if erase else stay + live)
-        except OSError:
-            self.closed = True
-            leave_quietly(self._stream)
+        erase = self._erasing()
+        self._live = live
+        change = f"{erase}{stay}{live}"
+        self.outlet.write(f"{BEGIN_UPDATE}{change}{END_UPDATE}" if erase else change)
+
+    def _erasing(self) -> str:
+        """What takes the live lines away, also where a window that shrank has wrapped them since."""
+        if not self._live:
+            return ""
+        from rich.cells import cell_len  # only screens need to know widths
+
+        columns = shutil.get_terminal_size().columns
+        rows = sum(max(1, -(-cell_len(visible(line)) // columns)) for line in self._live.split("\n"))
+        return f"\r\x1b[{rows - 1}A\x1b[J" if rows > 1 else "\r\x1b[J"
 
 
 def home_shortened(path: str | os.PathLike[str]) -> str:

@@ -2,7 +2,6 @@
 
 import os
 import re
-import sys
 from typing import TextIO
 
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -54,17 +53,6 @@ def _has_term() -> bool:
     return bool(os.environ.get("TERM"))
 
 
-def leave_quietly(stream: TextIO) -> None:
-    """Nobody reads this stream any more: let the flush at exit go nowhere instead of failing."""
-    sink = os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(sink, stream.fileno())
-    except (OSError, ValueError):
-        pass
-    finally:
-        os.close(sink)
-
-
 class Paint:
     """Colours as SGR sequences; without colour, the text as it is."""
 
@@ -89,11 +77,3 @@ class Paint:
     def green(self, text: str) -> str:
         """For lines that a change added."""
         return self._wrap("32", text)
-
-
-def enable_utf8() -> None:
-    """Let output take any character where the host's encoding is a narrow one (Windows, LANG=C)."""
-    for stream in (sys.stdout, sys.stderr):
-        reconfigure = getattr(stream, "reconfigure", None)
-        if reconfigure is not None:
-            reconfigure(errors="replace")

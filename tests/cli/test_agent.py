@@ -13,7 +13,7 @@ import pytest
 
 from tests.fake_models import Calls, CutStream, Fail, FakeModels, Hang, Say, Slow
 
-NANOBOT = [sys.executable, "-c", "import sys; sys.argv[0] = 'nanobot'; from nanobot.cli.commands import app; app()"]
+NANOBOT = [sys.executable, "-m", "nanobot"]
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="signals and pseudo-terminals are POSIX things")
 
 
@@ -224,6 +224,32 @@ def test_a_reader_who_leaves_ends_it_quietly(bot, server):
     process.stderr.close()
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+def test_an_output_that_cannot_be_written_is_an_error_and_the_answer_is_kept(bot, server):
+    with Path("/dev/full").open("w") as full:
+        process = subprocess.run(
+            [*NANOBOT, "agent", "-m", "hi"],
+            env=bot.environ,
+            stdin=subprocess.DEVNULL,
+            stdout=full,
+            stderr=subprocess.PIPE,
+        )
+
+    assert process.returncode == 1
+    assert len(process.stderr.decode().splitlines()) == 1
+    assert "No space left" in process.stderr.decode()
+
+
+@POSIX
+def test_without_any_output_the_turn_still_runs(bot, server):
+    process = subprocess.run(
+        ["sh", "-c", '"$@" >&- 2>&-', "sh", *NANOBOT, "agent", "-m", "hi"], env=bot.environ, stdin=subprocess.DEVNULL
+    )
+
+    assert process.returncode == 0
+    assert asked(server).startswith("hi")
+
+
 def test_sessions_are_apart_and_continue_takes_the_newest_of_the_terminal(bot, server):
     bot.run("-m", "first", "-s", "cli:one")
     bot.run("-m", "second", "-s", "two/../☃ x")
@@ -244,6 +270,14 @@ def test_another_model_another_workspace_for_one_message(bot, server, tmp_path):
     assert server.chats[-1].json["model"] == "other"
     assert (place / "AGENTS.md").exists()
     assert not (bot.home / "workspace").exists()
+
+
+def test_files_may_go_with_the_message(bot, server, tmp_path):
+    (tmp_path / "notes.txt").write_text("milk")
+
+    bot.run("-m", "what is this?", "--attach", str(tmp_path / "notes.txt"))
+
+    assert str(tmp_path / "notes.txt") in asked(server)
 
 
 def test_a_slash_command_is_answered_without_a_model(bot, server):

@@ -203,12 +203,29 @@ def test_slash_commands_are_completed_with_their_help(terminal):
     terminal.see("/history +the last messages")
 
 
+def test_a_line_may_end_in_a_line_feed_too(terminal):
+    terminal.type("hello\n")
+
+    terminal.see('You said "hello"')
+
+
 def test_a_shell_command_runs_without_the_model(terminal):
     terminal.say("!echo $((6*7)) bottles")
 
     terminal.see("42 bottles")
     terminal.say("hello")
     terminal.see('You said "hello"')
+
+
+def test_a_file_is_completed_and_goes_with_the_message(terminal):
+    terminal.type("look at @AGE")
+    terminal.see("AGENTS.md")
+    terminal.type(TAB)
+    terminal.type("\r")
+    terminal.say(" please")
+
+    terminal.see(r"You said .look at @AGENTS.md please")
+    terminal.see(r"\[file: ")
 
 
 def test_an_earlier_line_is_found_again_with_ctrl_r(terminal):

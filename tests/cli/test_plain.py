@@ -67,4 +67,5 @@ def test_when_the_reader_leaves_the_rest_is_dropped_without_a_word():
         for event in [*step("Hello"), ended("Hello")]:
             face(event)
 
-        assert face.closed
+        assert face.outlet.closed
+        assert not face.outlet.problem

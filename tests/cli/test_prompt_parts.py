@@ -7,6 +7,7 @@ from prompt_toolkit.document import Document
 
 from nanobot.cli.completion import ChatCompleter, completes
 from nanobot.cli.history import ChatHistory
+from nanobot.cli.mentions import mentioned_files
 from nanobot.cli.meter import Meter, short
 from nanobot.cli.pastes import Pastes
 from tests.cli.events import step
@@ -42,6 +43,17 @@ def test_commands_skills_and_files_are_completed_where_they_may_stand(completer,
 
     assert found == expected
     assert completes(typed) or not expected
+
+
+def test_files_named_after_an_at_go_with_the_message_and_other_words_do_not(tmp_path):
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "plan.md").touch()
+    (tmp_path / "a.txt").touch()
+    line = (
+        f"compare @a.txt, with (@notes/plan.md) @notes/plan.md. Mail me@a.txt @nobody @notes @\0 @{'x' * 5000} @a.txt"
+    )
+
+    assert mentioned_files(line, tmp_path) == [str(tmp_path / "a.txt"), str(tmp_path / "notes" / "plan.md")]
 
 
 def test_the_history_is_private_and_survives_odd_characters(tmp_path):

@@ -6,8 +6,9 @@ import pytest
 from nanobot.agent import turn as events
 from nanobot.agent.turn import TurnOutcome
 from nanobot.cli.answer import Draw
+from nanobot.cli.drawing import Draws
 from nanobot.cli.markdown import markdown_lines, plain_lines
-from nanobot.cli.screen import Draws, Screen
+from nanobot.cli.screen import Screen
 from nanobot.cli.terminal import Paint
 from tests.cli.events import ended, step
 
@@ -91,6 +92,20 @@ def test_somebody_who_waits_sees_it_within_a_third_of_a_second_and_nothing_is_le
     assert paper.stayed == "Done.\n"
 
 
+def test_a_long_silence_in_the_middle_of_an_answer_is_told(paper):
+    clock = HandClock()
+    screen = screen_on(paper, monotonic=clock)
+    play(screen, *step("Let me write that file.")[:3])
+
+    asyncio.run(one_tick(screen))
+    soon = paper.lives[-1]
+    clock.now += 3
+    asyncio.run(one_tick(screen))
+
+    assert soon == "Let me write that file."
+    assert re.fullmatch(r"Let me write that file\.\n. thinking 3s", paper.lives[-1])
+
+
 async def one_tick(screen) -> None:
     alive = asyncio.create_task(screen.keep_alive())
     await asyncio.sleep(0.15)
@@ -165,7 +180,7 @@ def test_a_message_from_elsewhere_stays_above_an_answer_that_still_grows(paper):
     screen(events.TextDelta(text=" goes on."))
     screen(ended(""))
 
-    assert paper.stayed == "First part\n\n(message)\nTime to stretch.\n\ngoes on.\n"
+    assert paper.stayed == "(message)\nTime to stretch.\n\nFirst part goes on.\n"
 
 
 def test_our_own_words_keep_their_lines(paper):
