@@ -4,8 +4,8 @@ What is read: a JSON object with a name and arguments (bare at the beginning of 
 `<tool_call>` tags), `[TOOL_CALLS]` before either, `<function=name>` with JSON or `<parameter=...>` inside, and
 `<invoke name="...">` with `<parameter name="...">`. It counts only if the name is one of the tools offered: other JSON
 is just an answer. And only if it is meant: in markup it is; bare, in a fence or quoted it counts at the very end of the
-answer, for with prose behind it the model explains a call and nobody shall run it. Nothing of a call that counts is ever
-handed out as text, however the stream is cut.
+answer, for with prose behind it the model explains a call, and nobody shall run that. Nothing of a call that counts is
+ever handed out as text, however the stream is cut.
 """
 
 import html
@@ -240,7 +240,7 @@ class TextualCalls:
             raise
 
     def _may_be_told_of(self, start: int) -> bool:
-        """Whether a call that begins here may be one that the model explains: not in markup, or in a fence or quoted."""
+        """Whether a call that begins here may be one that is explained: not in markup, or in a fence or quoted."""
         marked = self._held.startswith(_MARKUP, start)
         return not marked or self._fence_is_open(start) or (self._line + self._held[:start]).endswith("`")
 
