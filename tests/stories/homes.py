@@ -1,0 +1,117 @@
+"""A machine of one's own for a story: a home with a config, and the two ways in, the real command and the Python face."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nanobot.sdk import Nanobot
+from tests.fake_models import FakeModels, Request
+
+NANOBOT = [sys.executable, "-m", "nanobot"]
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a command did."""
+
+    code: int
+    out: str
+    aside: str
+    seconds: float
+
+    @property
+    def line(self) -> str:
+        """The one line on stderr."""
+        lines = self.aside.splitlines()
+        assert len(lines) == 1, self.aside
+        return lines[0]
+
+
+class Home:
+    """A fresh home. Nothing of the machine around it is seen."""
+
+    def __init__(self, folder: Path, **config: Any) -> None:
+        self.folder = folder
+        self.data = folder / ".nanobot"
+        self.config_path = self.data / "config.json"
+        if config:
+            self.configure(**config)
+
+    @property
+    def workspace(self) -> Path:
+        return self.data / "workspace"
+
+    def configure(self, **config: Any) -> None:
+        """Write the config anew."""
+        self.data.mkdir(parents=True, exist_ok=True)
+        workspace = {"agents": {"defaults": {"workspace": str(self.workspace)}}}
+        self.config_path.write_text(json.dumps(_merged(workspace, config)), encoding="utf-8")
+
+    def open(self) -> Nanobot:
+        """The Python face, to be opened with `async with`."""
+        return Nanobot.from_config(self.config_path)
+
+    def command(self, *words: str, environ: Mapping[str, str] | None = None) -> Done:
+        """Run `nanobot` as a child process."""
+        kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "SYSTEMROOT") if name in os.environ}
+        own = {"HOME": str(self.folder), "USERPROFILE": str(self.folder), "PYTHONIOENCODING": "utf-8"}
+        started = time.monotonic()
+        done = subprocess.run(
+            [*NANOBOT, *words],
+            env={**kept, **own, **(environ or {})},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=50,
+            check=False,
+        )
+        seconds = time.monotonic() - started
+        return Done(done.returncode, done.stdout.decode(), done.stderr.decode(), seconds)
+
+    def say(self, text: str, *words: str, environ: Mapping[str, str] | None = None) -> Done:
+        """Run `nanobot agent -m`."""
+        return self.command("agent", "-m", text, *words, environ=environ)
+
+
+def _merged(first: dict[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    out = dict(first)
+    for key, value in second.items():
+        known = out.get(key)
+        out[key] = _merged(known, value) if isinstance(known, dict) and isinstance(value, dict) else value
+    return out
+
+
+def using(provider: str, model: str, **section: Any) -> dict[str, Any]:
+    """A config that names its provider and model."""
+    return {
+        "agents": {"defaults": {"provider": provider, "model": model}},
+        "providers": {provider: section},
+    }
+
+
+def asked(request: Request) -> str:
+    """What stands last in a request, as text."""
+    content = request.json["messages"][-1]["content"]
+    return content if isinstance(content, str) else json.dumps(content)
+
+
+def results(request: Request) -> list[str]:
+    """The texts of the tool results in a request of either format, in their order."""
+    found: list[str] = []
+    for row in request.json["messages"]:
+        if row["role"] == "tool":
+            found.append(str(row["content"]))
+        elif isinstance(row["content"], list):
+            found += [json.dumps(block["content"]) for block in row["content"] if block["type"] == "tool_result"]
+    return found
+
+
+def heads_of_each_other(server: FakeModels) -> bool:
+    """Whether each request is, byte for byte up to its closing brackets, the head of the next."""
+    bodies = [request.body for request in server.chats]
+    return all(later.startswith(earlier[:-2]) for earlier, later in zip(bodies, bodies[1:], strict=False))
