@@ -5,6 +5,7 @@ refusals that people report.
 """
 
 import json
+import re
 from typing import Any
 
 _OPENAI_FIELDS = {
@@ -179,6 +180,9 @@ def _block_problem(block: dict[str, Any], role: str, place: str) -> str | None:
         return f"{place}: `{kind}` blocks can only be in `assistant` messages"
     if kind in ("tool_result", "image") and role != "user":
         return f"{place}: `{kind}` blocks can only be in `user` messages"
+    call_id = block.get({"tool_use": "id", "tool_result": "tool_use_id"}.get(str(kind), ""))
+    if kind in ("tool_use", "tool_result") and not re.fullmatch(r"[a-zA-Z0-9_-]+", str(call_id)):
+        return f"{place}.{kind}.id: String should match pattern '^[a-zA-Z0-9_-]+$'"
     if kind == "tool_use" and not isinstance(block.get("input"), dict):
         return f"{place}.tool_use.input: Input should be a valid dictionary"
     if kind == "thinking" and block.get("signature") != signature_of(str(block.get("thinking"))):

@@ -12,6 +12,7 @@ import re
 import threading
 import warnings
 import weakref
+import zlib
 from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import aclosing
@@ -164,9 +165,9 @@ class LiteLLMProvider(LLMProvider):
         await litellm.close_litellm_async_clients()
         litellm.in_memory_llm_clients_cache.flush_cache()  # else the next provider gets the closed ones
         # One lives outside of the cache once that was flushed, and opens a session anew for each loop.
-        transport = getattr(getattr(litellm.module_level_aclient, "client", None), "_transport", None)
-        if hasattr(transport, "aclose"):
-            await transport.aclose()
+        outside = getattr(getattr(litellm.module_level_aclient, "client", None), "_transport", None)
+        if outside is not None:
+            await outside.aclose()
 
     async def _stream(
         self,
@@ -222,6 +223,7 @@ class LiteLLMProvider(LLMProvider):
         messages = messages if messages is not None else wire_messages(rows, Dialect())
         if claude:
             _put_back_thinking(rows, messages)
+            _spell_ids(messages)
         effort = self._reasoning_effort
         if claude and effort and _lost_thinking(messages):
             effort = None  # a step of another model is open: without its thoughts, thinking is refused
@@ -316,6 +318,21 @@ def _put_back_thinking(rows: Sequence[ChatMessage], messages: list[dict[str, Any
             blocks = [block for block in next(thinkers).get("thinking_blocks") or [] if _is_signed(block)]
             if blocks:
                 message["thinking_blocks"] = blocks
+
+
+def _spell_ids(messages: list[dict[str, Any]]) -> None:
+    """Ids as Anthropic takes them: letters, digits, dashes. LiteLLM's own way may make two of them one."""
+    for message in messages:
+        if "tool_call_id" in message:
+            message["tool_call_id"] = _spelled(message["tool_call_id"])
+        for call in message.get("tool_calls") or ():
+            call["id"] = _spelled(call["id"])
+
+
+def _spelled(call_id: str) -> str:
+    if re.fullmatch(r"[A-Za-z0-9_-]+", call_id):
+        return call_id
+    return f"{re.sub(r'[^A-Za-z0-9_-]', '_', call_id)}-{zlib.crc32(call_id.encode()):08x}"
 
 
 def _is_signed(block: dict[str, Any]) -> bool:

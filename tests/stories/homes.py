@@ -1,4 +1,4 @@
-"""A machine of one's own for a story: a home with a config, and the two ways in, the real command and the Python face."""
+"""A machine of one's own for a story: a home with a config, and two ways in, the real command and the Python face."""
 
 import json
 import os
@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -114,4 +115,4 @@ def results(request: Request) -> list[str]:
 def heads_of_each_other(server: FakeModels) -> bool:
     """Whether each request is, byte for byte up to its closing brackets, the head of the next."""
     bodies = [request.body for request in server.chats]
-    return all(later.startswith(earlier[:-2]) for earlier, later in zip(bodies, bodies[1:], strict=False))
+    return all(later.startswith(earlier[:-2]) for earlier, later in pairwise(bodies))

@@ -4,8 +4,6 @@ The server speaks both formats and refuses what the real ones refuse. The Python
 command a handful.
 """
 
-import json
-import socket
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -24,13 +22,12 @@ from tests.fake_models import (
     Garbage,
     Hang,
     Plain,
-    Raw,
     Reset,
     Say,
     Slow,
     Step,
 )
-from tests.stories.homes import Home, heads_of_each_other, results, using
+from tests.stories.homes import Home, results, using
 
 LITELLM = pytest.mark.xdist_group("litellm")
 LIMITS = {"connectTimeoutS": 2, "firstTokenTimeoutS": 1, "idleTimeoutS": 1, "totalTimeoutS": 1.5}
