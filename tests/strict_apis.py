@@ -138,6 +138,8 @@ def anthropic_problem(body: dict[str, Any]) -> str | None:
     markers = json.dumps([body.get("system"), body.get("tools"), rows]).count('"cache_control"')
     if markers > 4:
         return f"A maximum of 4 blocks with cache_control may be provided. Found {markers}."
+    # Thoughts of turns before may be missing; those before the calls that are answered now may not.
+    loop_begins = max(index for index, row in enumerate(rows) if row.get("role") == "user" and not _has_results(row))
     open_uses: list[str] = []
     for index, row in enumerate(rows):
         place = f"messages.{index}"
@@ -163,6 +165,7 @@ def anthropic_problem(body: dict[str, Any]) -> str | None:
         thinking = body.get("thinking") or {}
         if (
             open_uses
+            and index > loop_begins
             and thinking.get("type") == "enabled"
             and blocks[0].get("type") not in ("thinking", "redacted_thinking")
         ):
@@ -170,6 +173,11 @@ def anthropic_problem(body: dict[str, Any]) -> str | None:
     if open_uses:
         return f"messages: `tool_use` ids were found without `tool_result` blocks: {', '.join(open_uses)}"
     return None
+
+
+def _has_results(row: dict[str, Any]) -> bool:
+    content = row.get("content")
+    return isinstance(content, list) and any(block.get("type") == "tool_result" for block in content)
 
 
 def _block_problem(block: dict[str, Any], role: str, place: str) -> str | None:
