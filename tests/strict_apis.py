@@ -55,7 +55,7 @@ def openai_problem(body: dict[str, Any], reasoning: str = "optional") -> str | N
         if not _content_ok(row, role):
             return f"Invalid value for 'content': expected a string, got {type(row.get('content')).__name__} - {place}"
         if role == "assistant" and "tool_calls" in row:
-            problem = _calls_problem(row, place, reasoning)
+            problem = _calls_problem(row, place, reasoning, signed="gemini" in body["model"])
             if problem:
                 return problem
             open_calls = [call["id"] for call in row["tool_calls"]]
@@ -85,12 +85,15 @@ def _block_ok(block: Any, kinds: set[str]) -> bool:
     return True
 
 
-def _calls_problem(row: dict[str, Any], place: str, reasoning: str) -> str | None:
+def _calls_problem(row: dict[str, Any], place: str, reasoning: str, *, signed: bool) -> str | None:
     calls = row["tool_calls"]
     if not calls:
         return f"[] is too short - '{place}.tool_calls'"
     for call in calls:
         function = call.get("function") or {}
+        extra = sorted(set(call) - {"id", "type", "function"} - ({"extra_content"} if signed else set()))
+        if extra:
+            return f"Additional properties are not allowed ({extra[0]!r} was unexpected) - {place}.tool_calls"
         if call.get("type") != "function" or not call.get("id") or not function.get("name"):
             return f"Missing required parameter in {place}.tool_calls"
         if not isinstance(function.get("arguments"), str):

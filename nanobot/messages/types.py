@@ -63,6 +63,8 @@ class ToolCall(TypedDict):
     id: str
     type: Literal["function"]
     function: FunctionCall
+    extra_content: NotRequired[dict[str, Any]]
+    """What the model's server wants back with the call, untouched: Gemini signs its calls here."""
 
 
 Content = str | list[dict[str, Any]] | None

@@ -130,11 +130,12 @@ class Call:
 
     def _dialect(self, learned: Learned) -> Dialect:
         wanted = self._endpoint.returns_reasoning
+        words = f"{self._model} {self._endpoint.api_base}".lower()
         if wanted is None:
-            words = f"{self._model} {self._endpoint.api_base}".lower()
             wanted = any(word in words for word in _THINKERS)
         return Dialect(
             reasoning=(wanted or "reasoning_content" in learned.needs) and "reasoning_content" not in learned.dropped,
+            extra_content="gemini" in words or "googleapis" in words,
             images="images" not in learned.dropped,
             merge_users="merged_users" in learned.needs,
         )

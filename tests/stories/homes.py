@@ -116,3 +116,21 @@ def heads_of_each_other(server: FakeModels) -> bool:
     """Whether each request is, byte for byte up to its closing brackets, the head of the next."""
     bodies = [request.body for request in server.chats]
     return all(later.startswith(earlier[:-2]) for earlier, later in pairwise(bodies))
+
+
+def same_head(server: FakeModels) -> bool:
+    """The same for the Anthropic format, whose cache markers wander: system, tools and all earlier rows stay."""
+    bodies = [_without_markers(request.json) for request in server.chats]
+    return all(
+        (earlier["system"], earlier["tools"]) == (later["system"], later["tools"])
+        and later["messages"][: len(earlier["messages"])] == earlier["messages"]
+        for earlier, later in pairwise(bodies)
+    )
+
+
+def _without_markers(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_without_markers(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _without_markers(item) for key, item in value.items() if key != "cache_control"}
+    return value

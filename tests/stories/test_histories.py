@@ -12,7 +12,7 @@ import pytest
 from nanobot.agent.turn import TurnOutcome
 from nanobot.sdk import Nanobot
 from tests.fake_models import Calls, CutStream, Fail, FakeModels, Garbage, Hang, Raw, Reset, Say, Step
-from tests.stories.homes import Home, heads_of_each_other, using
+from tests.stories.homes import Home, heads_of_each_other, same_head, using
 
 LITELLM = pytest.mark.xdist_group("litellm")
 PIXEL = bytes.fromhex(
@@ -169,8 +169,7 @@ async def test_fifty_turns_with_tools_and_thoughts_and_restarts_keep_their_head(
 
     assert server.problems == []
     assert len(server.chats) == 150
-    if config is openai:
-        assert heads_of_each_other(server)
+    assert heads_of_each_other(server) if config is openai else same_head(server)
 
 
 def test_requests_of_one_process_after_the_other_share_their_head_with_an_image_in_it(
@@ -198,6 +197,27 @@ def streamed(*deltas: dict[str, Any], usage: dict[str, Any] | None = None) -> Ra
     events = [{**CHUNK, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
     end = {**CHUNK, "choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]}
     return Raw.events(*events, end, *([{**CHUNK, "choices": [], "usage": usage}] if usage else []))
+
+
+async def test_a_call_that_gemini_signed_goes_back_with_its_signature_and_to_nobody_else(
+    tmp_path: Path, server: FakeModels
+):
+    signature = {"google": {"thought_signature": "AY89a18IwQsQ8in/+=="}}
+    call = {"index": 0, "id": "c1", "function": {"name": "list_dir", "arguments": "{}"}, "extra_content": signature}
+    home = Home(tmp_path, **openai(server, "gemini-3-pro-preview"))
+    server.script(streamed({"tool_calls": [call]}), Say("Done."))
+
+    async with home.open() as bot:
+        await bot.run("work")
+    async with home.open() as bot:
+        await bot.run("and now?")
+    home.configure(**openai(server))
+    async with home.open() as bot:
+        await bot.run("and you?")
+
+    sent = [request.json["messages"][2]["tool_calls"][0].get("extra_content") for request in server.chats[1:]]
+    assert sent == [signature, signature, None]
+    assert server.problems == []
 
 
 @pytest.mark.parametrize("ids", [["same", "same"], ["", ""], [None, None], ["a b:c", "a_b_c"], ["x" * 90, "y"]])
