@@ -224,8 +224,7 @@ def test_a_file_is_completed_and_goes_with_the_message(terminal):
     terminal.type("\r")
     terminal.say(" please")
 
-    terminal.see(r"You said .look at @AGENTS.md please")
-    terminal.see(r"\[file: ")
+    terminal.see(r"With AGENTS\.md\.")
 
 
 def test_an_earlier_line_is_found_again_with_ctrl_r(terminal):
