@@ -14,9 +14,9 @@ import sys
 import time
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
 from typing import Any
-from xml.sax.saxutils import escape
 
 from nanobot.utils.resources import skills_dir
 
@@ -263,5 +263,5 @@ def _summary(skill: Skill) -> str:
     fields = {"name": skill.name, "description": skill.description, "location": str(skill.path)}
     if skill.missing:
         fields["requires"] = ", ".join(skill.missing)
-    lines = [f"<{tag}>{escape(text)}</{tag}>" for tag, text in fields.items()]
+    lines = [f"<{tag}>{escape(text, quote=False)}</{tag}>" for tag, text in fields.items()]
     return "\n".join([f'<skill available="{str(skill.available).lower()}">', *lines, "</skill>"])

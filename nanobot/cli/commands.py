@@ -5,15 +5,14 @@ A command's file is imported when the command runs or shows its help, so `nanobo
 
 import sys
 from collections.abc import Sequence
-from importlib import import_module
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
-from typer.exceptions import TyperException
 
 from nanobot import __version__
 from nanobot.errors import NanobotError
+from nanobot.plugins import load
 
 COMMANDS = {
     "onboard": ("nanobot.cli.onboard:onboard", "Set up a model and the workspace."),
@@ -37,6 +36,10 @@ GROUPS = {
 }
 
 
+WRONG_USAGE: type[Exception] = typer.BadParameter.__mro__[1]
+"""Typer's UsageError: the parent of all that is wrong with the words of a command. It has no public name."""
+
+
 def _debug_option() -> TyperOption:
     """Every command takes `--debug`. Nobody reads its value: the errors' last stop looks for the word."""
     return TyperOption(
@@ -56,9 +59,8 @@ class LazyCommand(TyperCommand):
         return self._load().make_context(info_name, args, parent, **extra)
 
     def _load(self) -> TyperCommand:
-        module, _, function = self._target.partition(":")
         single = typer.Typer(add_completion=False, rich_markup_mode=None)
-        single.command(self.name)(getattr(import_module(module), function))
+        single.command(self.name)(load(self._target))
         command = typer.main.get_command(single)
         command.params.append(_debug_option())
         return command  # type: ignore[return-value]
@@ -98,8 +100,8 @@ class Nanobot(Group):
         words = sys.argv[1:] if args is None else args
         try:
             code = super().main(args, prog_name, *other, **{**extra, "standalone_mode": False})
-        except (NanobotError, TyperException, OSError) as error:
-            if "--debug" in words and not isinstance(error, TyperException):
+        except (NanobotError, WRONG_USAGE, OSError) as error:
+            if "--debug" in words and not isinstance(error, WRONG_USAGE):
                 raise
             code = _explain(error)
         except typer.Abort:
@@ -108,14 +110,16 @@ class Nanobot(Group):
         sys.exit(code)
 
 
-def _explain(error: NanobotError | TyperException | OSError) -> int:
+def _explain(error: Exception) -> int:
     """Say it on stderr with the next step; the exit code."""
     text = str(error)
-    if isinstance(error, TyperException):
-        text = error.format_message()
+    if isinstance(error, WRONG_USAGE):
+        text = error.format_message()  # type: ignore[attr-defined]
     elif isinstance(error, OSError) and error.strerror:  # what the system refuses is no bug of ours
         text = f"{error.strerror}: {error.filename}" if error.filename else error.strerror
-    typer.echo(f"Error: {text}", err=True)
+    from nanobot.cli.terminal import visible  # an error may hold what a server said
+
+    typer.echo(f"Error: {visible(text)}", err=True)
     context = getattr(error, "ctx", None)  # only wrong usage has one
     if context is not None:
         typer.echo(f"See {context.command_path} --help", err=True)

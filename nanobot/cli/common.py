@@ -19,6 +19,8 @@ from nanobot.utils.text import nearest
 if TYPE_CHECKING:
     from nanobot.config.schema import Config
 
+SHOWN_WARNINGS = 5
+
 ConfigOption = Annotated[
     Path | None,
     typer.Option("-c", "--config", metavar="FILE", help="Another config file; its folder is the data folder."),
@@ -40,18 +42,30 @@ class Setup:
 
 
 def read_setup(config: Path | None, workspace: Path | None) -> Setup:
-    """The config on the command line, else the user's own, else defaults. Raises ConfigError; makes nothing."""
+    """The config on the command line, else the user's own, else defaults. Raises ConfigError; makes nothing.
+
+    What is odd about the file but does no harm (a key nobody knows) is said on stderr.
+    """
     from nanobot.config import paths  # the loader brings pydantic, 150 ms
-    from nanobot.config.loader import load_config
+    from nanobot.config.loader import load_config, load_warnings
 
     paths.use_config(config)
     loaded = load_config(must_exist=config is not None)
+    warn(load_warnings(loaded))
     return Setup(
         config=loaded,
         config_path=paths.get_config_path(),
         data_dir=paths.get_data_dir(),
         workspace=(paths.expand(workspace) if workspace else loaded.workspace_path).absolute(),
     )
+
+
+def warn(warnings: Sequence[str]) -> None:
+    """Say on stderr what may be wrong, as far as a screen has room for it."""
+    for warning in warnings[:SHOWN_WARNINGS]:
+        typer.echo(f"Warning: {one_line(warning)}", err=True)
+    if len(warnings) > SHOWN_WARNINGS:
+        typer.echo(f"Warning: {len(warnings) - SHOWN_WARNINGS} more; `nanobot status --json` has them all.", err=True)
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str], see: str) -> NanobotError:

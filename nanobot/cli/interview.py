@@ -181,6 +181,12 @@ def default_model(spec: ProviderSpec, config: Config) -> str:
     return match.model if match and match.spec == spec else spec.default_model or ""
 
 
+def moved_address(spec: ProviderSpec) -> str | None:
+    """Where the environment says that a local server is, if not at its usual place."""
+    here = {server.provider: server.api_base for server in usual_servers(os.environ)}
+    return _unless_usual(spec, here[spec.name]) if spec.name in here else None
+
+
 def first_model_offered(spec: ProviderSpec, base: str | None) -> str:
     """The first model of a server that says what it has; nothing where it does not."""
     place = base or spec.default_api_base

@@ -10,11 +10,11 @@ from typing import Annotated
 import typer
 
 from nanobot.cli import questions
-from nanobot.cli.common import ConfigOption, WorkspaceOption
-from nanobot.cli.interview import Found, Wish, default_model, first_model_offered, interview
+from nanobot.cli.common import ConfigOption, WorkspaceOption, warn
+from nanobot.cli.interview import Found, Wish, default_model, first_model_offered, interview, moved_address
 from nanobot.cli.trial import choice_now, try_model
 from nanobot.config import paths
-from nanobot.config.loader import load_config, save_config
+from nanobot.config.loader import load_config, load_warnings, save_config
 from nanobot.config.provider_table import PROVIDERS, ProviderSpec, find_by_key, find_by_model, find_by_name
 from nanobot.config.schema import Config
 from nanobot.errors import ConfigError, ProviderError, StorageError, UsageError
@@ -26,9 +26,9 @@ AGAIN, SAVE, LEAVE = "again", "save", "leave"
 
 NEXT = """
 Next:
-  nanobot agent                                  a chat in this terminal
-  nanobot agent -m "What is in my workspace?"    one answer and out
-  nanobot status                                 what is set up, and why"""
+  nanobot agent{config}                                  a chat in this terminal
+  nanobot agent{config} -m "What is in my workspace?"    one answer and out
+  nanobot status{config}                                 what is set up, and why"""
 
 
 def onboard(
@@ -47,13 +47,14 @@ def onboard(
     paths.use_config(config)
     place = Place(paths.get_config_path(), workspace, reset)
     known = _wish(provider, model, api_key, api_base)
+    warn(load_warnings(place.load()))
     place.open()
 
     wish = _without_questions(known, place) if yes else _with_questions(known, place)
 
     place.keep(wish)
     typer.echo(f"Model: {choice_now(load_config(), paths.get_data_dir())}")
-    typer.echo(NEXT)
+    typer.echo(NEXT.format(config=f" -c {config}" if config else ""))
 
 
 class Place:
@@ -162,12 +163,16 @@ def _guess(model: str | None, api_key: str | None, api_base: str | None) -> Prov
 
 
 def _filled(known: Wish, config: Config) -> Wish:
-    """The flags with a model, where they name a provider and none."""
+    """The flags, and for a provider without a model where it is and what it is asked for."""
     if known.provider is None or known.model is not None:
         return known
     spec = known.provider
-    base = known.api_base or config.providers.by_name()[spec.name].api_base
+    base = known.api_base or config.providers.by_name()[spec.name].api_base or moved_address(spec)
     model = default_model(spec, config) or first_model_offered(spec, base)
     if not model:
-        raise UsageError(f"{spec.display_name} has no model that is everybody's. Name one with --model.")
-    return Wish(spec, model, known.api_key, known.api_base)
+        raise UsageError(
+            f"{spec.display_name} does not answer, so nobody knows its models. Start it, or name one with --model."
+            if spec.is_local
+            else f"{spec.display_name} has no model that is everybody's. Name one with --model."
+        )
+    return Wish(spec, model, known.api_key, base)

@@ -17,7 +17,6 @@ from nanobot.config.loader import load_warnings
 from nanobot.config.schema import Config
 from nanobot.config.sources import Setting, sources
 from nanobot.session.manager import SessionManager
-from nanobot.utils.text import counted
 
 
 @dataclass(frozen=True)
@@ -80,7 +79,7 @@ def _probe(setup: Setup, *, quiet: bool) -> Trial:
         typer.echo("\nAsking the model ...")
     trial = try_model(setup.config, setup.data_dir)
     if not quiet:
-        typer.echo(one_line(str(trial)))
+        typer.echo(trial)
     return trial
 
 
@@ -109,9 +108,6 @@ def _lines(report: Report) -> Iterator[str]:
             else "Settings that differ from the defaults"
         )
         yield from _columns([(setting.key, _value(setting.value), _where(setting)) for setting in report.settings])
-    if report.warnings:
-        yield from _heading(counted(len(report.warnings), "warning").capitalize())
-        yield from (f"  {one_line(warning)}" for warning in report.warnings)
 
 
 def _heading(text: str) -> tuple[str, str]:

@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from nanobot.cli.common import one_line
 from nanobot.config.schema import Config
 from nanobot.errors import ConfigError
 from nanobot.providers.factory import Chosen, choose_provider
@@ -67,7 +68,7 @@ async def _ask(config: Config, data_dir: Path) -> Trial:
         )
     finally:
         await chosen.provider.close()
-    answer = " ".join((response.content or "(without words)").split())
+    answer = one_line(response.content or "") or "(without words)"
     return Trial(chosen.name, chosen.model, answer, time.monotonic() - started)
 
 

@@ -232,7 +232,7 @@ class LiteLLMProvider(LLMProvider):
             "reasoning_effort": effort,
             "stream": True,
             "stream_options": {"include_usage": True},
-            "api_key": self.api_key,
+            "api_key": self.api_key or ("none" if self.api_base else None),  # its openai client wants some key
             "api_base": self.api_base,
             "extra_headers": self._extra_headers or None,
             "extra_body": self._extra_body or None,

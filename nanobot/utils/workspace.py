@@ -26,7 +26,7 @@ def prepare_workspace(workspace: Path) -> list[str]:
         where = error.filename or workspace
         raise StorageError(
             f"The workspace {workspace} cannot be made: {where}: {error.strerror}. "
-            "Free the way, or name another folder with --workspace."
+            "Check its permissions, or name another folder with --workspace."
         ) from error
     return made
 

@@ -1,10 +1,11 @@
 """How figures are taken: whole processes by the system's own accounting, medians of several runs."""
 
+import json
 import os
 import statistics
 import subprocess
 import sys
-import time
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,19 +26,27 @@ class Run:
         return self.ended - self.started
 
 
+_LAUNCH = """
+import json, os, subprocess, sys, time
+started = time.time()
+process = subprocess.Popen(sys.argv[2:], stdin=subprocess.DEVNULL)
+_, status, usage = os.wait4(process.pid, 0)
+ended = time.time()
+figures = [os.waitstatus_to_exitcode(status), started, ended, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024]
+with open(sys.argv[1], "w") as file:
+    json.dump(figures, file)
+"""
+"""A small parent: a process inherits the peak memory of the one that starts it, and pytest is large."""
+
+
 def run_once(command: Sequence[str], environ: Mapping[str, str], cwd: Path) -> Run:
-    started = time.time()
-    process = subprocess.Popen(
-        command, env=dict(environ), cwd=cwd, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
-    assert process.stdout is not None
-    output = process.stdout.read().decode(errors="replace")
-    process.stdout.close()
-    _, status, usage = os.wait4(process.pid, 0)
-    ended = time.time()
-    process.returncode = os.waitstatus_to_exitcode(status)
-    assert process.returncode == 0, output
-    return Run(started, ended, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024, output)
+    with tempfile.NamedTemporaryFile() as figures:
+        launch = [sys.executable, "-S", "-E", "-c", _LAUNCH, figures.name, *command]
+        done = subprocess.run(launch, env=dict(environ), cwd=cwd, capture_output=True, check=False)
+        code, started, ended, cpu_s, peak_mb = json.loads(Path(figures.name).read_bytes())
+    output = (done.stdout + done.stderr).decode(errors="replace")
+    assert code == 0, output
+    return Run(started, ended, cpu_s, peak_mb, output)
 
 
 def runs(command: Sequence[str], environ: Mapping[str, str], cwd: Path, times: int = 7) -> list[Run]:

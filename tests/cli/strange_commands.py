@@ -7,7 +7,7 @@ from nanobot.errors import ConfigError
 
 
 def refuse() -> None:
-    raise ConfigError("config.json, line 3, agents.defaults.modle: did you mean model?")
+    raise ConfigError("config.json, line 3, agents.defaults.maxTokns: did you mean maxTokens?")
 
 
 def open_what_is_missing() -> None:

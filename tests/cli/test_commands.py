@@ -101,4 +101,5 @@ def test_help_and_version_import_no_engine():
         assert not {name for name in loaded if name.startswith("nanobot.") and "cli" not in name} - {
             "nanobot.errors",
             "nanobot.__main__",
+            "nanobot.plugins",
         }

@@ -80,6 +80,26 @@ def test_flags_are_tried_with_one_completion_and_saved_in_a_few_lines(models: Fa
     }
 
 
+def test_a_local_server_is_asked_for_its_models(monkeypatch: pytest.MonkeyPatch):
+    with FakeModels(models=("small", "large")) as local:
+        monkeypatch.setenv("OLLAMA_HOST", local.url)
+
+        result = onboard("--yes", "--provider", "ollama")
+
+    assert result.exit_code == 0, result.output
+    assert config()["agents"] == {"defaults": {"model": "small", "provider": "ollama"}}
+    assert config()["providers"] == {"ollama": {"apiBase": local.v1}}
+
+
+def test_a_local_server_that_does_not_answer_is_no_model(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("OLLAMA_HOST", "127.0.0.1:1")
+
+    result = onboard("--yes", "--provider", "ollama")
+
+    assert result.exit_code == 2
+    assert "Start it, or name one with --model" in result.stderr
+
+
 def test_flags_that_do_not_work_are_saved_with_a_warning_where_nobody_can_be_asked(models: FakeModels):
     result = onboard("--yes", *flags(models, key="sk-wrong"))
 
@@ -221,14 +241,15 @@ def test_a_model_that_does_not_answer_may_be_tried_again_or_saved_anyway(models:
     assert config()["agents"] == {"defaults": {"model": "stand-in", "provider": "custom"}}
 
 
-@pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="needs a folder that refuses")
-def test_a_read_only_home_is_said_in_one_line():
-    Path.home().chmod(0o500)
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a folder that refuses even root")
+def test_a_home_that_refuses_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HOME", "/proc")
 
     result = onboard("--yes")
 
     assert result.exit_code == 1
-    assert "cannot be made" in result.stderr
+    assert result.stderr.startswith("Error: The workspace /proc/.nanobot/workspace cannot be made")
+    assert result.stderr.count("\n") == 1
 
 
 def test_a_home_that_is_a_file_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):

@@ -111,11 +111,11 @@ def test_what_was_stored_cannot_steer_the_terminal(sessions: SessionManager):
 
 @pytest.mark.parametrize("command", ["show", "export", "delete"])
 def test_an_unknown_key_gets_the_nearest_one(sessions: SessionManager, command: str):
-    result = run(command, "cli:dirct")
+    result = run(command, "cli:dir")
 
     assert result.exit_code == 1
     assert result.stderr == (
-        "Error: There is no session 'cli:dirct'. Did you mean 'cli:direct'? See `nanobot sessions list`.\n"
+        "Error: There is no session 'cli:dir'. Did you mean 'cli:direct'? See `nanobot sessions list`.\n"
     )
 
 

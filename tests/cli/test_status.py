@@ -99,9 +99,23 @@ def test_the_short_view_has_only_what_differs_from_the_defaults():
 
 
 def test_a_setting_nobody_knows_is_a_warning_with_its_line():
-    write_config(agents={"defaults": {"modle": "x"}})
+    path = write_config(agents={"defaults": {"maxTokns": 1}})
 
-    assert "config.json:4: agents.defaults.modle is not a key we know. Did you mean model?" in status().stdout
+    result = status("--json")
+
+    assert result.exit_code == 0
+    warning = f"{path}:4: agents.defaults.maxTokns is not a key we know. Did you mean maxTokens?"
+    assert result.stderr == f"Warning: {warning}\n"
+    assert json.loads(result.stdout)["warnings"] == [warning]
+
+
+def test_many_warnings_leave_room_for_the_rest():
+    write_config(agents={f"key{number}": 1 for number in range(40)})
+
+    result = status()
+
+    assert len(result.stderr.splitlines()) == 6
+    assert "35 more" in result.stderr
 
 
 def test_an_invalid_config_stops_it_with_file_line_and_key():
