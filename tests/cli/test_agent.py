@@ -183,7 +183,9 @@ def test_a_signal_stops_the_turn_and_keeps_what_was_said(bot, server, number, co
     server.script(Hang("Half of it"))
     process = bot.start("-m", "hi")
     assert process.stdout is not None
-    os.read(process.stdout.fileno(), 100)
+    said = b""
+    while b"Half of it" not in said:
+        said += os.read(process.stdout.fileno(), 100)
 
     process.send_signal(number)
     _, aside = process.communicate(timeout=10)
