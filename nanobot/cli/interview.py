@@ -9,7 +9,7 @@ import typer
 
 from nanobot.cli import questions
 from nanobot.config.masking import shown
-from nanobot.config.provider_table import PROVIDERS, ProviderSpec
+from nanobot.config.provider_table import DEFAULT_MODEL, PROVIDERS, ProviderSpec
 from nanobot.config.schema import Config
 from nanobot.providers.local_servers import models_of, usual_servers
 
@@ -116,7 +116,7 @@ def _label(spec: ProviderSpec, found: Found) -> str:
 def _ask_base(spec: ProviderSpec, config: Config, before: Wish, found: Found) -> str | None:
     """The base URL where it is nobody's but the owner's, or where nobody answers at the usual place."""
     if spec.name in found.servers:
-        return _unless_usual(spec, found.servers[spec.name][0])
+        return _to_set(spec, config, found.servers[spec.name][0])
     default = before.api_base or config.providers.by_name()[spec.name].api_base or spec.default_api_base or ""
     if spec.name == "bedrock" or not (spec.is_local or spec.default_api_base is None):
         return before.api_base
@@ -125,12 +125,14 @@ def _ask_base(spec: ProviderSpec, config: Config, before: Wish, found: Found) ->
     base = ""
     while not base.startswith(("http://", "https://")):
         base = questions.ask("Base URL, such as http://localhost:8000/v1", default)
-    return _unless_usual(spec, base)
+    return _to_set(spec, config, base)
 
 
-def _unless_usual(spec: ProviderSpec, base: str) -> str | None:
-    """The base URL, if it has to be said."""
-    return None if base.replace("//127.0.0.1:", "//localhost:") == spec.default_api_base else base
+def _to_set(spec: ProviderSpec, config: Config, base: str) -> str | None:
+    """The base URL, if the config has to say it: neither the usual one nor what stands there already."""
+    in_config = config.providers.by_name()[spec.name].api_base
+    usual = base.replace("//127.0.0.1:", "//localhost:") == spec.default_api_base
+    return None if base == in_config or (usual and not in_config) else base
 
 
 def _ask_key(spec: ProviderSpec, config: Config, before: Wish) -> str | None:
@@ -178,13 +180,15 @@ def _ask_model(spec: ProviderSpec, config: Config, before: Wish, base: str | Non
 def default_model(spec: ProviderSpec, config: Config) -> str:
     """What the provider is asked for when nobody names a model: the config's where it speaks of this provider."""
     match = config.match_provider()
-    return match.model if match and match.spec == spec else spec.default_model or ""
+    if match and match.spec == spec and match.model != DEFAULT_MODEL:
+        return match.model
+    return spec.default_model or ""
 
 
-def moved_address(spec: ProviderSpec) -> str | None:
+def moved_address(spec: ProviderSpec, config: Config) -> str | None:
     """Where the environment says that a local server is, if not at its usual place."""
     here = {server.provider: server.api_base for server in usual_servers(os.environ)}
-    return _unless_usual(spec, here[spec.name]) if spec.name in here else None
+    return _to_set(spec, config, here[spec.name]) if spec.name in here else None
 
 
 def first_model_offered(spec: ProviderSpec, base: str | None) -> str:

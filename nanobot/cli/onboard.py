@@ -167,7 +167,7 @@ def _filled(known: Wish, config: Config) -> Wish:
     if known.provider is None or known.model is not None:
         return known
     spec = known.provider
-    base = known.api_base or config.providers.by_name()[spec.name].api_base or moved_address(spec)
+    base = known.api_base or config.providers.by_name()[spec.name].api_base or moved_address(spec, config)
     model = default_model(spec, config) or first_model_offered(spec, base)
     if not model:
         raise UsageError(

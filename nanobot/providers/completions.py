@@ -28,7 +28,7 @@ from nanobot.providers.failures import Refusal, error_of, mend_for, read_refusal
 from nanobot.providers.limits import CallLimits, Timeouts
 from nanobot.providers.sse import EventTooLongError, SseParser
 from nanobot.providers.wire import Dialect, ToolsEncoder, has_images, request_body, wire_messages
-from nanobot.utils.http import HttpPools
+from nanobot.utils.http import HttpPools, load_httpx
 
 if TYPE_CHECKING:
     import httpx
@@ -148,7 +148,8 @@ class Call:
         return store.learn(self._endpoint.api_base, self._model, drop=mend.drop, rename=mend.rename, need=mend.need)
 
     async def _ask(self, body: bytes) -> AsyncIterator[Delta]:
-        import httpx  # 100 ms: not before the first request
+        load_httpx()  # not before the first request
+        import httpx
 
         url = f"{self._endpoint.api_base}/chat/completions"
         try:

@@ -1,0 +1,67 @@
+"""What the wizard makes of what it finds, where nothing has to be asked."""
+
+import pytest
+
+from nanobot.cli.interview import Found, Wish, default_model, interview
+from nanobot.config.provider_table import spec_for
+from nanobot.config.schema import Config
+
+USUAL = "http://127.0.0.1:11434/v1"
+OLLAMA = spec_for("ollama")
+
+
+def config_with(**ollama: str) -> Config:
+    return Config.model_validate({"providers": {"ollama": ollama}})
+
+
+@pytest.mark.parametrize(
+    ("in_config", "found", "stored"),
+    [
+        ("", USUAL, None),
+        ("", "http://10.0.0.2:11434/v1", "http://10.0.0.2:11434/v1"),
+        ("http://old:11434/v1", USUAL, USUAL),
+        ("http://10.0.0.2:11434/v1", "http://10.0.0.2:11434/v1", None),
+    ],
+)
+def test_an_address_is_stored_only_where_it_has_to_be_said(in_config: str, found: str, stored: str | None):
+    config = config_with(apiBase=in_config)
+    servers = Found({}, {"ollama": (found, ("m",))})
+
+    wish = interview(config, Wish(OLLAMA, "m"), Wish(), servers, may_keep=False)
+
+    assert wish == Wish(OLLAMA, "m", api_base=stored)
+
+
+@pytest.mark.parametrize(
+    ("defaults", "provider", "model"),
+    [
+        ({}, "openai", "gpt-4.1"),
+        ({"provider": "openai"}, "openai", "gpt-4.1"),
+        ({"provider": "openai", "model": "gpt-x"}, "openai", "gpt-x"),
+        ({"provider": "openai", "model": "gpt-x"}, "deepseek", "deepseek-chat"),
+        ({"provider": "ollama"}, "ollama", ""),
+    ],
+)
+def test_the_model_offered_first_is_the_configs_where_it_speaks_of_this_provider(
+    defaults: dict[str, str], provider: str, model: str
+):
+    config = Config.model_validate({"agents": {"defaults": defaults}})
+
+    assert default_model(spec_for(provider), config) == model
+
+
+def test_a_wish_leaves_what_it_does_not_name():
+    config = Config.model_validate(
+        {"agents": {"defaults": {"modelPreset": "p", "maxTokens": 5}}, "modelPresets": {"p": {"model": "m"}}}
+    )
+
+    Wish(OLLAMA, "small").apply_to(config)
+
+    defaults = config.agents.defaults
+    assert (defaults.provider, defaults.model, defaults.model_preset, defaults.max_tokens) == (
+        "ollama",
+        "small",
+        None,
+        5,
+    )
+    assert Wish().apply_to(config) is config
