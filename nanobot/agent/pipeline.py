@@ -170,8 +170,7 @@ class Pipeline:
         turn.checkpoint = Checkpoint(self._parts.turns_folder, key)
         left = turn.checkpoint.load()
         if left is not None and left.text.strip():
-            row: ChatMessage = {"role": "assistant", "content": left.text, "error": "interrupted"}
-            await self._record(turn, row)
+            await self._parts.sessions.append(turn.session, _interrupted(left.text))
         turn.checkpoint.discard()
         return TurnPhase.COMMAND
 
@@ -186,8 +185,6 @@ class Pipeline:
     async def _build(self, turn: Turn) -> TurnPhase:
         """Keep the message before any model is asked, with the context that is sent with it."""
         parts, message = self._parts, turn.message
-        turn.model = await parts.models.get(turn.session.metadata.get("model"))
-        turn.model.provider.prepare()
         history = turn.session.get_history()
         row: ChatMessage = {
             "role": "user",
@@ -201,6 +198,8 @@ class Pipeline:
             row["media"] = list(message.media)
         await self._record(turn, row)
         turn.history = turn.session.get_history()
+        turn.model = await parts.models.get(turn.session.metadata.get("model"))
+        turn.model.provider.prepare()
         return TurnPhase.RUN
 
     async def _run(self, turn: Turn) -> TurnPhase:
@@ -289,3 +288,8 @@ class Pipeline:
         mine = [row for row in turn.session.get_history() if row.get("turn_id") == turn.turn_id]
         said = [text_of(row["content"]) for row in mine if row["role"] == "assistant"]
         return "\n\n".join(text for text in said if text)
+
+
+def _interrupted(text: str) -> ChatMessage:
+    """What a model was saying when the process died: of a turn that is not this one."""
+    return {"role": "assistant", "content": text, "error": "interrupted", "provenance": Provenance.SYSTEM}

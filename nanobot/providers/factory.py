@@ -134,7 +134,7 @@ def _make(
         "extra_body": section.extra_body,
         "timeouts": _timeouts(section, Timeouts.local() if local else Timeouts()),
         "reasoning_effort": config.active_preset().reasoning_effort,
-        "config_key": f"providers.{spec.config_key}.{'apiBase' if local else 'apiKey'}",
+        "config_key": f"providers.{spec.config_key}.apiKey",
     }
     if _is_direct(spec, section.backend):
         store = CapabilityStore(state_dir / "capabilities.json" if state_dir else None)
