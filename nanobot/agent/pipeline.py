@@ -28,8 +28,8 @@ from nanobot.agent.turn import (
     TurnOutcome,
     TurnPhase,
     TurnResult,
-    Vitals,
 )
+from nanobot.agent.vitals import Vitals
 from nanobot.bus.events import InboundMessage
 from nanobot.errors import NanobotError
 from nanobot.messages.types import ChatMessage, Provenance, text_of
@@ -37,7 +37,7 @@ from nanobot.providers.base import CallContext, calling_for
 from nanobot.session.checkpoint import Checkpoint
 from nanobot.session.manager import Session, SessionManager
 from nanobot.utils.aio import finish
-from nanobot.utils.clock import Clock
+from nanobot.utils.clock import Clock, timestamp
 
 log = logging.getLogger(__name__)
 
@@ -274,7 +274,7 @@ class Pipeline:
         await self._through(turn, TurnPhase.SAVE)
 
     async def _record(self, turn: Turn, row: ChatMessage) -> None:
-        row.setdefault("timestamp", self._parts.clock.now().replace(tzinfo=None).isoformat())
+        row.setdefault("timestamp", timestamp(self._parts.clock))
         row.setdefault("turn_id", turn.turn_id)
         row.setdefault("provenance", Provenance.SYSTEM)
         await finish(self._parts.sessions.append(turn.session, row))

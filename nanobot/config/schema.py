@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Field, PrivateAttr, field_validator, model
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from nanobot.config.channels import ChannelsConfig
-from nanobot.config.origin import Origin
+from nanobot.config.loaded_from import LoadedFrom
 from nanobot.config.provider_table import (
     AUTO,
     DEFAULT_MODEL,
@@ -348,7 +348,7 @@ class Config(BaseSettings):
     tools: ToolsConfig = Field(default_factory=ToolsConfig)
     limits: LimitsConfig = Field(default_factory=LimitsConfig)
 
-    _origin: Origin = PrivateAttr(default_factory=Origin)
+    _loaded_from: LoadedFrom = PrivateAttr(default_factory=LoadedFrom)
 
     @classmethod
     def settings_customise_sources(
@@ -384,13 +384,13 @@ class Config(BaseSettings):
         return masked(super().__repr_args__())
 
     @property
-    def origin(self) -> Origin:
+    def loaded_from(self) -> LoadedFrom:
         """Where it was loaded from."""
-        return self._origin
+        return self._loaded_from
 
-    def came_from(self, origin: Origin) -> "Config":
+    def came_from(self, place: LoadedFrom) -> "Config":
         """Remember where it was loaded from: the loader's word."""
-        self._origin = origin
+        self._loaded_from = place
         return self
 
     @property

@@ -22,11 +22,11 @@ from nanobot.session.lines import Row, encode
 from nanobot.session.locks import ProcessLock, locked
 from nanobot.session.reader import Anchor, Print, locate, open_end, read_all
 from nanobot.session.records import apply_record, changeable, key_in, listing_of, owner_of, record_of
-from nanobot.session.refusals import refusal
 from nanobot.session.stems import other_stem_of, stem_of
 from nanobot.session.types import Session, Stored, print_of
 from nanobot.session.writer import WRITE_LOCK, Append, GroupCommit, append_all
 from nanobot.utils.files import make_private_folder, sync_folder, write_atomic
+from nanobot.utils.refusals import refusal
 
 _RECORD_EVERY = 1 << 18
 """Bytes after which the metadata record is written again, so that the next opening finds it near the end."""
@@ -168,10 +168,10 @@ class SessionManager:
         rows = [row for path, archived in self._files() if (row := listing_of(path, archived)) is not None]
         return sorted(rows, key=lambda row: str(row["updated_at"]), reverse=True)
 
-    def latest(self, prefix: str = "") -> str | None:
-        """The key of the live session that was used last, of those whose key begins so."""
+    def latest(self, counts: Callable[[str], bool]) -> str | None:
+        """The key of the live session that was used last, of those whose key counts."""
         keys = (str(row["key"]) for row in self.list_sessions() if not row["archived"])
-        return next((key for key in keys if key.startswith(prefix)), None)
+        return next(filter(counts, keys), None)
 
     def find(self, key_or_stem: str) -> Path | None:
         """The file of a live session by its key, or of any session by the stem of its file."""

@@ -117,9 +117,9 @@ class ExecTool(Tool):
         except PathDeniedError as error:
             return ToolResult.failed(str(error))
         limit = min(max(timeout or self._policy.timeout_s, 0.1), self._policy.max_timeout_s)
-        run = _Run(self._policy, self._paths.workspace, limit, ctx)
+        execution = _Execution(self._policy, self._paths.workspace, limit, ctx)
         try:
-            text, ok = await run.outcome(command, folder, environment(os.environ, self._policy))
+            text, ok = await execution.outcome(command, folder, environment(os.environ, self._policy))
         except OSError as error:
             hint = " Put the text into a file with write_file first." if error.errno == errno.E2BIG else ""
             return ToolResult.failed(f"The command could not be started: {error.strerror or error}.{hint}")
@@ -140,7 +140,7 @@ def environment(ours: Mapping[str, str], policy: ExecPolicy) -> dict[str, str]:
     return {**passed, **{name: value for name, value in _NO_TERMINAL.items() if name.upper() not in allowed}}
 
 
-class _Run:
+class _Execution:
     """One command, from its start to the text about it."""
 
     def __init__(self, policy: ExecPolicy, workspace: Path, limit_s: float, ctx: ToolContext | None) -> None:

@@ -14,7 +14,6 @@ from nanobot.agent.tools.base import ToolContext
 from nanobot.utils.files import PRIVATE_FILE, make_private_folder
 from nanobot.utils.text import clip, human_size
 
-RESULT_CHARS = 16_000
 SPILL_CAP = 64 * 1024 * 1024
 _KEPT_DAYS = 7
 _NAMES_TRIED = 10_000
