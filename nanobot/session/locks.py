@@ -36,7 +36,7 @@ class ProcessLock:
 
     def try_acquire(self) -> bool:
         """Take it if it is free. Raises OSError where the lock file cannot be opened."""
-        flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
+        flags = os.O_RDWR | os.O_CREAT
         try:
             descriptor = os.open(self._path, flags, PRIVATE_FILE)
         except FileNotFoundError:
