@@ -15,8 +15,6 @@ from nanobot.session.locks import locked
 from nanobot.session.reader import Print
 from nanobot.utils.files import O_BINARY, PRIVATE_FILE, make_private_folder, sync_data, sync_folder, write_whole
 
-WRITE_LOCK = "write.lock"
-
 
 @dataclass(slots=True)
 class Append:
