@@ -66,6 +66,10 @@ class ScriptedProvider(LLMProvider):
         """Add lines."""
         self._lines.extend(lines)
 
+    def clear(self) -> None:
+        """Take the lines back that were not said."""
+        self._lines.clear()
+
     def get_default_model(self) -> str:
         """The name it goes by."""
         return self._model

@@ -81,6 +81,8 @@ def interview(config: Config, known: Wish, before: Wish, found: Found, *, may_ke
         before = Wish(provider)
     base = known.api_base or _ask_base(provider, config, before, found)
     key = known.api_key if known.api_key is not None else _ask_key(provider, config, before)
+    if provider.needs_key and key == "" and not provider.key_in(os.environ):
+        return None
     model = known.model or _ask_model(provider, config, before, base)
     return Wish(provider, model, key, base)
 
@@ -151,12 +153,8 @@ def _ask_key(spec: ProviderSpec, config: Config, before: Wish) -> str | None:
         answer = questions.choose("Which key?", [*offered, (ANOTHER, "Another one")])
         if answer != ANOTHER:
             return {BEFORE: before.api_key, CONFIG: None, ENVIRONMENT: ""}[answer]
-    needed = "" if spec.needs_key else " (empty for none)"
-    while True:
-        key = questions.ask_secret(f"Key for {spec.display_name}{needed}")
-        if key or not spec.needs_key:
-            return key
-        typer.echo(f"{spec.display_name} does not answer without a key.")
+    empty = "empty: go on without a model" if spec.needs_key else "empty for none"
+    return questions.ask_secret(f"Key for {spec.display_name} ({empty})")
 
 
 def _ask_model(spec: ProviderSpec, config: Config, before: Wish, base: str | None) -> str:
