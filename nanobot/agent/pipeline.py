@@ -1,4 +1,4 @@
-"""One turn, phase by phase: RESTORE, COMMAND, COMPACT, BUILD, RUN, SAVE, RESPOND.
+"""One turn, phase by phase: RESTORE, COMMAND, BUILD, RUN, SAVE, RESPOND.
 
 A phase does its part and names the next. The wall around them turns whatever goes wrong into an outcome: a turn ends
 with a result, always, and its session works on the next message.

@@ -30,7 +30,7 @@ def a_line(chance: random.Random) -> Line:
             chance.randint(1, 4),
         )
     ]
-    return chance.choice([
+    lines: list[Line] = [
         text,
         LLMResponse(text or None, some, "tool_calls", reasoning_content=chance.choice([None, "hm"])),
         LLMResponse(text, finish_reason="length"),
@@ -39,7 +39,8 @@ def a_line(chance: random.Random) -> Line:
         ModelOverloadedError(status=500),
         StreamCutError("eof"),
         ValueError("a provider with a bug"),
-    ])  # fmt: skip
+    ]
+    return chance.choice(lines)  # fmt: skip
 
 
 async def a_turn(bot: Bot, text: str, chance: random.Random) -> TurnOutcome:
