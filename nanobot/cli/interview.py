@@ -63,7 +63,7 @@ class Found:
         """Why this provider could be used at once, if it could."""
         if spec.name in self.servers:
             return f"answers at {self.servers[spec.name][0]}"
-        variable = next((name for name in spec.env_keys if self.environ.get(name)), None)
+        variable = spec.variable_in(self.environ)
         return f"{variable} is in the environment" if variable else ""
 
 
@@ -120,7 +120,7 @@ def _ask_base(spec: ProviderSpec, config: Config, before: Wish, found: Found) ->
     if spec.name in found.servers:
         return _to_set(spec, config, found.servers[spec.name][0])
     default = before.api_base or config.providers.by_name()[spec.name].api_base or spec.default_api_base or ""
-    if spec.name == "bedrock" or not (spec.is_local or spec.default_api_base is None):
+    if spec.brings_credentials or not (spec.is_local or spec.default_api_base is None):
         return before.api_base
     if spec.is_local:
         typer.echo(f"{spec.display_name} does not answer at {default}. Start it now, or say where it is.")
@@ -139,10 +139,10 @@ def _to_set(spec: ProviderSpec, config: Config, base: str) -> str | None:
 
 def _ask_key(spec: ProviderSpec, config: Config, before: Wish) -> str | None:
     """A key, None to leave what the config has, or nothing to take the environment's."""
-    if spec.is_local or spec.name == "bedrock":
+    if spec.is_local or spec.brings_credentials:
         return None
     in_config = config.providers.by_name()[spec.name].api_key
-    variable = next((name for name in spec.env_keys if os.environ.get(name)), "")
+    variable = spec.variable_in(os.environ)
     options = [
         (BEFORE, f"The key from before ({_masked(before.api_key or '')})", bool(before.api_key)),
         (CONFIG, f"The key in the config ({_masked(in_config)})", bool(in_config)),

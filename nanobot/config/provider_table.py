@@ -32,6 +32,7 @@ class ProviderSpec:
     `keywords` begin a word in the names of its models. `env_keys` hold its key in the environment, the first one set
     counts. `prompt_cache`: "anthropic" wants cache_control markers, "automatic" caches by itself. `litellm_prefix` is
     LiteLLM's own name for it. `default_api_base` is where its endpoint lives; only direct requests need it.
+    `brings_credentials`: the host has them where LiteLLM looks (a profile, a role); no key is asked for.
     """
 
     name: str
@@ -48,15 +49,24 @@ class ProviderSpec:
     prompt_cache: PromptCache = "none"
     litellm_prefix: str = "openai"
     needs_key: bool = True
+    brings_credentials: bool = False
 
     @property
     def config_key(self) -> str:
         """Its name under `providers` in config.json: camelCase."""
         return camel(self.name)
 
+    def variable_in(self, environ: Mapping[str, str]) -> str:
+        """The variable that holds its key; empty where none is set."""
+        return next((name for name in self.env_keys if environ.get(name)), "")
+
     def key_in(self, environ: Mapping[str, str]) -> str | None:
         """Its key in the environment, if one is set."""
-        return next((environ[name] for name in self.env_keys if environ.get(name)), None)
+        return environ.get(self.variable_in(environ)) or None
+
+    def is_direct(self, backend: str) -> bool:
+        """Whether it is reached without LiteLLM, `backend` being what the config says of it."""
+        return self.speaks_chat_completions if backend == "auto" else backend == "direct"
 
 
 # In the order in which keys of the environment are tried.
@@ -257,6 +267,7 @@ PROVIDERS: tuple[ProviderSpec, ...] = (
         prompt_cache="anthropic",
         litellm_prefix="bedrock",
         needs_key=False,
+        brings_credentials=True,
     ),
     ProviderSpec(
         "openai_codex",
@@ -438,10 +449,8 @@ def _match_environment(model: str, environ: Mapping[str, str]) -> ProviderMatch 
         if not spec.key_in(environ) or not spec.default_model:
             continue
         keeps_model = spec in pointed_at or (spec.is_gateway and model != DEFAULT_MODEL)
-        variable = next(name for name in spec.env_keys if environ.get(name))
-        return ProviderMatch(
-            spec, model if keeps_model else spec.default_model, "environment", f"{variable} is in the environment"
-        )
+        because = f"{spec.variable_in(environ)} is in the environment"
+        return ProviderMatch(spec, model if keeps_model else spec.default_model, "environment", because)
     return None
 
 
@@ -470,5 +479,4 @@ def _is_configured(spec: ProviderSpec, sections: Mapping[str, ProviderSection]) 
 
 def _is_usable(spec: ProviderSpec, sections: Mapping[str, ProviderSection]) -> bool:
     """Set up, or in need of no setting up: local servers, accounts, clouds that bring their own credentials."""
-    needs_nothing = spec.is_local or spec.is_oauth or (not spec.needs_key and spec.name == "bedrock")
-    return needs_nothing or _is_configured(spec, sections)
+    return spec.is_local or spec.is_oauth or spec.brings_credentials or _is_configured(spec, sections)
