@@ -5,7 +5,7 @@ the loader does. Channels have a file of their own.
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -14,15 +14,8 @@ from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSett
 
 from nanobot.config.channels import ChannelsConfig
 from nanobot.config.loaded_from import LoadedFrom
-from nanobot.config.provider_table import (
-    AUTO,
-    DEFAULT_MODEL,
-    PROVIDERS,
-    ProviderMatch,
-    find_by_name,
-    match_provider,
-    plain_name,
-)
+from nanobot.config.provider_match import ProviderMatch, match_provider
+from nanobot.config.provider_table import AUTO, DEFAULT_MODEL, PROVIDERS, find_by_name, plain_name
 from nanobot.config.section import (
     AnyMap,
     Count,
@@ -35,9 +28,7 @@ from nanobot.config.section import (
     StrMap,
     Text,
     Whole,
-    masked,
 )
-from nanobot.config.spelling import camel
 
 
 def _empty_is_null(value: object) -> object:
@@ -325,19 +316,10 @@ class _Layers(PydanticBaseSettingsSource):
         return keys.with_all_sections(filled, self.settings_cls)
 
 
-class Config(BaseSettings):
+class Config(BaseSettings, Section):
     """The whole of config.json."""
 
-    model_config = SettingsConfigDict(
-        alias_generator=camel,
-        populate_by_name=True,
-        extra="allow",
-        allow_inf_nan=False,
-        defer_build=True,
-        hide_input_in_errors=True,
-        env_prefix="NANOBOT_",
-        env_nested_delimiter="__",
-    )
+    model_config = SettingsConfigDict(env_prefix="NANOBOT_", env_nested_delimiter="__")
 
     agents: AgentsConfig = Field(default_factory=AgentsConfig)
     model_presets: dict[str, ModelPreset] = Field(default_factory=dict)
@@ -378,10 +360,6 @@ class Config(BaseSettings):
                 names = [spec.config_key for spec in PROVIDERS] + list(self.providers.__pydantic_extra__)
                 raise unknown_name(key, name, names, "providers")
         return self
-
-    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
-        """What a log or a traceback would print: no secrets."""
-        return masked(super().__repr_args__())
 
     @property
     def loaded_from(self) -> LoadedFrom:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nanobot.config.provider_table import DEFAULT_MODEL, ProviderMatch, ProviderSpec, find_by_model, spec_for
+from nanobot.config.provider_match import ProviderMatch
+from nanobot.config.provider_table import DEFAULT_MODEL, ProviderSpec, find_by_model, spec_for
 from nanobot.errors import ConfigError
 from nanobot.plugins import load
 from nanobot.providers.base import LLMProvider
