@@ -30,7 +30,7 @@ from nanobot.security.paths import PathPolicy
 from nanobot.session.manager import SessionManager
 from nanobot.utils.clock import Clock, SystemClock, zone_named
 from nanobot.utils.resources import skills_dir
-from nanobot.utils.workspace import prepare_workspace
+from nanobot.utils.workspace import open_workspace
 
 DEFAULT_MOST_AT_ONCE = 64
 
@@ -68,7 +68,7 @@ async def build_runtime(
     """
     environ = os.environ if environ is None else environ
     workspace = (workspace or config.workspace_path).expanduser().absolute()
-    prepare_workspace(workspace)
+    open_workspace(workspace)
     defaults = config.agents.defaults
     clock = SystemClock(zone_named(defaults.timezone))
     bus = MessageBus()
