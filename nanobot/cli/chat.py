@@ -31,6 +31,10 @@ from nanobot.runtime import Runtime
 OFFLINE = "offline"
 GOODBYE_S = 5.0
 _SET_UP = "Set one up with `nanobot onboard`, or with a key in the environment, such as OPENAI_API_KEY."
+_KEYS = (
+    "Here: Alt+Enter begins a new line · @name sends a file along · $name names a skill · !command runs in the shell · "
+    "Esc stops · Ctrl+R searches · Ctrl+D leaves"
+)
 _ECHO_LINES, _ECHO_CHARS = 12, 2000
 _SHOWN_KINDS = {OutboundKind.REPLY, OutboundKind.NOTICE}
 
@@ -128,9 +132,12 @@ class Chat:
         self._screen.lines(lines if went_well else [self._paint.red(line) for line in lines])
 
     async def _after_command(self, name: str) -> None:
-        """A command may have changed what the bottom line shows."""
+        """What a command means here: other figures in the bottom line; the keys, beside the commands."""
         if name in ("new", "clear", "reset"):
             self._meter.forget_window()
+        if name == "help":
+            words = self._draws.plain.lines(_KEYS, self._prompt.columns)
+            self._screen.lines(["", *[self._paint.dim(line) for line in words]])
         with suppress(NanobotError):
             await self._look_at_model()
 
@@ -164,7 +171,7 @@ class Chat:
             if message.channel == CHANNEL:
                 self._show_message(message)
             elif message.receipt is not None:
-                message.receipt.fail(NanobotError(f"{message.channel} is not connected: run `nanobot gateway`."))
+                message.receipt.fail(NanobotError(f"{message.channel} is not connected to this terminal."))
 
     def _show_message(self, message: OutboundMessage) -> None:
         if message.kind in _SHOWN_KINDS and message.content.strip():

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nanobot.agent.turn import TurnEnded, TurnOutcome
+from nanobot.agent.turn import TurnEnded, TurnEvent, TurnOutcome
+from nanobot.cli.terminal import visible
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,10 +15,21 @@ class Closing:
     remark: str = ""
 
 
+FAILURES = frozenset({TurnOutcome.FAILED, TurnOutcome.REFUSED})
+_NO_REASON = "The turn failed. Send the message again."
+
+
+def failure_line(event: TurnEvent) -> str:
+    """Why the turn failed, as one line for stderr; empty where it did not."""
+    if not isinstance(event, TurnEnded) or event.outcome not in FAILURES:
+        return ""
+    return f"Error: {' '.join(visible(event.text or event.error or _NO_REASON).split())}"
+
+
 def closing_words(event: TurnEnded, said: Sequence[str]) -> Closing:
     """What a person has not read yet. `said` are the texts the model spoke in this turn, in order."""
-    if event.outcome in (TurnOutcome.FAILED, TurnOutcome.REFUSED):
-        return Closing(remark=event.text or event.error or "The turn failed. Send the message again.")
+    if event.outcome in FAILURES:
+        return Closing(remark=event.text or event.error or _NO_REASON)
     unsaid = _unsaid(event.text, said)
     if event.outcome is TurnOutcome.STOPPED:
         return Closing(unsaid if not _spoken(said) else "", "(stopped)")

@@ -3,7 +3,8 @@
 import json
 from typing import TextIO
 
-from nanobot.agent.turn import TurnEnded, TurnEvent, TurnOutcome
+from nanobot.agent.turn import TurnEvent
+from nanobot.cli.closing import failure_line
 from nanobot.cli.outlet import Outlet
 from nanobot.cli.terminal import mended
 
@@ -18,5 +19,5 @@ class JsonLines:
     def __call__(self, event: TurnEvent) -> None:
         """Write the event. Never raises; when nobody reads any more, the outlet says so."""
         self.outlet.write(mended(json.dumps(event.to_json(), ensure_ascii=False, default=str)) + "\n")
-        if isinstance(event, TurnEnded) and event.outcome in (TurnOutcome.FAILED, TurnOutcome.REFUSED):
-            self._aside.write(f"Error: {' '.join(event.text.split())}\n")
+        if failure := failure_line(event):
+            self._aside.write(f"{failure}\n")

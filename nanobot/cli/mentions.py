@@ -1,4 +1,4 @@
-"""`@name` in a line of the chat: a file of the workspace goes with the message. Other words with @ are just words."""
+"""`@name` in a line of the chat: a file of the workspace that goes with the message. Other words with @ are words."""
 
 import re
 from pathlib import Path

@@ -6,15 +6,14 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Protocol
 
-from nanobot.agent.turn import TurnEvent, TurnOutcome
+from nanobot.agent.turn import TurnEvent
+from nanobot.cli.closing import FAILURES, failure_line
 from nanobot.cli.inbound import terminal_message
 from nanobot.cli.outlet import Outlet
 from nanobot.cli.signals import INTERRUPT, KILLS, exit_code_of, on_signals
 from nanobot.cli.terminal import Paint, can_redraw, wants_colour
 from nanobot.errors import StorageError
 from nanobot.runtime import Runtime
-
-_EXIT_CODES = {TurnOutcome.FAILED: 1, TurnOutcome.REFUSED: 1}
 
 
 class Face(Protocol):
@@ -73,7 +72,7 @@ class _OneTurn:
 
     async def _ask(self, text: str, media: Sequence[str]) -> int:
         result = await self._loop.run_turn(terminal_message(text, self._session_key, media), self._watch)
-        return _EXIT_CODES.get(result.outcome, 0)
+        return 1 if result.outcome in FAILURES else 0
 
     def _watch(self, event: TurnEvent) -> None:
         self._face(event)
@@ -113,7 +112,7 @@ async def _screen(*, markdown: bool) -> AsyncIterator[Face]:
 
     colour = wants_colour(sys.stdout)
     surface = DirectSurface(sys.stdout)
-    screen = Screen(surface, draws(markdown=markdown, colour=colour), Paint(colour))
+    screen = Screen(surface, draws(markdown=markdown, colour=colour), Paint(colour), tells_failure=False)
     screen.begin()
     alive = asyncio.create_task(screen.keep_alive())
     try:
@@ -125,7 +124,7 @@ async def _screen(*, markdown: bool) -> AsyncIterator[Face]:
 
 
 class _Watched:
-    """A screen as a face."""
+    """A screen as a face; a failure is told on stderr, wherever that goes."""
 
     def __init__(self, screen: Callable[[TurnEvent], None], outlet: Outlet) -> None:
         self._screen = screen
@@ -133,3 +132,5 @@ class _Watched:
 
     def __call__(self, event: TurnEvent) -> None:
         self._screen(event)
+        if failure := failure_line(event):
+            Outlet(sys.stderr).write(f"{failure}\n")

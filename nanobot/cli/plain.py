@@ -6,8 +6,8 @@ A failure is one line on stderr. When nobody reads any more (`| head -1`), the r
 from collections.abc import Callable
 from typing import Any, TextIO
 
-from nanobot.agent.turn import Notice, StepEnded, TextDelta, ToolEnded, ToolStarted, TurnEnded, TurnEvent, TurnOutcome
-from nanobot.cli.closing import closing_words
+from nanobot.agent.turn import Notice, StepEnded, TextDelta, ToolEnded, ToolStarted, TurnEnded, TurnEvent
+from nanobot.cli.closing import closing_words, failure_line
 from nanobot.cli.outlet import Outlet
 from nanobot.cli.terminal import Paint, is_screen, mended, visible, wants_colour
 from nanobot.cli.tool_lines import ended_lines
@@ -70,9 +70,7 @@ class PlainAnswer:
         if any(self._said) and not self._at_line_start():
             self._write("\n")
         if closing.remark and not self.outlet.closed:
-            failed = event.outcome in (TurnOutcome.FAILED, TurnOutcome.REFUSED)
-            one_line = " ".join(visible(closing.remark).split())
-            self._complain(f"Error: {one_line}" if failed else one_line)
+            self._complain(failure_line(event) or closing.remark)
 
     def _at_line_start(self) -> bool:
         return bool(self._said and self._said[-1]) and self._said[-1][-1].endswith("\n")

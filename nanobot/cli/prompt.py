@@ -237,7 +237,7 @@ class Prompt:
 
     def _queued_lines(self) -> StyleAndTextTuples:
         width = self.columns - 10
-        shown = [" ".join(line.split())[:width] for line in self._actions.queued()]
+        shown = [" ".join(line[:1000].split())[:width] for line in self._actions.queued()]
         return [("class:queued", "\n".join(f"queued: {line}" for line in shown))]
 
     def _bottom(self) -> StyleAndTextTuples:

@@ -22,10 +22,9 @@ from nanobot.agent.turn import (
     ToolStarted,
     TurnEnded,
     TurnEvent,
-    TurnOutcome,
 )
 from nanobot.cli.answer import Draw, GrowingAnswer
-from nanobot.cli.closing import closing_words
+from nanobot.cli.closing import FAILURES, closing_words
 from nanobot.cli.drawing import Draws
 from nanobot.cli.surface import Surface
 from nanobot.cli.terminal import Paint, visible
@@ -65,8 +64,15 @@ class Screen:
     """Draws one turn after the other."""
 
     def __init__(
-        self, surface: Surface, draws: Draws, paint: Paint, *, monotonic: Callable[[], float] = time.monotonic
+        self,
+        surface: Surface,
+        draws: Draws,
+        paint: Paint,
+        *,
+        tells_failure: bool = True,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._tells_failure = tells_failure
         self._surface = surface
         self._draws = draws
         self._paint = paint
@@ -197,9 +203,10 @@ class Screen:
         closing = closing_words(event, ["".join(pieces) for pieces in self._drawing.said])
         if closing.answer:
             self._stay("text", self._whole(closing.answer, self._draws.plain))
-        if closing.remark:
-            paint = self._paint.red if event.outcome in (TurnOutcome.FAILED, TurnOutcome.REFUSED) else self._paint.dim
-            self._stay("remark", [paint(line) for line in visible(closing.remark).splitlines()])
+        failed = event.outcome in FAILURES
+        if closing.remark and (self._tells_failure or not failed):
+            paint = self._paint.red if failed else self._paint.dim
+            self._stay("remark", [paint(line) for line in self._whole(closing.remark, self._draws.plain)])
         self.finish()
 
     def _whole(self, text: str, draw: Draw) -> list[str]:

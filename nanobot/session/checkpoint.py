@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nanobot.session.lines import Row, encode
-from nanobot.session.refusals import refusal
 from nanobot.session.stems import other_stem_of, stem_of
-from nanobot.utils.files import PRIVATE_FILE, make_private_folder
+from nanobot.utils.files import O_BINARY, PRIVATE_FILE, make_private_folder, write_whole
+from nanobot.utils.refusals import refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +93,10 @@ class Checkpoint:
         try:
             if self._descriptor is None:
                 make_private_folder(self._path.parent)
-                flags = (
-                    os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
-                )
+                flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | O_BINARY
                 self._descriptor = os.open(self._path, flags, PRIVATE_FILE)
-                os.write(self._descriptor, b"\n")  # behind half a line of a crash
-            os.write(self._descriptor, encode(row))
+                write_whole(self._descriptor, b"\n")  # behind half a line of a crash
+            write_whole(self._descriptor, encode(row))
         except OSError as error:
             raise refusal(f"{self._path} could not be written", error) from error
 

@@ -1,9 +1,9 @@
 """Slash commands: words to nanobot, not to the model."""
 
 import pytest
-from nanobot.config.schema import Config
 
 from nanobot.agent.slash_commands import Command, parse_command
+from nanobot.config.schema import Config
 from nanobot.testing import Bot, calls, open_bot
 
 

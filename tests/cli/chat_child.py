@@ -51,6 +51,7 @@ class Obedient(LLMProvider):
         else:
             said = last.split("<runtime")[0].split("[Runtime")[0].strip()
             text = f"You said {json.dumps(said)}." if len(said) < 1000 else f"You said {len(said)} characters."
+        text += "".join(f" With {Path(path).name}." for path in messages[-1].get("media", []))
         for piece in text.split(" "):
             yield TextDelta(piece + " ")
             await asyncio.sleep(0.01)

@@ -183,7 +183,9 @@ def test_a_signal_stops_the_turn_and_keeps_what_was_said(bot, server, number, co
     server.script(Hang("Half of it"))
     process = bot.start("-m", "hi")
     assert process.stdout is not None
-    os.read(process.stdout.fileno(), 100)
+    said = b""
+    while b"Half of it" not in said:
+        said += os.read(process.stdout.fileno(), 100)
 
     process.send_signal(number)
     _, aside = process.communicate(timeout=10)
@@ -366,6 +368,19 @@ if sys.platform != "win32":
         shown = words_of(whole(on_screen(bot, "-m", "hi", "--no-markdown")))
 
         assert shown.endswith("# Found\n\n\nSome **files**.\n")
+
+    def test_a_failure_on_a_terminal_goes_to_stderr_wherever_that_leads(bot, server, tmp_path):
+        server.script(Fail(401, "bad key"))
+        log = tmp_path / "errors.txt"
+        command = " ".join(f"'{word}'" for word in [*NANOBOT, "agent", "-m", "hi"])
+        env = {**bot.environ, "TERM": "xterm-256color"}
+
+        child = pexpect.spawn("sh", ["-c", f"{command} 2>'{log}'"], env=env, encoding="utf-8", timeout=15)
+        shown = whole(child)
+
+        assert child.exitstatus == 1
+        assert words_of(shown).strip() == ""
+        assert re.fullmatch(r"Error: .*providers\.custom.*\n", log.read_text())
 
     def test_ctrl_c_on_a_terminal_keeps_what_was_said(bot, server):
         server.script(Hang("Half of it"))

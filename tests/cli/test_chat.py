@@ -85,7 +85,7 @@ def test_somebody_who_waits_sees_it_at_once_and_that_it_can_be_stopped(terminal)
     terminal.say("think")
 
     terminal.see("thinking")
-    assert time.monotonic() - started < 0.4
+    assert time.monotonic() - started < 1  # 0.3 on a machine that has nothing else to do
     terminal.see("I have thought")
 
 
@@ -201,6 +201,7 @@ def test_slash_commands_are_completed_with_their_help(terminal):
     terminal.say("")
 
     terminal.see("/history +the last messages")
+    terminal.see("Alt.Enter begins a new line")
 
 
 def test_a_line_may_end_in_a_line_feed_too(terminal):
@@ -224,8 +225,7 @@ def test_a_file_is_completed_and_goes_with_the_message(terminal):
     terminal.type("\r")
     terminal.say(" please")
 
-    terminal.see(r"You said .look at @AGENTS.md please")
-    terminal.see(r"\[file: ")
+    terminal.see(r"With AGENTS\.md\.")
 
 
 def test_an_earlier_line_is_found_again_with_ctrl_r(terminal):

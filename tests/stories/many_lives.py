@@ -20,7 +20,9 @@ from nanobot.testing import calls, open_bot
 from tests.strict import anthropic_problems, openai_problems
 
 SESSION = "cli:direct"
-LONGEST_LIFE_S = 0.12
+MOST_LINES = 6
+"""A life is killed when it has told so much at most, and a moment later."""
+A_MOMENT_S = 0.03
 
 
 def live(home: Path, life: int, acknowledged: int) -> None:
@@ -77,13 +79,15 @@ def main() -> None:
             finally:
                 os._exit(9)
         os.close(writing)
-        time.sleep(chance.uniform(0, LONGEST_LIFE_S))
-        os.kill(child, signal.SIGKILL)
+        with os.fdopen(reading) as pipe:
+            lines = [pipe.readline() for _ in range(chance.randrange(MOST_LINES))]
+            time.sleep(chance.uniform(0, A_MOMENT_S))
+            os.kill(child, signal.SIGKILL)
+            lines += pipe.readlines()
         _, status = os.waitpid(child, 0)
         if not os.WIFSIGNALED(status):
             problems.append(f"life {life} ended by itself with {os.waitstatus_to_exitcode(status)}")
-        with os.fdopen(reading) as pipe:
-            told = [(word, name) for word, _, name in (line.strip().partition(" ") for line in pipe)]
+        told = [(word, name) for word, _, name in (line.strip().partition(" ") for line in lines)]
         counts["kills"] += 1
         counts["replies"] += sum(word == "replied" for word, _ in told)
         counts["killed in a turn"] += bool(told) and told[-1][0] == "asked"

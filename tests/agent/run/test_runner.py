@@ -5,9 +5,9 @@ import json
 from itertools import pairwise
 
 import pytest
-from nanobot.config.schema import Config
 
 from nanobot.agent.turn import TextEnded, ToolEnded, TurnOutcome
+from nanobot.config.schema import Config
 from nanobot.errors import ProviderError
 from nanobot.providers.base import LLMResponse, ToolCallRequest
 from nanobot.providers.errors import RateLimitedError, StreamCutError

@@ -1,0 +1,160 @@
+"""One turn: what is kept, and that it always ends."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nanobot.agent.turn import TurnEnded, TurnOutcome
+from nanobot.errors import ConfigError
+from nanobot.messages.types import ChatMessage
+from nanobot.session.checkpoint import Checkpoint
+from nanobot.testing import Bot, Pause, calls, open_bot
+
+
+def rows(home: Path) -> list[dict[str, Any]]:
+    path = home / "workspace" / "sessions" / "cli_direct.jsonl"
+    found = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return [row for row in found if row.get("_type") != "metadata"]
+
+
+async def test_the_message_is_on_disk_before_the_model_is_asked(tmp_path: Path):
+    async with open_bot(tmp_path) as bot:
+        seen: list[str] = []
+
+        class Looking(type(bot.provider)):  # type: ignore[misc]
+            async def chat_stream(self, *args, **kwargs):
+                seen.extend(row["content"] for row in rows(tmp_path))
+                async for delta in super().chat_stream(*args, **kwargs):
+                    yield delta
+
+        bot.provider.__class__ = Looking
+        bot.provider.script("hi")
+        await bot.say("hello")
+
+    assert seen == ["hello"]
+
+
+async def test_calls_are_on_disk_before_they_run_and_results_as_they_end(bot: Bot, tmp_path: Path):
+    look = "cat sessions/cli_direct.jsonl | tail -n 1 | cut -c1-60"
+    bot.provider.script(calls(("exec", {"command": look})), "done")
+
+    await bot.say("look")
+
+    assert '"role": "assistant"' in rows(tmp_path)[2]["content"]
+
+
+async def test_the_context_sent_with_a_message_stands_beside_its_words(bot: Bot, tmp_path: Path):
+    bot.provider.script("hi")
+
+    await bot.say("hello")
+
+    row = rows(tmp_path)[0]
+    assert row["content"] == "hello"
+    assert row["runtime_context"].startswith("[Runtime Context")
+    assert row["runtime_context"].endswith("[/Runtime Context]")
+    assert {"timestamp", "turn_id", "provenance", "origin", "sender_id"} <= row.keys()
+
+
+async def test_what_a_crash_left_of_an_answer_is_in_the_next_request(tmp_path: Path):
+    checkpoint = Checkpoint(tmp_path / "state" / "turns", "cli:direct", every_s=0)
+    checkpoint.partial("The answer to your question is")
+    checkpoint.close()
+    async with open_bot(tmp_path, "forty-two") as bot:
+        result = await bot.turn("and?")
+
+        request = bot.provider.requests[0]
+
+    assert result.outcome is TurnOutcome.ANSWERED
+    assert "The answer to your question is" in str(rows(tmp_path)[0])
+    assert rows(tmp_path)[0]["error"] == "interrupted"
+    assert request[-1]["role"] == "user"
+
+
+async def test_a_failed_turn_keeps_one_neutral_row_so_that_roles_alternate(bot: Bot, tmp_path: Path):
+    bot.provider.script(ValueError("surprise"), "hi")
+
+    failed = await bot.turn("hello")
+    await bot.say("again")
+
+    assert failed.outcome is TurnOutcome.FAILED
+    assert "surprise" in failed.text
+    assert [row["role"] for row in rows(tmp_path)] == ["user", "assistant", "user", "assistant"]
+    assert rows(tmp_path)[1]["error"] == "ValueError"
+    assert "surprise" not in rows(tmp_path)[1]["content"]
+
+
+async def test_a_message_without_a_model_is_kept_and_answered_with_what_to_do(
+    bot: Bot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    async def none(wanted: str | None) -> None:
+        raise ConfigError("no key: set one")
+
+    monkeypatch.setattr(bot.runtime.models, "get", none)
+
+    result = await bot.turn("hello")
+
+    assert (result.outcome, result.text) == (TurnOutcome.FAILED, "no key: set one")
+    assert rows(tmp_path)[0]["content"] == "hello"
+
+
+async def test_the_turn_ends_with_an_event_that_tells_it_all(bot: Bot):
+    bot.provider.script("hi")
+
+    await bot.turn("hello")
+
+    ended = bot.sink.events[-1]
+    assert isinstance(ended, TurnEnded)
+    assert (ended.outcome, ended.text, ended.model) == (TurnOutcome.ANSWERED, "hi", "scripted")
+    assert {"restore", "command", "build", "run", "save"} <= ended.phase_seconds.keys()
+
+
+async def test_a_sink_that_breaks_does_not_end_the_turn(bot: Bot):
+    def broken(event: object) -> None:
+        raise RuntimeError("no screen")
+
+    bot.provider.script("hi")
+
+    text = (await bot.runtime.loop.process_direct("hello", on_progress=broken)) or ""
+
+    assert text == "hi"
+
+
+async def test_an_attached_file_is_named_to_the_model(bot: Bot):
+    from nanobot.bus.events import InboundMessage
+
+    bot.provider.script("a bill")
+    message = InboundMessage("cli", "owner", "direct", "what is it?", media=["bill.pdf"])
+
+    await bot.runtime.loop.run_turn(message)
+
+    assert "[file: bill.pdf]" in str(bot.provider.requests[0][-1]["content"])
+
+
+async def test_rows_of_a_turn_carry_its_id_and_where_words_came_from(bot: Bot, tmp_path: Path):
+    (bot.runtime.workspace / "a.txt").write_text("hello", encoding="utf-8")
+    bot.provider.script(calls(("read_file", {"path": "a.txt"})), "done")
+
+    result = await bot.turn("read")
+
+    kept: list[ChatMessage] = rows(tmp_path)  # type: ignore[assignment]
+    assert {row["turn_id"] for row in kept} == {result.turn_id}
+    assert [row["provenance"] for row in kept] == ["owner", "owner", "file", "file"]
+
+
+async def test_a_disk_that_keeps_no_partial_text_does_not_end_the_turn(tmp_path: Path):
+    async with open_bot(tmp_path) as bot:
+        (tmp_path / "state").mkdir(exist_ok=True)
+        (tmp_path / "state" / "turns").write_text("a file where a folder should be", encoding="utf-8")
+        pause = Pause("slowly ")
+        bot.provider.script(pause, "answered")
+        turn = asyncio.create_task(bot.turn("hello"))
+        await pause.reached.wait()
+        await asyncio.sleep(0.15)
+        pause.resume.set()
+
+        result = await turn
+
+    assert (result.outcome, result.text) == (TurnOutcome.ANSWERED, "answered")
