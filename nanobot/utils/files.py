@@ -47,10 +47,10 @@ def write_atomic(path: Path, data: bytes | str, *, mode: int | None = None) -> N
     sync_folder(path.parent)
 
 
-def append_durable(path: Path, data: bytes, *, mode: int = PRIVATE_FILE) -> None:
+def append_durable(path: Path, data: bytes) -> None:
     """Append and see it to the disk. Raises OSError."""
     existed = path.exists()
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | O_BINARY, mode)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | O_BINARY, PRIVATE_FILE)
     try:
         write_whole(descriptor, data)
         sync_data(descriptor)
