@@ -75,9 +75,9 @@ class ModelCallError(errors.ProviderError):
 
     def advice(self) -> str:
         """The next step."""
+        key = self.target.config_key or "providers.NAME.apiKey"
         return self.next_step.format(
-            config_key=self.target.config_key or "the provider's apiKey",
-            provider=self.target.provider or "the provider",
+            config_key=key, section=key.rpartition(".")[0], provider=self.target.provider or "the provider"
         )
 
 
@@ -98,7 +98,7 @@ class QuotaExceededError(ModelCallError):
 class ModelNotFoundError(ModelCallError):
     """The provider does not know this model."""
 
-    next_step = "Change agents.defaults.model in the config, or the provider it goes to."
+    next_step = "Change agents.defaults.model in the config, or agents.defaults.provider."
 
 
 class InvalidRequestError(ModelCallError):
@@ -137,14 +137,14 @@ class ProviderTimeoutError(ModelCallError):
     """The model did not answer in time."""
 
     try_elsewhere = TryElsewhere.OTHER_MODEL
-    next_step = "Send the message again, or raise firstTokenTimeoutS, idleTimeoutS or totalTimeoutS of {provider}."
+    next_step = "Send the message again, or raise firstTokenTimeoutS, idleTimeoutS or totalTimeoutS in {section}."
 
 
 class ConnectionFailedError(ModelCallError):
     """The provider cannot be reached."""
 
     try_elsewhere = TryElsewhere.OTHER_MODEL
-    next_step = "Check the network and the apiBase of {provider} in the config."
+    next_step = "Check the network, and {section}.apiBase in the config."
 
 
 class StreamCutError(ModelCallError):
@@ -158,7 +158,7 @@ class MalformedResponseError(ModelCallError):
     """The answer cannot be read."""
 
     try_elsewhere = TryElsewhere.OTHER_MODEL
-    next_step = "Check that the apiBase of {provider} is an API of the right kind."
+    next_step = "Check that {section}.apiBase in the config is the base URL of such an API."
 
 
 class FailedResponse(Protocol):
