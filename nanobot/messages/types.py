@@ -98,6 +98,11 @@ ToolSchema = dict[str, Any]
 """A tool as a provider is told of it: `{"type": "function", "function": {name, description, parameters}}`."""
 
 
+def is_our_word(message: ChatMessage) -> bool:
+    """Whether this is a word of ours to the model, put where a person's would stand: replayed, never shown."""
+    return message["role"] == "user" and message.get("origin") == Origin.SYSTEM
+
+
 def text_of(content: Content) -> str:
     """The words of a content, its blocks joined by lines; images and unknown blocks left out."""
     if isinstance(content, str):

@@ -47,19 +47,17 @@ def write_atomic(path: Path, data: bytes | str, *, mode: int | None = None) -> N
     sync_folder(path.parent)
 
 
-def append_durable(path: Path, data: bytes, *, mode: int = PRIVATE_FILE) -> int:
-    """Append in one write and see it to the disk; the offset where it begins. Raises OSError."""
+def append_durable(path: Path, data: bytes) -> None:
+    """Append and see it to the disk. Raises OSError."""
     existed = path.exists()
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | O_BINARY, mode)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | O_BINARY, PRIVATE_FILE)
     try:
         write_whole(descriptor, data)
         sync_data(descriptor)
-        end = os.lseek(descriptor, 0, os.SEEK_CUR)
     finally:
         os.close(descriptor)
     if not existed:
         sync_folder(path.parent)
-    return end - len(data)
 
 
 def write_whole(descriptor: int, data: bytes | memoryview) -> None:
