@@ -47,11 +47,12 @@ WORK: list[Step] = [
 BLOWS: list[Step] = [Fail(500), Fail(429), Reset(), CutStream("Half"), Garbage(), Say(""), Say("And", finish="length")]
 
 
-async def said_until_stopped(bot: Nanobot, server: FakeModels, text: str) -> None:
-    """Say something and stop the turn when the model was asked for the last scripted step."""
-    before = len(server.chats)
-    turn = asyncio.create_task(bot.run(text))
-    while len(server.chats) == before:
+async def said_until_stopped(bot: Nanobot, server: FakeModels, *steps: Step) -> None:
+    """Say something and stop the turn when the model was asked for the last of these steps."""
+    server.script(*steps)
+    asked = len(server.chats) + len(steps)
+    turn = asyncio.create_task(bot.run("work"))
+    while len(server.chats) < asked:
         await asyncio.sleep(0.01)
     await asyncio.sleep(0.05)
     turn.cancel()
@@ -87,8 +88,7 @@ async def test_after_a_stop_at_any_moment_the_next_message_is_answered(
     ]
     async with home.open() as bot:
         for steps in moments:
-            server.script(*steps)
-            await said_until_stopped(bot, server, "work")
+            await said_until_stopped(bot, server, *steps)
 
             assert (await bot.run("and now?")).text == "ok"
 
