@@ -3,6 +3,7 @@
 Modes and folder syncs are what POSIX has; where they are absent they are left out, nothing else changes.
 """
 
+import errno
 import os
 import secrets
 from pathlib import Path
@@ -23,9 +24,11 @@ def write_atomic(path: Path, data: bytes | str, *, mode: int | None = None) -> N
     """Replace the file in one step and see it to the disk: temp file, fsync, rename, fsync of the folder.
 
     Keeps the mode of a file that exists; a new one gets `mode`, PRIVATE_FILE if none is given. A link is followed, so
-    that what it names is replaced and the link stays. Raises OSError, and leaves no temp file behind.
+    that what it names is replaced and the link stays. What is no plain file (a folder, a device, a pipe) is never
+    replaced. Raises OSError, and leaves no temp file behind.
     """
     content = data.encode() if isinstance(data, str) else data
+    _check_plain(path)
     path = Path(os.path.realpath(path))
     if mode is None:
         mode = path.stat().st_mode & 0o7777 if path.exists() else PRIVATE_FILE
@@ -43,6 +46,13 @@ def write_atomic(path: Path, data: bytes | str, *, mode: int | None = None) -> N
         temp.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
+
+
+def _check_plain(path: Path) -> None:
+    """Once a device was replaced by a file of its name; root may do even that."""
+    if path.exists() and not path.is_file():
+        number = errno.EISDIR if path.is_dir() else errno.EINVAL
+        raise OSError(number, "Is a folder" if path.is_dir() else "Is a device or a pipe, not a file", str(path))
 
 
 def append_durable(path: Path, data: bytes, *, mode: int = PRIVATE_FILE) -> int:
