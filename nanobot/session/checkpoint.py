@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nanobot.session.lines import Row, encode
-from nanobot.session.refusals import refusal
 from nanobot.session.stems import other_stem_of, stem_of
 from nanobot.utils.files import PRIVATE_FILE, make_private_folder
+from nanobot.utils.refusals import refusal
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,11 +22,11 @@ from nanobot.session.lines import Row, encode
 from nanobot.session.locks import ProcessLock, locked
 from nanobot.session.reader import Anchor, Print, locate, open_end, read_all
 from nanobot.session.records import apply_record, changeable, key_in, listing_of, owner_of, record_of
-from nanobot.session.refusals import refusal
 from nanobot.session.stems import other_stem_of, stem_of
 from nanobot.session.types import Session, Stored, print_of
 from nanobot.session.writer import WRITE_LOCK, Append, GroupCommit, append_all
 from nanobot.utils.files import make_private_folder, sync_folder, write_atomic
+from nanobot.utils.refusals import refusal
 
 _RECORD_EVERY = 1 << 18
 """Bytes after which the metadata record is written again, so that the next opening finds it near the end."""
@@ -218,12 +218,15 @@ class SessionManager:
         """The file of a key: its stem, unless that is another key's; what lies at the old place is moved here."""
         path = self.folder / f"{stem_of(key)}.jsonl"
         other = self.folder / f"{other_stem_of(key)}.jsonl"
-        if self._is_taken(path, key) or (other.exists() and not path.exists()):
-            path = other
-        if claim:
-            self._claims[path.stem.casefold()] = key
-        if self._old_folder is not None and not path.exists():
-            self._fetch_old(path, key)
+        try:
+            if self._is_taken(path, key) or (other.exists() and not path.exists()):
+                path = other
+            if claim:
+                self._claims[path.stem.casefold()] = key
+            if self._old_folder is not None and not path.exists():
+                self._fetch_old(path, key)
+        except OSError as error:
+            raise refusal(f"Session {key} cannot be opened", error) from error
         return path
 
     def _is_taken(self, path: Path, key: str) -> bool:
@@ -260,8 +263,12 @@ class SessionManager:
             places.append((self._old_folder, False))
         seen = set()
         for folder, archived in places:
-            for path in sorted(folder.glob("*.jsonl")) if folder.is_dir() else ():
-                if (path.name, archived) not in seen and path.is_file():
+            try:
+                there = [path for path in sorted(folder.glob("*.jsonl")) if path.is_file()] if folder.is_dir() else []
+            except OSError as error:
+                raise refusal(f"{folder} cannot be read", error) from error
+            for path in there:
+                if (path.name, archived) not in seen:
                     seen.add((path.name, archived))
                     yield path, archived
 

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from nanobot.errors import StorageError
 from nanobot.utils.files import make_private_folder
+from nanobot.utils.refusals import refusal
 from nanobot.utils.resources import templates_dir
 
 
@@ -23,11 +23,7 @@ def prepare_workspace(workspace: Path) -> list[str]:
             if _copy_new(template, target):
                 made.append(name.as_posix())
     except OSError as error:
-        where = error.filename or workspace
-        raise StorageError(
-            f"The workspace {workspace} cannot be made: {where}: {error.strerror}. "
-            "Check its permissions, or name another folder with --workspace."
-        ) from error
+        raise refusal(f"The workspace {workspace} cannot be made", error) from error
     return made
 
 
