@@ -6,6 +6,7 @@ waited for on the disk: after a power cut the session itself, which is, tells ho
 
 import asyncio
 import json
+import logging
 import os
 import time
 from contextlib import suppress
@@ -17,6 +18,8 @@ from nanobot.session.lines import Row, encode
 from nanobot.session.stems import other_stem_of, stem_of
 from nanobot.utils.files import PRIVATE_FILE, make_private_folder
 from nanobot.utils.refusals import refusal
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,16 +43,19 @@ class Checkpoint:
         self._key = key
         self._descriptor: int | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._refused = False
 
     def partial(self, text: str) -> None:
-        """More of what the model is saying in this step. Raises StorageError."""
+        """More of what the model is saying in this step. Never raises: a disk that refuses costs the insurance, not the
+        answer.
+        """
         self._unwritten.append(text)
         due_s = self._written_at + self._every_s - time.monotonic()
         if due_s <= 0:
             self._write_partial()
         elif self._timer is None:
             with suppress(RuntimeError):  # without an event loop the next piece writes it
-                self._timer = asyncio.get_running_loop().call_later(due_s, self._fell_silent)
+                self._timer = asyncio.get_running_loop().call_later(due_s, self._write_partial)
 
     def step_ended(self) -> None:
         """What was said so far is in the session now. Raises StorageError."""
@@ -96,17 +102,22 @@ class Checkpoint:
             self._descriptor = None
 
     def _write_partial(self) -> None:
+        self._stop_timer()
         self._written_at = time.monotonic()
-        self._write({"key": self._key, "text": "".join(self._unwritten)})
-        self._forget_partial()
-
-    def _fell_silent(self) -> None:
-        self._timer = None
-        with suppress(StorageError):  # the next piece, or the end of the step, meets the same disk and says so
-            self._write_partial()
+        try:
+            self._write({"key": self._key, "text": "".join(self._unwritten)})
+        except StorageError as error:
+            if not self._refused:
+                log.warning("a kill would cost the answer that is being written: %s", error)
+            self._refused = True
+        else:
+            self._unwritten.clear()
 
     def _forget_partial(self) -> None:
         self._unwritten.clear()
+        self._stop_timer()
+
+    def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

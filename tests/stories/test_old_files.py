@@ -43,7 +43,7 @@ ROWS: list[dict[str, Any]] = [
         ],
         "timestamp": "2026-01-02T03:04:08",
     },
-    {"role": "tool", "tool_call_id": "c1", "name": "read_file", "content": "the words", "timestamp": "2026-01-02T03:04"},
+    {"role": "tool", "tool_call_id": "c1", "name": "read_file", "content": "the words", "timestamp": "2026-01-02"},
     {
         "role": "user",
         "content": [{"type": "text", "text": "what is it?"}, {"type": "image_url", "image_url": {"url": PIXEL}}],

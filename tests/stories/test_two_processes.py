@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from nanobot.session.locks import ProcessLock
 from tests.fake_models import FakeModels, Hang, Say, Slow
 from tests.stories.homes import POSIX, Home, ended
 
@@ -23,40 +24,42 @@ def wait_for(true: Callable[[], object]) -> None:
         time.sleep(0.01)
 
 
+WAITS = b"Another nanobot is working in this session; waiting for it.\n"
+
+
 def test_the_second_of_two_waits_and_says_so_and_both_are_kept_in_order(served: Home, server: FakeModels):
-    server.script(Slow(Say("first answer"), first_s=0.7), Say("second answer"))
-
+    server.script(Hang("The first "), Say("The second."))
     first = served.start("agent", "-m", "first")
-    wait_for(lambda: server.chats)
-    second = ended(served.start("agent", "-m", "second"))
+    wait_for(lambda: "".join(partials_in(served)) == "The first ")
+    second = served.start("agent", "-m", "second")
+    assert second.stderr is not None
 
-    assert (ended(first).out, second.out) == ("first answer\n", "second answer\n")
-    assert (second.code, second.complaint.strip()) == (
-        0,
-        "Another nanobot is working in this session; waiting for it.",
-    )
-    assert served.said() == [
-        ("user", "first"),
-        ("assistant", "first answer"),
-        ("user", "second"),
-        ("assistant", "second answer"),
-    ]
+    said = second.stderr.readline()
+    asked = len(server.chats)
+    first.send_signal(signal.SIGINT)
+    results = ended(first), ended(second)
+
+    assert said.strip() == WAITS.strip()
+    assert asked == 1
+    assert [(result.code, result.out) for result in results] == [(130, "The first \n"), (0, "The second.\n")]
+    assert [text for _, text in served.said()] == ["first", "The first ", "second", "The second."]
 
 
 def test_who_gives_up_waiting_leaves_no_trace_and_hurts_nobody(served: Home, server: FakeModels):
-    server.script(Slow(Say("the answer"), first_s=0.8))
-    first = served.start("agent", "-m", "first")
-    wait_for(lambda: server.chats)
-    second = served.start("agent", "-m", "second")
-    assert second.stderr is not None
-    second.stderr.readline()  # it waits
+    served.remember("before")
+    holder = ProcessLock(served.sessions / ".locks" / "cli_direct.lock")
+    assert holder.try_acquire()
+    process = served.start("agent", "-m", "never mind")
+    assert process.stderr is not None
+    process.stderr.readline()
 
-    second.send_signal(signal.SIGINT)
-    gone = ended(second)
+    process.send_signal(signal.SIGINT)
+    gone = ended(process)
+    holder.release()
 
     assert (gone.code, gone.aside) == (130, "(stopped)\n")
-    assert ended(first).out == "the answer\n"
-    assert served.said() == [("user", "first"), ("assistant", "the answer")]
+    assert not server.chats
+    assert [text for _, text in served.said()] == ["before", "noted"]
 
 
 def test_four_at_once_in_one_session_and_two_beside_it(served: Home, server: FakeModels):
