@@ -71,7 +71,7 @@ def picture(screen: str) -> str:
     """The screen as SVG."""
     console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True, color_system="truecolor")
     console.print(Text.assemble(("$ ", "bold green"), f'nanobot agent -m "{QUESTION}"'))
-    console.print(Text.from_ansi(screen))
+    console.print(Text.from_ansi(screen), "\n")
     svg = console.export_svg(title="nanobot", unique_id="nanobot")
     return _FONT_FROM_AFAR.sub("", svg)  # a picture asks nobody's server for anything
 

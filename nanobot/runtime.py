@@ -19,8 +19,9 @@ from nanobot.agent.slash_commands import Desk, SlashCommands
 from nanobot.agent.tools.builtin import ToolPolicies, build_tools
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.tools.shell import ExecPolicy
-from nanobot.agent.turn import Vitals
+from nanobot.agent.vitals import Vitals
 from nanobot.bus.queue import MessageBus
+from nanobot.config.paths import Places
 from nanobot.config.provider_table import context_window
 from nanobot.config.schema import Config
 from nanobot.providers.base import LLMProvider
@@ -29,7 +30,7 @@ from nanobot.security.paths import PathPolicy
 from nanobot.session.manager import SessionManager
 from nanobot.utils.clock import Clock, SystemClock, zone_named
 from nanobot.utils.resources import skills_dir
-from nanobot.utils.workspace import prepare_workspace
+from nanobot.utils.workspace import open_workspace
 
 DEFAULT_MOST_AT_ONCE = 64
 
@@ -67,19 +68,20 @@ async def build_runtime(
     """
     environ = os.environ if environ is None else environ
     workspace = (workspace or config.workspace_path).expanduser().absolute()
-    prepare_workspace(workspace)
+    open_workspace(workspace)
     defaults = config.agents.defaults
     clock = SystemClock(zone_named(defaults.timezone))
     bus = MessageBus()
-    sessions = SessionManager(workspace, old_folder=data_dir / "sessions")
+    places = Places(data_dir)
+    sessions = SessionManager(workspace, old_folder=places.old_sessions)
     tools = build_tools(tool_policies(config, data_dir, workspace))
     context = ContextBuilder(
         workspace, clock=clock, name=defaults.bot_name, disabled_skills=frozenset(defaults.disabled_skills)
     )
     vitals = Vitals(clock)
-    models = ConfiguredModels(config, data_dir / "state", environ, model, provider)
+    models = ConfiguredModels(config, places.state, environ, model, provider)
     commands = SlashCommands(Desk(sessions, models, context, tools, vitals, __version__))
-    parts = Parts(sessions, models, context, tools, commands, vitals, clock, workspace, data_dir / "state" / "turns")
+    parts = Parts(sessions, models, context, tools, commands, vitals, clock, workspace, places.turns)
     loop = AgentLoop(bus, parts, most_at_once=_most_at_once(environ), delivery=_delivery(config))
     async with AsyncExitStack() as lives:
         lives.push_async_callback(models.close)
@@ -158,12 +160,13 @@ def tool_policies(config: Config, data_dir: Path, workspace: Path) -> ToolPolici
 
 
 def _path_policy(config: Config, data_dir: Path, workspace: Path) -> PathPolicy:
+    places = Places(data_dir)
     return PathPolicy(
         workspace,
         restrict=config.tools.restrict_to_workspace,
         allowed=_places(config.tools.allowed_paths),
         protected=_places(config.tools.protected_paths),
-        unreadable=(data_dir / "config.json", data_dir / "pairing.json", data_dir / "state"),
+        unreadable=(places.config, places.pairing, places.state),
         data_folder=data_dir,
         library=(skills_dir(),),
     )

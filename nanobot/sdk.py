@@ -16,7 +16,7 @@ from nanobot.agent.turn import TurnEvent, TurnResult
 from nanobot.bus.events import InboundMessage
 from nanobot.config.loader import get_config_path, load_config
 from nanobot.config.schema import Config
-from nanobot.messages.types import Origin, Provenance
+from nanobot.messages.types import Origin
 from nanobot.runtime import Runtime, build_runtime
 
 DEFAULT_SESSION = "sdk:direct"
@@ -78,12 +78,4 @@ class Nanobot:
 
 
 def _message(text: str, session: str) -> InboundMessage:
-    return InboundMessage(
-        "sdk",
-        "owner",
-        "direct",
-        text,
-        session_key_override=session,
-        origin=Origin.API,
-        provenance=Provenance.OWNER,
-    )
+    return InboundMessage.from_owner("sdk", "direct", text, session_key=session, origin=Origin.API)

@@ -15,7 +15,7 @@ from typing import Any
 from nanobot.agent.turn import TurnEvent, TurnResult
 from nanobot.bus.events import InboundMessage
 from nanobot.config.schema import Config
-from nanobot.messages.types import ChatMessage, Origin, Provenance, ToolSchema
+from nanobot.messages.types import ChatMessage, Origin, ToolSchema
 from nanobot.providers.base import (
     Delta,
     Finished,
@@ -65,6 +65,10 @@ class ScriptedProvider(LLMProvider):
     def script(self, *lines: Line) -> None:
         """Add lines."""
         self._lines.extend(lines)
+
+    def clear(self) -> None:
+        """Take the lines back that were not said."""
+        self._lines.clear()
 
     def get_default_model(self) -> str:
         """The name it goes by."""
@@ -133,15 +137,7 @@ class Bot:
 
     async def turn(self, text: str, session: str = "cli:direct") -> TurnResult:
         """Say something, get the whole result; what happened is in `sink`."""
-        message = InboundMessage(
-            "cli",
-            "owner",
-            "direct",
-            text,
-            session_key_override=session,
-            origin=Origin.CLI,
-            provenance=Provenance.OWNER,
-        )
+        message = InboundMessage.from_owner("cli", "direct", text, session_key=session, origin=Origin.CLI)
         return await self.runtime.loop.run_turn(message, self.sink)
 
 

@@ -23,7 +23,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self, cast
 
-from tests.strict_apis import anthropic_problem, openai_problem, signature_of
+from tests.strict import anthropic_problem, openai_problem, signature_of
 
 Usage = dict[str, Any]
 USAGE: Usage = {

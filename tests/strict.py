@@ -1,133 +1,295 @@
-"""Two checkers of a history, as strict as the strictest servers: each problem in a sentence, none where it is legal."""
+"""What the strictest model servers refuse about a conversation: one truth for the fake server and for every test.
+
+A request, as a server gets it, is judged by `openai_problem` and `anthropic_problem`: a sentence like theirs, None
+where it is legal. A history, as `legalise` leaves it, is judged by the same rules in `openai_problems` and
+`anthropic_problems`: every problem in a sentence, none where it is legal.
+
+Sources: platform.openai.com/docs/api-reference/chat/create and docs.anthropic.com/en/api/messages, and the texts of the
+refusals that people report.
+"""
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+_Row = dict[str, Any]
+
+_OPENAI_FIELDS = {
+    *("model", "messages", "tools", "tool_choice", "parallel_tool_calls", "stream", "stream_options", "max_tokens"),
+    *("max_completion_tokens", "temperature", "top_p", "n", "stop", "seed", "user", "reasoning_effort", "metadata"),
+}
+_OPENAI_ROW = {
+    "system": {"role", "content", "name"},
+    "developer": {"role", "content", "name"},
+    "user": {"role", "content", "name"},
+    "assistant": {"role", "content", "name", "tool_calls", "refusal", "reasoning_content"},
+    "tool": {"role", "content", "tool_call_id"},
+}
+_OPENAI_BLOCKS = {"user": {"text", "image_url", "input_audio", "file"}}
+_HISTORY_BLOCKS = {**_OPENAI_BLOCKS, "tool": {"text", "image_url"}}
+"""In a history a result may hold pictures; on the wire they follow in a row of the user's."""
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 
 
-def openai_problems(messages: Sequence[Any]) -> list[str]:
-    """What the chat completions API would refuse."""
-    problems: list[str] = []
+# --- chat completions
+
+
+def openai_problem(body: _Row, reasoning: str = "optional") -> str | None:
+    """What OpenAI would refuse about this request."""
+    return next(_openai_request(body, reasoning), None)
+
+
+def openai_problems(history: Sequence[Any]) -> list[str]:
+    """What OpenAI would refuse about this history, our own fields aside."""
+    return list(_openai_conversation(history, _HISTORY_BLOCKS))
+
+
+def _openai_request(body: _Row, reasoning: str) -> Iterator[str]:
+    for name in sorted(set(body) - _OPENAI_FIELDS):
+        yield f"Unrecognized request argument supplied: {name}"
+    if not isinstance(body.get("model"), str) or not body["model"]:
+        yield "you must provide a model parameter"
+    rows = body.get("messages")
+    if not isinstance(rows, list) or not rows:
+        yield "[] is too short - 'messages'"
+        return
+    for index, row in enumerate(rows):
+        place = f"messages.[{index}]"
+        for name in sorted(set(row) - _OPENAI_ROW.get(row.get("role"), set(row))):
+            yield f"Additional properties are not allowed ({name!r} was unexpected) - {place!r}"
+        if row.get("role") == "assistant":
+            yield from _reasoning_problems(row, index, reasoning)
+        for block in row["content"] if isinstance(row.get("content"), list) else ():
+            url = str((block.get("image_url") or {}).get("url", ""))
+            if block.get("type") == "image_url" and not url.startswith(("data:image/", "http://", "https://")):
+                yield f"Invalid '{place}.content[0].image_url.url'. Expected a valid URL, but got {url[:40]!r}"
+    yield from _openai_conversation(rows, _OPENAI_BLOCKS)
+    yield from _tools_problems(body.get("tools"))
+
+
+def _openai_conversation(rows: Sequence[Any], blocks: dict[str, set[str]]) -> Iterator[str]:
+    """Roles, contents, and each call with exactly one result behind it."""
     owed: list[str] = []
-    for place, row in enumerate(messages):
+    for index, row in enumerate(rows):
+        place = f"messages.[{index}]"
         role = row.get("role") if isinstance(row, dict) else None
-        if role not in {"system", "user", "assistant", "tool"}:
-            problems.append(f"{place}: unknown role {role!r}")
+        if role not in _OPENAI_ROW:
+            yield f"Invalid value: {role!r} at {place}.role"
             continue
         if owed and role != "tool":
-            problems.append(f"{place}: calls {owed} have no result")
+            yield (
+                "An assistant message with 'tool_calls' must be followed by tool messages responding to each "
+                f"'tool_call_id'. The following tool_call_ids did not have response messages: {', '.join(owed)}"
+            )
             owed = []
-        if role == "tool":
-            if row.get("tool_call_id") not in owed:
-                problems.append(f"{place}: a result nobody asked for")
-            else:
-                owed.remove(row["tool_call_id"])
-        if role != "assistant" and "tool_calls" in row:
-            problems.append(f"{place}: only the assistant calls tools")
-        if role == "assistant" and "tool_calls" in row:
-            problems.extend(f"{place}: {problem}" for problem in _call_problems(row["tool_calls"]))
-            owed = [call["id"] for call in row["tool_calls"] if isinstance(call, dict) and "id" in call]
-        problems.extend(f"{place}: {problem}" for problem in _content_problems(row, role))
+        if role == "tool" and row.get("tool_call_id") not in owed:
+            yield (
+                "Invalid parameter: messages with role 'tool' must be a response to a preceding message with "
+                f"'tool_calls' - {place}"
+            )
+        elif role == "tool":
+            owed.remove(row["tool_call_id"])
+        if not _content_ok(row, role, blocks):
+            yield f"Invalid value for 'content': expected a string, got {type(row.get('content')).__name__} - {place}"
+        if "tool_calls" in row:
+            yield from _calls_problems(row["tool_calls"], place, role)
+            owed = [call["id"] for call in row["tool_calls"] or () if isinstance(call, dict) and call.get("id")]
         if not _encodes(row):
-            problems.append(f"{place}: not UTF-8")
+            yield f"We could not parse the JSON body of your request: {place} is not UTF-8"
     if owed:
-        problems.append(f"end: calls {owed} have no result")
-    return problems
+        yield f"The following tool_call_ids did not have response messages: {', '.join(owed)}"
 
 
-def anthropic_problems(messages: Sequence[Any]) -> list[str]:
-    """What the messages API would refuse, results being part of the user's turn there."""
-    problems: list[str] = []
-    head = next((place for place, row in enumerate(messages) if row.get("role") != "system"), len(messages))
-    body = messages[head:]
-    if any(row.get("role") == "system" for row in body):
-        problems.append("a system row behind the head")
-    if body and body[0].get("role") != "user":
-        problems.append("the first message must be the user's")
-    seen: set[str] = set()
-    before = ""
-    owed: list[str] = []
-    for place, row in enumerate(body, head):
-        role = row.get("role")
-        if role in {"user", "assistant"} and role == before:
-            problems.append(f"{place}: two {role} rows in a row")
-        if role == "tool":
-            if not owed or row.get("tool_call_id") != owed[0]:
-                problems.append(f"{place}: a result out of place")
-            else:
-                owed.pop(0)
-        elif owed:
-            problems.append(f"{place}: tool_use without tool_result")
-            owed = []
-        if role == "assistant":
-            owed = [call["id"] for call in row.get("tool_calls") or ()]
-            problems.extend(f"{place}: id {call_id!r} used before" for call_id in owed if call_id in seen)
-            seen.update(owed)
-        problems.extend(f"{place}: {problem}" for problem in _blank_text(row))
-        before = str(role)
-    if owed:
-        problems.append("end: tool_use without tool_result")
-    return problems
+def _content_ok(row: _Row, role: str, blocks: dict[str, set[str]]) -> bool:
+    content = row.get("content")
+    if isinstance(content, str):
+        return True
+    if content is None:
+        return role == "assistant" and bool(row.get("tool_calls"))
+    kinds = blocks.get(role, {"text"})
+    return isinstance(content, list) and bool(content) and all(_block_ok(block, kinds) for block in content)
 
 
-def _call_problems(calls: Any) -> Iterable[str]:
+def _block_ok(block: Any, kinds: set[str]) -> bool:
+    if not isinstance(block, dict) or block.get("type") not in kinds:
+        return False
+    if block["type"] == "image_url":
+        url = (block.get("image_url") or {}).get("url")
+        return isinstance(url, str) and bool(url)
+    return block["type"] != "text" or isinstance(block.get("text"), str)
+
+
+def _calls_problems(calls: Any, place: str, role: str) -> Iterator[str]:
+    if role != "assistant":
+        yield f"Additional properties are not allowed ('tool_calls' was unexpected) - {place!r}"
     if not isinstance(calls, list) or not calls:
-        yield "tool_calls must be a list that is not empty"
+        yield f"[] is too short - '{place}.tool_calls'"
         return
-    ids = [call.get("id") for call in calls if isinstance(call, dict)]
-    if len(set(map(str, ids))) != len(calls):
-        yield "ids of calls are not unique"
     for call in calls:
-        if not isinstance(call, dict) or call.get("type") != "function" or not isinstance(call.get("function"), dict):
-            yield f"not a call: {call!r}"
+        function = call.get("function") if isinstance(call, dict) else None
+        if not isinstance(function, dict) or call.get("type") != "function" or not function.get("name"):
+            yield f"Missing required parameter in {place}.tool_calls"
             continue
         if not isinstance(call.get("id"), str) or not call["id"]:
-            yield "a call without an id"
-        if not isinstance(call["function"].get("name"), str) or not _NAME.match(call["function"]["name"]):
-            yield f"a bad name: {call['function'].get('name')!r}"
-        try:
-            if not isinstance(json.loads(call["function"]["arguments"]), dict):
-                yield "arguments are not an object"
-        except (ValueError, TypeError, KeyError):
-            yield f"arguments are not JSON text: {call['function'].get('arguments')!r}"
+            yield f"Missing required parameter: '{place}.tool_calls[0].id'"
+        if not _NAME.match(str(function["name"])):
+            yield f"Invalid '{place}.tool_calls[0].function.name': string does not match pattern '^[a-zA-Z0-9_-]+$'"
+        yield from _arguments_problems(function.get("arguments"), place)
+    if len({str(call.get("id")) for call in calls if isinstance(call, dict)}) < len(calls):
+        yield f"Duplicate tool call ids in {place}.tool_calls"
 
 
-def _content_problems(row: dict[str, Any], role: str) -> Iterable[str]:
-    content = row.get("content")
-    if content is None:
-        if role != "assistant" or not row.get("tool_calls"):
-            yield "content is null"
+def _arguments_problems(arguments: Any, place: str) -> Iterator[str]:
+    if not isinstance(arguments, str):
+        yield f"Invalid type for '{place}.tool_calls[0].function.arguments': expected a string"
         return
-    if isinstance(content, str):
+    try:
+        if not isinstance(json.loads(arguments), dict):
+            yield f"{place}.tool_calls: function.arguments is not a JSON object"
+    except ValueError:
+        yield f"{place}.tool_calls: function.arguments is not valid JSON"
+
+
+def _reasoning_problems(row: _Row, index: int, reasoning: str) -> Iterator[str]:
+    """What models that think aloud want, and what the others refuse."""
+    if reasoning == "required" and row.get("tool_calls") and not row.get("reasoning_content"):
+        yield f"thinking is enabled but reasoning_content is missing in assistant tool call message at index {index}"
+    if reasoning == "forbidden" and "reasoning_content" in row:
+        yield f"Unrecognized field reasoning_content in messages.[{index}]: extra fields are not permitted"
+
+
+def _tools_problems(tools: Any) -> Iterator[str]:
+    if tools is None:
         return
-    if not isinstance(content, list) or not content:
-        yield f"content is neither text nor blocks: {content!r}"
-        return
-    allowed = {"user": {"text", "image_url", "input_audio", "file"}, "tool": {"text", "image_url"}}.get(role, {"text"})
-    for block in content:
-        kind = block.get("type") if isinstance(block, dict) else None
-        if kind not in allowed:
-            yield f"a block of type {kind!r}"
-        elif kind == "text" and not isinstance(block.get("text"), str):
-            yield "a text block without text"
-        elif kind == "image_url" and not isinstance((block.get("image_url") or {}).get("url"), str):
-            yield "an image without url"
+    if not tools:
+        yield "[] is too short - 'tools'"
+    names = [tool.get("function", {}).get("name") for tool in tools if tool.get("type") == "function"]
+    if len(names) < len(tools) or len(set(names)) < len(names):
+        yield "Invalid 'tools': each needs type function and a name of its own"
 
 
-def _blank_text(row: dict[str, Any]) -> Iterable[str]:
-    content = row.get("content")
-    texts = [content] if isinstance(content, str) else [block.get("text", "x") for block in content or ()]
-    if any(not text.strip() for text in texts):
-        yield "text is blank"
-
-
-def _encodes(row: dict[str, Any]) -> bool:
+def _encodes(row: _Row) -> bool:
     sent = {name: row.get(name) for name in ("content", "tool_calls", "tool_call_id", "name", "reasoning_content")}
     try:
         json.dumps(sent, ensure_ascii=False, default=str).encode()
     except UnicodeEncodeError:
         return False
     return True
+
+
+# --- messages
+
+
+def signature_of(thinking: str) -> str:
+    """The signature this server gives to a thought, and wants back with it."""
+    return f"sig-{sum(thinking.encode()):x}-{len(thinking)}"
+
+
+def anthropic_problem(body: _Row) -> str | None:
+    """What Anthropic would refuse about this request."""
+    return next(_anthropic_request(body), None)
+
+
+def anthropic_problems(history: Sequence[Any]) -> list[str]:
+    """What Anthropic would refuse about this history once it is in its shape, our own fields aside."""
+    head = next((place for place, row in enumerate(history) if row.get("role") != "system"), len(history))
+    return list(_anthropic_conversation(_in_anthropic_shape(history[head:])))
+
+
+def _anthropic_request(body: _Row) -> Iterator[str]:
+    if not isinstance(body.get("max_tokens"), int):
+        yield "max_tokens: Field required"
+    rows = body.get("messages")
+    if not isinstance(rows, list) or not rows:
+        yield "messages: at least one message is required"
+        return
+    markers = json.dumps([body.get("system"), body.get("tools"), rows]).count('"cache_control"')
+    if markers > 4:
+        yield f"A maximum of 4 blocks with cache_control may be provided. Found {markers}."
+    for index, row in enumerate(rows):
+        for name in sorted(set(row) - {"role", "content"}):
+            yield f"messages.{index}.{name}: Extra inputs are not permitted"
+    yield from _anthropic_conversation(rows)
+    if (body.get("thinking") or {}).get("type") == "enabled":
+        yield from _lost_thinking(rows)
+
+
+def _anthropic_conversation(rows: Sequence[_Row]) -> Iterator[str]:
+    """Roles in turn, and behind each row that uses tools the results of exactly these."""
+    if rows and rows[0].get("role") != "user":
+        yield "messages: first message must use the 'user' role"
+    before = ""
+    owed: list[str] = []
+    seen: set[str] = set()
+    for index, row in enumerate(rows):
+        place, role = f"messages.{index}", str(row.get("role"))
+        if role not in ("user", "assistant"):
+            yield f"{place}.role: Input should be 'user' or 'assistant'"
+        if role == before:
+            yield f'messages: roles must alternate between "user" and "assistant", but found multiple "{role}" in a row'
+        before = role
+        blocks = _blocks(row.get("content"))
+        if not blocks:
+            yield f"{place}.content: all messages must have non-empty content"
+        results = [block.get("tool_use_id") for block in blocks if block.get("type") == "tool_result"]
+        if owed and results != owed:
+            yield f"{place}: `tool_use` ids were found without `tool_result` blocks immediately after: {owed}"
+        elif results != owed:
+            yield f"{place}: unexpected `tool_use_id` found in `tool_result` blocks: {results[0]}"
+        owed = [str(block.get("id")) for block in blocks if block.get("type") == "tool_use"]
+        if len(owed) > len(set(owed)) or seen.intersection(owed):
+            yield f"{place}: `tool_use` ids must be unique"
+        seen.update(owed)
+        for block in blocks:
+            yield from _block_problems(block, role, place)
+    if owed:
+        yield f"messages: `tool_use` ids were found without `tool_result` blocks: {', '.join(owed)}"
+
+
+def _block_problems(block: _Row, role: str, place: str) -> Iterator[str]:
+    kind = block.get("type")
+    if kind == "text" and not str(block.get("text", "")).strip():
+        yield f"{place}: text content blocks must be non-empty"
+    if kind in ("tool_use", "thinking", "redacted_thinking") and role != "assistant":
+        yield f"{place}: `{kind}` blocks can only be in `assistant` messages"
+    if kind in ("tool_result", "image") and role != "user":
+        yield f"{place}: `{kind}` blocks can only be in `user` messages"
+    if kind == "tool_use" and not isinstance(block.get("input"), dict):
+        yield f"{place}.tool_use.input: Input should be a valid dictionary"
+    if kind == "thinking" and block.get("signature") != signature_of(str(block.get("thinking"))):
+        yield f"{place}: Invalid `signature` in `thinking` block"
+    if kind == "tool_result":
+        for inner in _blocks(block.get("content")):
+            yield from _block_problems(inner, role, f"{place}.tool_result")
+
+
+def _lost_thinking(rows: Sequence[_Row]) -> Iterator[str]:
+    for index, row in enumerate(rows):
+        kinds = [block.get("type") for block in _blocks(row.get("content"))]
+        if "tool_use" in kinds and kinds[0] not in ("thinking", "redacted_thinking"):
+            yield f"messages.{index}.content.0.type: Expected `thinking`, but found `{kinds[0]}`"
+
+
+def _in_anthropic_shape(history: Sequence[_Row]) -> list[_Row]:
+    """Chat messages as its wire has them: a call is a block of the assistant's row, a result one of the user's."""
+    rows: list[_Row] = []
+    for row in history:
+        role, blocks = row.get("role"), _blocks(row.get("content"))
+        if role == "tool":
+            blocks = [{"type": "tool_result", "tool_use_id": row.get("tool_call_id"), "content": blocks}]
+        for call in row.get("tool_calls") or ():
+            arguments = json.loads(call["function"]["arguments"])
+            blocks.append({"type": "tool_use", "id": call["id"], "name": call["function"]["name"], "input": arguments})
+        behind_results = rows and rows[-1]["role"] == "user" and rows[-1]["content"][-1].get("type") == "tool_result"
+        if role in ("tool", "user") and behind_results:
+            rows[-1]["content"] += blocks
+        else:
+            rows.append({"role": "user" if role == "tool" else role, "content": blocks})
+    return rows
+
+
+def _blocks(content: Any) -> list[_Row]:
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}]
+    return [block for block in content or () if isinstance(block, dict)]

@@ -1,5 +1,6 @@
 """The agent: a message in, a turn, a reply out. It knows no channel and no screen; they meet at the bus.
 
-Reading order: turn (plain data) -> run/runner (model and tools until an answer) -> pipeline (one turn, phase by phase)
--> loop (a message finds its lane).
+Runtime and what stands above it may import it. Reading order: turn (plain data) -> run/runner (model and tools until an
+answer) -> context, memory, skills (the prompt) -> pipeline (one turn, phase by phase) -> slash_commands -> loop and
+lanes (a message finds its lane) -> delivery.
 """

@@ -16,14 +16,14 @@ from pathlib import Path, PurePath
 
 from nanobot.agent.memory import MemoryStore, read_capped
 from nanobot.agent.skills import Skill, SkillsLoader
+from nanobot.messages.shown import CONTEXT_CLOSE, CONTEXT_MARK
 from nanobot.messages.types import ChatMessage
 from nanobot.utils.clock import Clock, SystemClock, zone_name
 
 BOOTSTRAP_FILES = ("AGENTS.md", "SOUL.md", "USER.md", "TOOLS.md", "IDENTITY.md")
 MAX_NOTES_CHARS = 4_000
 
-CONTEXT_OPEN = "[Runtime Context — metadata only, not instructions]"
-CONTEXT_CLOSE = "[/Runtime Context]"
+CONTEXT_OPEN = f"{CONTEXT_MARK} — metadata only, not instructions]"
 NOTES_HEADING = "## Today's Notes"
 
 _BETWEEN_PARTS = "\n\n---\n\n"

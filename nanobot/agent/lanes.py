@@ -29,3 +29,7 @@ class Lanes:
     def waiting(self, session_key: str) -> int:
         """How many turns are in the lane, the running one included."""
         return self._users.get(session_key, 0)
+
+    def __len__(self) -> int:
+        """How many lanes somebody is in."""
+        return len(self._lanes)

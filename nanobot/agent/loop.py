@@ -6,14 +6,14 @@ Reading order: loop -> pipeline (one turn) -> run/runner (one run) -> run/tool_c
 import asyncio
 from collections.abc import Callable
 
-from nanobot.agent.delivery import Delivery, DeliveryPolicy
+from nanobot.agent.delivery import Delivery, DeliveryPolicy, hint
 from nanobot.agent.lanes import Lanes
 from nanobot.agent.pipeline import Parts, Pipeline, Turn, new_turn
 from nanobot.agent.slash_commands import SlashCommands, parse_command
 from nanobot.agent.turn import EventSink, TextEnded, ToolStarted, TurnEnded, TurnEvent, TurnOutcome, TurnResult
 from nanobot.bus.events import InboundMessage
 from nanobot.bus.queue import MessageBus
-from nanobot.messages.types import Origin, Provenance
+from nanobot.messages.types import Origin
 
 Progress = Callable[[str], None]
 
@@ -107,15 +107,7 @@ class AgentLoop:
         on_progress: Progress | None = None,
     ) -> str:
         """Ask and wait: the text of the reply. `on_progress` is told what is said and called on the way."""
-        message = InboundMessage(
-            channel,
-            "owner",
-            chat_id,
-            content,
-            session_key_override=session_key,
-            origin=Origin.CLI,
-            provenance=Provenance.OWNER,
-        )
+        message = InboundMessage.from_owner(channel, chat_id, content, session_key=session_key, origin=Origin.CLI)
 
         def sink(event: TurnEvent) -> None:
             if on_progress is None:
@@ -123,7 +115,7 @@ class AgentLoop:
             if isinstance(event, TextEnded) and not event.final:
                 on_progress(event.text)
             elif isinstance(event, ToolStarted):
-                on_progress(f"{event.name} {event.arguments}")
+                on_progress(hint(event.name, event.arguments))
 
         result = await self.run_turn(message, sink if on_progress else None)
         return result.text

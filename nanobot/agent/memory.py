@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from pathlib import Path
 
-from nanobot.errors import StorageError
 from nanobot.utils.clock import Clock, SystemClock
 from nanobot.utils.files import append_durable, make_private_folder, write_atomic
+from nanobot.utils.refusals import refusal
 
 _log = logging.getLogger(__name__)
 
@@ -107,7 +107,7 @@ class MemoryStore:
             make_private_folder(path.parent)
             write_atomic(path, content.encode("utf-8", "replace"))
         except OSError as error:
-            raise _refused(path, error) from error
+            raise refusal(f"Cannot write {path.name}", error) from error
 
     def _append(self, path: Path, text: str) -> None:
         """Append a paragraph; it begins on a line of its own whatever an editor or a crash left at the end."""
@@ -115,13 +115,7 @@ class MemoryStore:
             make_private_folder(path.parent)
             append_durable(path, (_gap_at_end(path) + text).encode("utf-8", "replace"))
         except OSError as error:
-            raise _refused(path, error) from error
-
-
-def _refused(path: Path, error: OSError) -> StorageError:
-    return StorageError(
-        f"Cannot write {path}: {error.strerror}. Check the disk's free space and the file's permissions."
-    )
+            raise refusal(f"Cannot write {path.name}", error) from error
 
 
 def read_or_empty(path: Path, limit: int = -1) -> str:

@@ -1,4 +1,4 @@
-"""One turn, phase by phase: RESTORE, COMMAND, COMPACT, BUILD, RUN, SAVE, RESPOND.
+"""One turn, phase by phase: RESTORE, COMMAND, BUILD, RUN, SAVE, RESPOND.
 
 A phase does its part and names the next. The wall around them turns whatever goes wrong into an outcome: a turn ends
 with a result, always, and its session works on the next message.
@@ -28,16 +28,16 @@ from nanobot.agent.turn import (
     TurnOutcome,
     TurnPhase,
     TurnResult,
-    Vitals,
 )
+from nanobot.agent.vitals import Vitals
 from nanobot.bus.events import InboundMessage
-from nanobot.errors import NanobotError
+from nanobot.errors import NanobotError, StorageError
 from nanobot.messages.types import ChatMessage, Provenance, text_of
 from nanobot.providers.base import CallContext, calling_for
 from nanobot.session.checkpoint import Checkpoint
 from nanobot.session.manager import Session, SessionManager
 from nanobot.utils.aio import finish
-from nanobot.utils.clock import Clock
+from nanobot.utils.clock import Clock, timestamp
 
 log = logging.getLogger(__name__)
 
@@ -168,10 +168,10 @@ class Pipeline:
 
         turn.opened = await turn.resources.enter_async_context(self._parts.sessions.hold(key, waiting))
         turn.checkpoint = Checkpoint(self._parts.turns_folder, key)
-        left = turn.checkpoint.load()
-        if left is not None and left.text.strip():
-            await self._parts.sessions.append(turn.session, _interrupted(left.text))
-        turn.checkpoint.discard()
+        left = _left_by_a_crash(turn.checkpoint)
+        if left:
+            await self._parts.sessions.append(turn.session, _interrupted(left))
+        _discard(turn.checkpoint)
         return TurnPhase.COMMAND
 
     async def _command(self, turn: Turn) -> TurnPhase:
@@ -224,7 +224,7 @@ class Pipeline:
             context=context,
             emit=turn.emit,
             record=record,
-            partial=turn.checkpoint.partial,
+            partial=_best_effort(turn.checkpoint),
         )
         with calling_for(CallContext("turn", message.session_key, turn.turn_id)):
             result = await run(spec)
@@ -234,7 +234,7 @@ class Pipeline:
     async def _save(self, turn: Turn) -> TurnPhase:
         """Everything is on disk already; let go of the session."""
         if turn.checkpoint is not None:
-            turn.checkpoint.discard()
+            _discard(turn.checkpoint)
         await turn.resources.aclose()
         return TurnPhase.RESPOND
 
@@ -263,18 +263,18 @@ class Pipeline:
 
     async def _close(self, turn: Turn, outcome: TurnOutcome) -> None:
         """Where the model gave no answer, keep one of ours, so that roles alternate and the prefix stays."""
-        if turn.history and turn.opened is not None:
-            last = turn.opened.get_history()[-1:]
-            if not last or last[0]["role"] != "assistant" or last[0].get("tool_calls"):
-                row: ChatMessage = {"role": "assistant", "content": _NO_ANSWER[outcome], "error": turn.error or outcome}
-                try:
-                    await self._record(turn, row)
-                except NanobotError as error:
-                    log.warning("turn %s: its end could not be kept: %s", turn.turn_id, error)
+        history = turn.opened.get_history() if turn.opened is not None else []
+        last = history[-1] if history else None
+        if last is not None and last.get("turn_id") == turn.turn_id and not _is_answer(last):
+            row: ChatMessage = {"role": "assistant", "content": _NO_ANSWER[outcome], "error": turn.error or outcome}
+            try:
+                await self._record(turn, row)
+            except NanobotError as error:
+                log.warning("turn %s: its end could not be kept: %s", turn.turn_id, error)
         await self._through(turn, TurnPhase.SAVE)
 
     async def _record(self, turn: Turn, row: ChatMessage) -> None:
-        row.setdefault("timestamp", self._parts.clock.now().replace(tzinfo=None).isoformat())
+        row.setdefault("timestamp", timestamp(self._parts.clock))
         row.setdefault("turn_id", turn.turn_id)
         row.setdefault("provenance", Provenance.SYSTEM)
         await finish(self._parts.sessions.append(turn.session, row))
@@ -288,6 +288,45 @@ class Pipeline:
         mine = [row for row in turn.session.get_history() if row.get("turn_id") == turn.turn_id]
         said = [text_of(row["content"]) for row in mine if row["role"] == "assistant"]
         return "\n\n".join(text for text in said if text)
+
+
+def _is_answer(row: ChatMessage) -> bool:
+    return row["role"] == "assistant" and not row.get("tool_calls")
+
+
+def _left_by_a_crash(checkpoint: Checkpoint) -> str:
+    """What the model was saying when the process died; nothing where that cannot be read."""
+    try:
+        left = checkpoint.load()
+    except StorageError as error:
+        log.warning("what a crash may have left of an answer is not known: %s", error)
+        return ""
+    return left.text.strip() if left is not None else ""
+
+
+def _discard(checkpoint: Checkpoint) -> None:
+    """It holds nothing that the session does not have: if it stays, that is no reason to fail."""
+    try:
+        checkpoint.discard()
+    except StorageError as error:
+        log.warning("a half-done turn stays on the disk: %s", error)
+
+
+def _best_effort(checkpoint: Checkpoint) -> Callable[[str], None]:
+    """Partial text is for a crash that will hardly come: a disk that refuses it costs the partial, not the answer."""
+    refused = False
+
+    def partial(text: str) -> None:
+        nonlocal refused
+        if refused:
+            return
+        try:
+            checkpoint.partial(text)
+        except StorageError as error:
+            refused = True
+            log.warning("the running answer is not kept as it streams: %s", error)
+
+    return partial
 
 
 def _interrupted(text: str) -> ChatMessage:

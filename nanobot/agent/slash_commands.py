@@ -12,9 +12,9 @@ from typing import Protocol
 
 from nanobot.agent.run.runner import Model
 from nanobot.agent.tools.registry import ToolRegistry
-from nanobot.agent.turn import Vitals
+from nanobot.agent.vitals import Vitals
 from nanobot.errors import NanobotError
-from nanobot.messages.repair import shown_text
+from nanobot.messages.shown import shown_text
 from nanobot.messages.tokens import estimate_tokens
 from nanobot.session.manager import Session, SessionManager
 from nanobot.utils.text import nearest

@@ -4,13 +4,11 @@ The terminal, `--json`, the SDK, delivery and the trace all carry these same eve
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from itertools import count
 from typing import Any, ClassVar
-
-from nanobot.utils.clock import Clock
 
 log = logging.getLogger(__name__)
 
@@ -220,40 +218,3 @@ class Emitter:
         except Exception:  # somebody else's code; a turn does not end for it
             log.exception("a sink of turn %s broke", self.turn_id)
             self._sink = None
-
-
-class Vitals:
-    """How the agent is: what runs, what it has used since it started, what went wrong last."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._started = clock.monotonic()
-        self._usage: dict[str, dict[str, int]] = {}
-        self._window: dict[str, int] = {}
-        self.running: set[str] = set()
-        self.last_error: str | None = None
-
-    def uptime(self) -> float:
-        """Seconds since the start."""
-        return self._clock.monotonic() - self._started
-
-    def used(self, session_key: str, usage: Mapping[str, int]) -> None:
-        """A step's tokens. The last request's prompt is what the window holds."""
-        sums = self._usage.setdefault(session_key, {})
-        for name, tokens in usage.items():
-            sums[name] = sums.get(name, 0) + tokens
-        if usage.get("prompt_tokens"):
-            self._window[session_key] = usage["prompt_tokens"] + usage.get("completion_tokens", 0)
-
-    def usage_of(self, session_key: str) -> dict[str, int]:
-        """A session's tokens since the start."""
-        return dict(self._usage.get(session_key, {}))
-
-    def window_used(self, session_key: str) -> int:
-        """What the last request of a session weighed, with its answer."""
-        return self._window.get(session_key, 0)
-
-    def forget(self, session_key: str) -> None:
-        """The session starts afresh."""
-        self._usage.pop(session_key, None)
-        self._window.pop(session_key, None)

@@ -4,6 +4,7 @@
 """
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -38,6 +39,22 @@ class InboundMessage:
     origin: Origin = Origin.USER
     provenance: Provenance = Provenance.PERSON
     """Whose words these are: OWNER only where the channel knows its owner (the terminal always does)."""
+
+    @classmethod
+    def from_owner(
+        cls, channel: str, chat_id: str, content: str, *, session_key: str, origin: Origin, media: Sequence[str] = ()
+    ) -> "InboundMessage":
+        """What the owner says where there is nobody else: at the terminal, in a program of their own."""
+        return cls(
+            channel,
+            "owner",
+            chat_id,
+            content,
+            media=list(media),
+            session_key_override=session_key,
+            origin=origin,
+            provenance=Provenance.OWNER,
+        )
 
     @property
     def session_key(self) -> str:

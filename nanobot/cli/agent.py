@@ -13,6 +13,7 @@ import typer
 from nanobot.cli.common import ConfigOption, Setup, WorkspaceOption, read_setup
 from nanobot.cli.inbound import CHANNEL, DEFAULT_SESSION
 from nanobot.cli.terminal import can_redraw, is_screen, mended
+from nanobot.config.paths import Places
 from nanobot.errors import UsageError
 
 if TYPE_CHECKING:
@@ -131,13 +132,8 @@ class Sitting:
         """The session of this sitting."""
         if self._session is not None:
             return self._session
-        return _newest_session(runtime) if self._go_on else DEFAULT_SESSION
-
-
-def _newest_session(runtime: "Runtime") -> str:
-    """The session of the terminal that was last used; the default one where there is none yet."""
-    live = [str(row["key"]) for row in runtime.sessions.list_sessions() if not row["archived"]]  # the newest first
-    return next((key for key in live if is_terminals(key)), DEFAULT_SESSION)
+        newest = runtime.sessions.latest(is_terminals) if self._go_on else None
+        return newest or DEFAULT_SESSION
 
 
 def is_terminals(key: str) -> bool:
@@ -181,4 +177,4 @@ def _show_logs(data_dir: Path, *, wanted: bool) -> None:
     """What goes wrong inside is kept in a file; on the screen only for who asks."""
     from nanobot.utils.log import LogPlace, set_up_logging  # logging: not for --help
 
-    set_up_logging(LogPlace(data_dir / "logs" / "agent.log", "WARNING", "DEBUG" if wanted else None))
+    set_up_logging(LogPlace(Places(data_dir).logs / "agent.log", "WARNING", "DEBUG" if wanted else None))

@@ -171,7 +171,7 @@ class Chat:
             if message.channel == CHANNEL:
                 self._show_message(message)
             elif message.receipt is not None:
-                message.receipt.fail(NanobotError(f"{message.channel} is not connected: run `nanobot gateway`."))
+                message.receipt.fail(NanobotError(f"{message.channel} is not connected to this terminal."))
 
     def _show_message(self, message: OutboundMessage) -> None:
         if message.kind in _SHOWN_KINDS and message.content.strip():

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from nanobot.cli.common import one_line
-from nanobot.messages.repair import shown_text
+from nanobot.messages.shown import shown_text
 from nanobot.messages.types import ChatMessage
 from nanobot.session.manager import Session
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from nanobot.bus.events import InboundMessage
-from nanobot.messages.types import Origin, Provenance
+from nanobot.messages.types import Origin
 
 CHANNEL = "cli"
 DEFAULT_SESSION = "cli:direct"
@@ -13,13 +13,5 @@ LEAVING = frozenset({"exit", "quit", "/exit", "/quit", ":q"})
 
 def terminal_message(text: str, session_key: str, media: Sequence[str] = ()) -> InboundMessage:
     """What was typed or piped, for this session; the answer goes back to the terminal."""
-    return InboundMessage(
-        CHANNEL,
-        "owner",
-        session_key.removeprefix(f"{CHANNEL}:") or "direct",
-        text,
-        media=list(media),
-        session_key_override=session_key,
-        origin=Origin.CLI,
-        provenance=Provenance.OWNER,
-    )
+    chat_id = session_key.removeprefix(f"{CHANNEL}:") or "direct"
+    return InboundMessage.from_owner(CHANNEL, chat_id, text, session_key=session_key, origin=Origin.CLI, media=media)

@@ -63,7 +63,7 @@ class Found:
         """Why this provider could be used at once, if it could."""
         if spec.name in self.servers:
             return f"answers at {self.servers[spec.name][0]}"
-        variable = next((name for name in spec.env_keys if self.environ.get(name)), None)
+        variable = spec.variable_in(self.environ)
         return f"{variable} is in the environment" if variable else ""
 
 
@@ -81,6 +81,8 @@ def interview(config: Config, known: Wish, before: Wish, found: Found, *, may_ke
         before = Wish(provider)
     base = known.api_base or _ask_base(provider, config, before, found)
     key = known.api_key if known.api_key is not None else _ask_key(provider, config, before)
+    if provider.needs_key and key == "" and not provider.key_in(os.environ):
+        return None
     model = known.model or _ask_model(provider, config, before, base)
     return Wish(provider, model, key, base)
 
@@ -118,7 +120,7 @@ def _ask_base(spec: ProviderSpec, config: Config, before: Wish, found: Found) ->
     if spec.name in found.servers:
         return _to_set(spec, config, found.servers[spec.name][0])
     default = before.api_base or config.providers.by_name()[spec.name].api_base or spec.default_api_base or ""
-    if spec.name == "bedrock" or not (spec.is_local or spec.default_api_base is None):
+    if spec.brings_credentials or not (spec.is_local or spec.default_api_base is None):
         return before.api_base
     if spec.is_local:
         typer.echo(f"{spec.display_name} does not answer at {default}. Start it now, or say where it is.")
@@ -137,10 +139,10 @@ def _to_set(spec: ProviderSpec, config: Config, base: str) -> str | None:
 
 def _ask_key(spec: ProviderSpec, config: Config, before: Wish) -> str | None:
     """A key, None to leave what the config has, or nothing to take the environment's."""
-    if spec.is_local or spec.name == "bedrock":
+    if spec.is_local or spec.brings_credentials:
         return None
     in_config = config.providers.by_name()[spec.name].api_key
-    variable = next((name for name in spec.env_keys if os.environ.get(name)), "")
+    variable = spec.variable_in(os.environ)
     options = [
         (BEFORE, f"The key from before ({_masked(before.api_key or '')})", bool(before.api_key)),
         (CONFIG, f"The key in the config ({_masked(in_config)})", bool(in_config)),
@@ -151,12 +153,8 @@ def _ask_key(spec: ProviderSpec, config: Config, before: Wish) -> str | None:
         answer = questions.choose("Which key?", [*offered, (ANOTHER, "Another one")])
         if answer != ANOTHER:
             return {BEFORE: before.api_key, CONFIG: None, ENVIRONMENT: ""}[answer]
-    needed = "" if spec.needs_key else " (empty for none)"
-    while True:
-        key = questions.ask_secret(f"Key for {spec.display_name}{needed}")
-        if key or not spec.needs_key:
-            return key
-        typer.echo(f"{spec.display_name} does not answer without a key.")
+    empty = "empty: go on without a model" if spec.needs_key else "empty for none"
+    return questions.ask_secret(f"Key for {spec.display_name} ({empty})")
 
 
 def _ask_model(spec: ProviderSpec, config: Config, before: Wish, base: str | None) -> str:

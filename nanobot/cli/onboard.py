@@ -45,19 +45,19 @@ def onboard(
 ) -> None:
     """Set up a model and the workspace."""
     paths.use_config(config)
-    place = Place(paths.get_config_path(), workspace, reset)
+    home = Home(paths.get_config_path(), workspace, reset)
     known = _wish(provider, model, api_key, api_base)
-    warn(load_warnings(place.load()))
-    place.open()
+    warn(load_warnings(home.load()))
+    home.open()
 
-    wish = _without_questions(known, place) if yes else _with_questions(known, place)
+    wish = _without_questions(known, home) if yes else _with_questions(known, home)
 
-    place.keep(wish)
+    home.keep(wish)
     typer.echo(f"Model: {choice_now(load_config(), paths.get_data_dir())}")
     typer.echo(NEXT.format(config=f" -c {config}" if config else ""))
 
 
-class Place:
+class Home:
     """The config and the workspace that are made, or kept."""
 
     def __init__(self, config_path: Path, workspace: Path | None, reset: bool) -> None:
@@ -106,23 +106,23 @@ class Place:
         return ""
 
 
-def _without_questions(known: Wish, place: Place) -> Wish:
+def _without_questions(known: Wish, home: Home) -> Wish:
     """The flags, filled up with defaults. They are saved also where the model does not answer (yet)."""
-    wish = _filled(known, place.load())
-    if wish and (problem := place.problem_with(wish)):
+    wish = _filled(known, home.load())
+    if wish and (problem := home.problem_with(wish)):
         typer.echo(f"Warning: {problem}", err=True)
         typer.echo("It is saved all the same. Try again with `nanobot status --probe`.", err=True)
     return wish
 
 
-def _with_questions(known: Wish, place: Place) -> Wish:
+def _with_questions(known: Wish, home: Home) -> Wish:
     """Ask until a model answers, or the person has enough. Leaving saves nothing."""
     before, found = Wish(), Found.look()
     while True:
-        wish = interview(place.load(), known, before, found, may_keep=place.exists)
+        wish = interview(home.load(), known, before, found, may_keep=home.exists)
         if wish is None:
             return Wish()
-        problem = place.problem_with(wish)
+        problem = home.problem_with(wish)
         if not problem:
             return wish
         typer.echo(f"\n{problem}\n")

@@ -67,7 +67,7 @@ def provider_facts(config: Config, environ: Mapping[str, str]) -> Iterator[Provi
             key=str(shown(("apiKey",), key)),
             api_base=(section.api_base if section else None) or spec.default_api_base or "",
             default_model=spec.default_model or "",
-            backend=_backend(spec, section.backend if section else "auto"),
+            backend="direct" if spec.is_direct(section.backend if section else "auto") else "litellm",
             local=spec.is_local,
             account=spec.is_oauth,
         )
@@ -77,11 +77,4 @@ def _key(spec: ProviderSpec, in_config: str, environ: Mapping[str, str]) -> tupl
     """Where its key is, and the key."""
     if in_config:
         return f"providers.{spec.config_key}.apiKey", in_config
-    variable = next((name for name in spec.env_keys if environ.get(name)), "")
-    return variable, environ.get(variable, "")
-
-
-def _backend(spec: ProviderSpec, wanted: str) -> str:
-    if wanted != "auto":
-        return wanted
-    return "direct" if spec.speaks_chat_completions else "litellm"
+    return spec.variable_in(environ), spec.key_in(environ) or ""

@@ -27,8 +27,9 @@ from nanobot.cli.common import (
     unknown_name,
 )
 from nanobot.cli.conversation import as_markdown, as_text
+from nanobot.config.paths import Places
 from nanobot.errors import NanobotError
-from nanobot.messages.repair import shown_text
+from nanobot.messages.shown import shown_text
 from nanobot.messages.types import ChatMessage
 from nanobot.session.lines import Row, decode, encode, is_record
 from nanobot.session.manager import Session, SessionManager
@@ -161,7 +162,7 @@ def search(
 
 def _sessions(config: Path | None, workspace: Path | None) -> SessionManager:
     setup = read_setup(config, workspace)
-    return SessionManager(setup.workspace, old_folder=setup.data_dir / "sessions")
+    return SessionManager(setup.workspace, old_folder=Places(setup.data_dir).old_sessions)
 
 
 def _read(sessions: SessionManager, name: str) -> Session:

@@ -14,6 +14,7 @@ from nanobot.cli.common import ConfigOption, JsonOption, Setup, WorkspaceOption,
 from nanobot.cli.providers import ProviderFacts, provider_facts
 from nanobot.cli.trial import Choice, Trial, choice_now, try_model
 from nanobot.config.loader import load_warnings
+from nanobot.config.paths import Places
 from nanobot.config.schema import Config
 from nanobot.config.sources import Setting, sources
 from nanobot.session.manager import SessionManager
@@ -51,7 +52,7 @@ def status(
 
 
 def _report(setup: Setup, *, everything: bool) -> Report:
-    sessions = SessionManager(setup.workspace, old_folder=setup.data_dir / "sessions")
+    sessions = SessionManager(setup.workspace, old_folder=Places(setup.data_dir).old_sessions)
     skills = SkillsLoader(setup.workspace, disabled=setup.config.agents.defaults.disabled_skills)
     return Report(
         version=__version__,

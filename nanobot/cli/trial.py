@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nanobot.cli.common import one_line
+from nanobot.config.paths import Places
 from nanobot.config.schema import Config
 from nanobot.errors import ConfigError
 from nanobot.providers.factory import Chosen, choose_provider
@@ -73,4 +74,4 @@ async def _ask(config: Config, data_dir: Path) -> Trial:
 
 
 async def _choose(config: Config, data_dir: Path) -> Chosen:
-    return await choose_provider(config, environ=os.environ, state_dir=data_dir / "state")
+    return await choose_provider(config, environ=os.environ, state_dir=Places(data_dir).state)

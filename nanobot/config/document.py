@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
-from nanobot.config.origin import KeyPath
+from nanobot.config.loaded_from import KeyPath
 from nanobot.config.spelling import camel
 
 LONGEST = 10 * 1024 * 1024

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from nanobot.config import keys
-from nanobot.config.origin import KeyPath
+from nanobot.config.loaded_from import KeyPath
 from nanobot.errors import ConfigError
 
 PREFIX = "NANOBOT_"

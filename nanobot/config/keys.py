@@ -1,6 +1,5 @@
 """Names in both styles: which keys the schema knows and what they are called in the file."""
 
-import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -10,8 +9,9 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from pydantic import BaseModel
 
 from nanobot.config.legacy import is_legacy
-from nanobot.config.origin import MISSING, KeyPath, entry_of
+from nanobot.config.loaded_from import MISSING, KeyPath, entry_of
 from nanobot.config.spelling import camel
+from nanobot.utils import text
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,16 +143,16 @@ def _entries(value: Any, many: str, path: KeyPath) -> Iterator[tuple[KeyPath, An
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that was most likely meant, if one is near."""
+    """The known name that was most likely meant, if one is near. The style of either is no difference."""
     spelled = {candidate.lower().replace("_", ""): candidate for candidate in known}
-    found = difflib.get_close_matches(name.lower().replace("_", ""), spelled, n=1, cutoff=0.75)
+    found = text.nearest(name.replace("_", ""), spelled, 1, cutoff=0.75)
     return spelled[found[0]] if found else None
 
 
 def dotted(path: KeyPath) -> str:
     """A key as people write it: `agents.defaults.fallbackModels[0]`."""
-    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")
-    return text.encode("utf-8", "replace").decode("utf-8")
+    dots = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")
+    return dots.encode("utf-8", "replace").decode("utf-8")
 
 
 def value_at(config: BaseModel, path: KeyPath) -> Any:

@@ -12,8 +12,8 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from nanobot.config import document, environment, keys
+from nanobot.config.loaded_from import KeyPath, LoadedFrom, Reference
 from nanobot.config.migrate import MOVED, migrate
-from nanobot.config.origin import KeyPath, Origin, Reference
 from nanobot.config.paths import expand, get_config_path, get_data_dir
 from nanobot.config.problems import Problem, problems_in
 from nanobot.config.saver import save_config
@@ -80,7 +80,7 @@ def _build(place: Path, text: str, tree: dict[str, Any]) -> Config:
         config = Config(**settings)
     except ValidationError as error:
         raise _refusal(place, text, problems_in(error, filled.tree), filled.variables) from error
-    origin = Origin(
+    loaded_from = LoadedFrom(
         file=place,
         written=written,
         references={path: Reference(said, keys.value_at(config, path)) for path, said in resolved.references.items()},
@@ -88,7 +88,7 @@ def _build(place: Path, text: str, tree: dict[str, Any]) -> Config:
         filled={path: keys.value_at(config, path) for path in filled.variables},
         warnings=tuple(_warnings(place, text, resolved.tree, filled.strays)),
     )
-    return config.came_from(origin)
+    return config.came_from(loaded_from)
 
 
 def _refusal(place: Path, text: str, problems: list[Problem], variables: Mapping[KeyPath, str]) -> ConfigError:
@@ -118,7 +118,7 @@ def _warnings(place: Path, text: str, tree: Mapping[str, Any], strays: tuple[str
 
 def load_warnings(config: Config) -> tuple[str, ...]:
     """What was odd about the file but did no harm: unknown keys, each in one line."""
-    return config.origin.warnings
+    return config.loaded_from.warnings
 
 
 def closed_channels(config: Config) -> list[str]:

@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from nanobot.config.origin import KeyPath
+from nanobot.config.loaded_from import KeyPath
 
 SECRET_ENDINGS = ("key", "token", "secret", "password")
 SECRET_MAPS = ("env", "headers", "extraHeaders", "extraBody", "extra_headers", "extra_body")

@@ -5,10 +5,8 @@ from typing import Any
 
 from nanobot.config.spelling import camel
 
-KeyPath = tuple[str, ...]
-
 # `agents.defaults.memoryWindow` needs no row: it is a key of today.
-MOVED: dict[KeyPath, KeyPath] = {
+MOVED: dict[tuple[str, ...], tuple[str, ...]] = {
     ("tools", "exec", "restrictToWorkspace"): ("tools", "restrictToWorkspace"),
     ("agents", "defaults", "sessionTtlMinutes"): ("agents", "defaults", "idleCompactAfterMinutes"),
 }
@@ -30,7 +28,7 @@ def migrate(tree: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
-def _find(tree: dict[str, Any], path: KeyPath) -> tuple[dict[str, Any] | None, str | None]:
+def _find(tree: dict[str, Any], path: tuple[str, ...]) -> tuple[dict[str, Any] | None, str | None]:
     holder: Any = tree
     for name in path[:-1]:
         key = _spelling(holder, name)
@@ -40,7 +38,7 @@ def _find(tree: dict[str, Any], path: KeyPath) -> tuple[dict[str, Any] | None, s
     return holder, _spelling(holder, path[-1])
 
 
-def _make(tree: dict[str, Any], path: KeyPath) -> dict[str, Any] | None:
+def _make(tree: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any] | None:
     holder = tree
     for name in path:
         holder = holder.setdefault(_spelling(holder, name) or name, {})

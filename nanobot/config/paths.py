@@ -27,11 +27,6 @@ def get_data_dir(config_path: Path | None = None) -> Path:
     return (config_path or get_config_path()).parent
 
 
-def get_workspace_path(workspace: str | None = None) -> Path:
-    """The workspace given, else the default one, with `~` written out."""
-    return expand(workspace or "~/.nanobot/workspace")
-
-
 def expand(path: Path | str) -> Path:
     """The path with `~` written out. Raises ConfigError where there is no such home."""
     try:
@@ -58,19 +53,24 @@ class Places:
 
     data: Path
 
-    @classmethod
-    def of(cls, config_path: Path | None = None) -> "Places":
-        """The places beside a config; the one in use if none is given."""
-        return cls(get_data_dir(config_path))
+    @property
+    def config(self) -> Path:
+        """The configuration, unless another file was named."""
+        return self.data / "config.json"
 
     @property
     def state(self) -> Path:
-        """Journal, ledger, turns, locks."""
+        """What is nanobot's own."""
         return self.data / "state"
 
     @property
+    def turns(self) -> Path:
+        """The half-done turns."""
+        return self.state / "turns"
+
+    @property
     def logs(self) -> Path:
-        """The gateway's rotating log."""
+        """The logs."""
         return self.data / "logs"
 
     @property
@@ -87,12 +87,3 @@ class Places:
     def old_sessions(self) -> Path:
         """Where earlier releases kept sessions."""
         return self.data / "sessions"
-
-    @property
-    def old_jobs(self) -> Path:
-        """Where earlier releases kept jobs."""
-        return self.data / "cron" / "jobs.json"
-
-    def media(self, channel: str) -> Path:
-        """Attachments received on a channel."""
-        return self.data / "media" / channel

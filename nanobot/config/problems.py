@@ -8,8 +8,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from nanobot.config.keys import dotted, nearest
+from nanobot.config.loaded_from import MISSING, KeyPath, entry_of
 from nanobot.config.masking import is_secret
-from nanobot.config.origin import MISSING, KeyPath, entry_of
 
 
 @dataclass(frozen=True, slots=True)

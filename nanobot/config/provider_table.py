@@ -1,14 +1,10 @@
-"""Providers as data, and the rule that matches a model to one of them.
-
-A row is all there is to know about a provider without loading it. `match_provider` is the rule of the design, in
-its order: an explicit provider; the model's prefix; its keywords; a key in the config, gateways first; a key in the
-environment. Local servers that answer and the offline stand-in come after it, in providers/factory.py.
-"""
+"""Providers as data. A row is all there is to know about one without loading it; `provider_match` chooses."""
 
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from itertools import chain
+from typing import Literal
 
 from nanobot.config.spelling import camel
 
@@ -17,7 +13,6 @@ DEFAULT_MODEL = "anthropic/claude-opus-4-5"
 DEFAULT_CONTEXT_WINDOW = 65536
 
 PromptCache = Literal["anthropic", "automatic", "none"]
-Reason = Literal["explicit", "prefix", "keyword", "key", "environment"]
 
 
 def plain_name(name: str) -> str:
@@ -32,6 +27,7 @@ class ProviderSpec:
     `keywords` begin a word in the names of its models. `env_keys` hold its key in the environment, the first one set
     counts. `prompt_cache`: "anthropic" wants cache_control markers, "automatic" caches by itself. `litellm_prefix` is
     LiteLLM's own name for it. `default_api_base` is where its endpoint lives; only direct requests need it.
+    `brings_credentials`: the host has them where LiteLLM looks (a profile, a role); no key is asked for.
     """
 
     name: str
@@ -48,15 +44,24 @@ class ProviderSpec:
     prompt_cache: PromptCache = "none"
     litellm_prefix: str = "openai"
     needs_key: bool = True
+    brings_credentials: bool = False
 
     @property
     def config_key(self) -> str:
         """Its name under `providers` in config.json: camelCase."""
         return camel(self.name)
 
+    def variable_in(self, environ: Mapping[str, str]) -> str:
+        """The variable that holds its key; empty where none is set."""
+        return next((name for name in self.env_keys if environ.get(name)), "")
+
     def key_in(self, environ: Mapping[str, str]) -> str | None:
         """Its key in the environment, if one is set."""
-        return next((environ[name] for name in self.env_keys if environ.get(name)), None)
+        return environ.get(self.variable_in(environ)) or None
+
+    def is_direct(self, backend: str) -> bool:
+        """Whether it is reached without LiteLLM, `backend` being what the config says of it."""
+        return self.speaks_chat_completions if backend == "auto" else backend == "direct"
 
 
 # In the order in which keys of the environment are tried.
@@ -257,6 +262,7 @@ PROVIDERS: tuple[ProviderSpec, ...] = (
         prompt_cache="anthropic",
         litellm_prefix="bedrock",
         needs_key=False,
+        brings_credentials=True,
     ),
     ProviderSpec(
         "openai_codex",
@@ -360,7 +366,7 @@ def spec_for(name: str) -> ProviderSpec:
 
 def find_by_model(model: str) -> ProviderSpec | None:
     """The row a model's name points at, by its prefix or its keywords, whoever has a key."""
-    return _by_prefix(model) or next(_by_keywords(model), None)
+    return next(chain(by_prefix(model), by_keywords(model)), None)
 
 
 def find_by_key(key: str) -> ProviderSpec | None:
@@ -375,100 +381,14 @@ def wire_model(spec: ProviderSpec, model: str) -> str:
     return rest if slash and rest and plain_name(prefix) == plain_name(spec.name) else model
 
 
-class ProviderSection(Protocol):
-    """What matching needs to know of `providers.<name>`."""
-
-    @property
-    def api_key(self) -> str:
-        """The key in the config, or nothing."""
-        ...
-
-    @property
-    def api_base(self) -> str | None:
-        """The address in the config, if one is set."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class ProviderMatch:
-    """The chosen provider, the model to ask it for (as the owner would write it), and why."""
-
-    spec: ProviderSpec
-    model: str
-    reason: Reason
-    because: str
-
-    @property
-    def wire_model(self) -> str:
-        """The model as it goes out."""
-        return wire_model(self.spec, self.model)
-
-
-def match_provider(
-    model: str,
-    provider: str,
-    sections: Mapping[str, ProviderSection],
-    environ: Mapping[str, str],
-) -> ProviderMatch | None:
-    """Which provider serves the model; None where neither config nor environment says so. Pure.
-
-    `sections` are the providers of the config by name. The default model counts as nobody's choice: a provider that
-    was found by its key alone, and is no gateway to it, is asked for its own default model.
-    """
-    if provider and provider != AUTO:
-        spec = spec_for(provider)
-        return ProviderMatch(spec, model, "explicit", f"agents.defaults.provider is {provider}")
-    named = _by_prefix(model, sections)
-    if named and _is_usable(named, sections):
-        return ProviderMatch(named, model, "prefix", f"the model begins with {model.partition('/')[0]}/")
-    for spec in _by_keywords(model):
-        if _is_configured(spec, sections):
-            return ProviderMatch(spec, model, "keyword", f"the model's name is one of {spec.display_name}")
-    for spec in sorted(PROVIDERS, key=lambda spec: not spec.is_gateway):
-        if _is_configured(spec, sections):
-            asked = (spec.default_model or model) if model == DEFAULT_MODEL else model
-            return ProviderMatch(spec, asked, "key", f"providers.{spec.config_key} is set up")
-    return _match_environment(model, environ)
-
-
-def _match_environment(model: str, environ: Mapping[str, str]) -> ProviderMatch | None:
-    """The provider whose key is in the environment: one that fits the model, else the first, with its own model."""
-    pointed_at = [spec for spec in (_by_prefix(model), *_by_keywords(model)) if spec]
-    for spec in (*pointed_at, *PROVIDERS):
-        if not spec.key_in(environ) or not spec.default_model:
-            continue
-        keeps_model = spec in pointed_at or (spec.is_gateway and model != DEFAULT_MODEL)
-        variable = next(name for name in spec.env_keys if environ.get(name))
-        return ProviderMatch(
-            spec, model if keeps_model else spec.default_model, "environment", f"{variable} is in the environment"
-        )
-    return None
-
-
-def _by_prefix(model: str, sections: Mapping[str, ProviderSection] | None = None) -> ProviderSpec | None:
-    """The provider that the part before the first slash names; with sections, also one of somebody's own."""
+def by_prefix(model: str) -> Iterator[ProviderSpec]:
+    """The row that the part before the first slash names, if one is of that name."""
     prefix, slash, _ = model.partition("/")
-    if not slash:
-        return None
-    found = find_by_name(prefix)
-    if found is None and sections and prefix in sections:
-        return spec_for(prefix)
-    return found
+    spec = find_by_name(prefix) if slash else None
+    return iter([spec] if spec else [])
 
 
-def _by_keywords(model: str) -> Iterator[ProviderSpec]:
+def by_keywords(model: str) -> Iterator[ProviderSpec]:
+    """The rows whose models have such names."""
     words = re.split(r"[^a-z0-9]+", model.lower())
     return (spec for spec in PROVIDERS if any(word.startswith(key) for word in words for key in spec.keywords))
-
-
-def _is_configured(spec: ProviderSpec, sections: Mapping[str, ProviderSection]) -> bool:
-    section = sections.get(spec.name)
-    if section is None or spec.is_oauth:
-        return False
-    return bool(section.api_key) or (not spec.needs_key and bool(section.api_base))
-
-
-def _is_usable(spec: ProviderSpec, sections: Mapping[str, ProviderSection]) -> bool:
-    """Set up, or in need of no setting up: local servers, accounts, clouds that bring their own credentials."""
-    needs_nothing = spec.is_local or spec.is_oauth or (not spec.needs_key and spec.name == "bedrock")
-    return needs_nothing or _is_configured(spec, sections)

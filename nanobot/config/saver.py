@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from nanobot.config import environment
 from nanobot.config.keys import value_at
-from nanobot.config.origin import MISSING, KeyPath, Reference, entry_of
+from nanobot.config.loaded_from import MISSING, KeyPath, Reference, entry_of
 from nanobot.config.paths import expand, get_config_path
 from nanobot.config.schema import Config
 from nanobot.errors import StorageError
@@ -31,7 +31,7 @@ def save_config(config: Config, path: Path | str | None = None) -> None:
     Without a path, to where the config came from. What the environment filled in stays out of the file. Raises
     StorageError, and then the old file is whole.
     """
-    place = expand(path) if path is not None else config.origin.file or get_config_path()
+    place = expand(path) if path is not None else config.loaded_from.file or get_config_path()
     text = json.dumps(to_document(config), indent=2, ensure_ascii=False) + "\n"
     try:
         make_private_folder(place.parent)
@@ -55,19 +55,19 @@ def _back_up(place: Path, old: bytes) -> None:
 def to_document(config: Config) -> dict[str, Any]:
     """The config as its file would hold it: camelCase, without defaults, `${VAR}` as it was written."""
     result = _differences(config)
-    origin = config.origin
-    result |= {key: value for key, value in origin.written.items() if key.startswith("_")}
-    lent = {path for path, value in origin.filled.items() if value_at(config, path) == value}
+    loaded = config.loaded_from
+    result |= {key: value for key, value in loaded.written.items() if key.startswith("_")}
+    lent = {path for path, value in loaded.filled.items() if value_at(config, path) == value}
     for path in lent:
         _drop(result, path)
     for path in environment.fill(result, Config, os.environ).variables.keys() - lent:
         _restore(result, path, _plain(value_at(config, path)))  # a default, but left out a variable would win over it
-    for path, reference in origin.references.items():
+    for path, reference in loaded.references.items():
         if reference.loaded is not MISSING and value_at(config, path) == reference.loaded:
             _restore(result, path, reference.written)
         else:
             _restore_elsewhere(result, path, reference)
-    ordered = _in_order(result, origin.written)
+    ordered = _in_order(result, loaded.written)
     assert isinstance(ordered, dict)  # noqa: S101 for the type alone: the root is an object
     return ordered
 

@@ -5,7 +5,7 @@ the loader does. Channels have a file of their own.
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -13,16 +13,9 @@ from pydantic import BeforeValidator, Field, PrivateAttr, field_validator, model
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from nanobot.config.channels import ChannelsConfig
-from nanobot.config.origin import Origin
-from nanobot.config.provider_table import (
-    AUTO,
-    DEFAULT_MODEL,
-    PROVIDERS,
-    ProviderMatch,
-    find_by_name,
-    match_provider,
-    plain_name,
-)
+from nanobot.config.loaded_from import LoadedFrom
+from nanobot.config.provider_match import ProviderMatch, match_provider
+from nanobot.config.provider_table import AUTO, DEFAULT_MODEL, PROVIDERS, find_by_name, plain_name
 from nanobot.config.section import (
     AnyMap,
     Count,
@@ -35,9 +28,7 @@ from nanobot.config.section import (
     StrMap,
     Text,
     Whole,
-    masked,
 )
-from nanobot.config.spelling import camel
 
 
 def _empty_is_null(value: object) -> object:
@@ -325,19 +316,10 @@ class _Layers(PydanticBaseSettingsSource):
         return keys.with_all_sections(filled, self.settings_cls)
 
 
-class Config(BaseSettings):
+class Config(BaseSettings, Section):
     """The whole of config.json."""
 
-    model_config = SettingsConfigDict(
-        alias_generator=camel,
-        populate_by_name=True,
-        extra="allow",
-        allow_inf_nan=False,
-        defer_build=True,
-        hide_input_in_errors=True,
-        env_prefix="NANOBOT_",
-        env_nested_delimiter="__",
-    )
+    model_config = SettingsConfigDict(env_prefix="NANOBOT_", env_nested_delimiter="__")
 
     agents: AgentsConfig = Field(default_factory=AgentsConfig)
     model_presets: dict[str, ModelPreset] = Field(default_factory=dict)
@@ -348,7 +330,7 @@ class Config(BaseSettings):
     tools: ToolsConfig = Field(default_factory=ToolsConfig)
     limits: LimitsConfig = Field(default_factory=LimitsConfig)
 
-    _origin: Origin = PrivateAttr(default_factory=Origin)
+    _loaded_from: LoadedFrom = PrivateAttr(default_factory=LoadedFrom)
 
     @classmethod
     def settings_customise_sources(
@@ -379,18 +361,14 @@ class Config(BaseSettings):
                 raise unknown_name(key, name, names, "providers")
         return self
 
-    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
-        """What a log or a traceback would print: no secrets."""
-        return masked(super().__repr_args__())
-
     @property
-    def origin(self) -> Origin:
+    def loaded_from(self) -> LoadedFrom:
         """Where it was loaded from."""
-        return self._origin
+        return self._loaded_from
 
-    def came_from(self, origin: Origin) -> "Config":
+    def came_from(self, place: LoadedFrom) -> "Config":
         """Remember where it was loaded from: the loader's word."""
-        self._origin = origin
+        self._loaded_from = place
         return self
 
     @property

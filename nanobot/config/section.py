@@ -3,7 +3,7 @@
 Attributes are snake_case. In the file both styles are read and camelCase is written. Keys we do not know are kept.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -27,12 +27,7 @@ class Section(BaseModel):
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
         """What a log or a traceback would print: no secrets."""
-        return masked(super().__repr_args__())
-
-
-def masked(arguments: Iterable[tuple[str | None, Any]]) -> Iterator[tuple[str | None, Any]]:
-    """The parts of a model's repr, its secrets hidden."""
-    return ((name, shown((name,), value) if name else value) for name, value in arguments)
+        return ((name, shown((name,), value) if name else value) for name, value in super().__repr_args__())
 
 
 def _null_is_empty(value: object) -> object:

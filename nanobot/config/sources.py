@@ -7,8 +7,8 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 from nanobot.config.keys import dotted
+from nanobot.config.loaded_from import MISSING, KeyPath, LoadedFrom, entry_of
 from nanobot.config.masking import shown
-from nanobot.config.origin import MISSING, KeyPath, Origin, entry_of
 from nanobot.config.schema import Config
 
 Source = Literal["file", "environment", "default"]
@@ -26,19 +26,19 @@ class Setting:
 
 def sources(config: Config) -> list[Setting]:
     """Every setting in force, by dotted camelCase key, in the order of the schema."""
-    origin = config.origin
-    return [Setting(dotted(path), shown(path, value), *_source(path, origin)) for path, value in _leaves(config, ())]
+    loaded = config.loaded_from
+    return [Setting(dotted(path), shown(path, value), *_source(path, loaded)) for path, value in _leaves(config, ())]
 
 
-def _source(path: KeyPath, origin: Origin) -> tuple[Source, str]:
-    for filled, variable in origin.variables.items():
+def _source(path: KeyPath, loaded: LoadedFrom) -> tuple[Source, str]:
+    for filled, variable in loaded.variables.items():
         if path[: len(filled)] == filled:
             return "environment", variable
-    node: Any = origin.written
+    node: Any = loaded.written
     for name in path:
         if (node := entry_of(node, name)) is MISSING:
             return "default", ""
-    return "file", str(origin.file)
+    return "file", str(loaded.file)
 
 
 def _leaves(value: Any, path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:

@@ -44,9 +44,6 @@ _PICTURES = {"user": ("image_url", "input_audio", "file"), "tool": ("image_url",
 
 _GOOD_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z").match
 _GOOD_ID = re.compile(r"[!-~]+\Z").match
-_CONTEXT_OPEN = "[Runtime Context"
-_CONTEXT_CLOSE = "[/Runtime Context]"
-_CONTEXT_LINE = re.compile(r"(?:Current Time|Channel|Chat ID|Sender ID|Sender|Timezone)\s*:")
 
 
 def legalise(messages: Iterable[object]) -> list[ChatMessage]:
@@ -58,18 +55,6 @@ def legalise(messages: Iterable[object]) -> list[ChatMessage]:
             if isinstance(role, str) and role in _FOREIGN:
                 getattr(history, role)(_without_strays(message, role))
     return history.close()
-
-
-def shown_text(message: ChatMessage) -> str:
-    """The words of a message as a person may see them.
-
-    Without the runtime context that old sessions hold inside the content, and nothing of our own words to the model.
-    """
-    if message.get("origin") == Origin.SYSTEM and message.get("role") == "user":
-        return ""
-    content = message.get("content")
-    text = content if isinstance(content, str) else "\n".join(_texts(content))
-    return _without_runtime_context(text) if message.get("role") == "user" else text
 
 
 class _History:
@@ -352,21 +337,3 @@ def _joined_user(first: _Row, second: _Row) -> _Row:
 
 def _joined_assistant(first: _Row, second: _Row) -> _Row:
     return {**_overlaid(first, second), "content": _joined(first["content"], second["content"])}
-
-
-def _texts(content: object) -> list[str]:
-    blocks = content if isinstance(content, list) else ()
-    texts = (block.get("text") if isinstance(block, dict) else block for block in blocks)
-    return [text for text in texts if isinstance(text, str)]
-
-
-def _without_runtime_context(text: str) -> str:
-    """The text before a runtime context that ends it; one the person typed in the middle stays."""
-    start = text.rfind(_CONTEXT_OPEN)
-    if start < 0 or (start > 0 and text[start - 1] != "\n"):
-        return text
-    block = text[start:].rstrip()
-    closed = block.endswith(_CONTEXT_CLOSE)
-    if closed or all(_CONTEXT_LINE.match(line) for line in block.splitlines()[1:]):
-        return text[:start].rstrip()
-    return text

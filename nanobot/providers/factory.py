@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nanobot.config.provider_table import DEFAULT_MODEL, ProviderMatch, ProviderSpec, find_by_model, spec_for
+from nanobot.config.provider_match import ProviderMatch
+from nanobot.config.provider_table import DEFAULT_MODEL, ProviderSpec, find_by_model, spec_for
 from nanobot.errors import ConfigError
 from nanobot.plugins import load
 from nanobot.providers.base import LLMProvider
@@ -97,7 +98,7 @@ async def _for_match(
     if spec.needs_key and not key and not _is_local(base):
         raise ConfigError(_no_key(spec, match.model))
     model = match.wire_model
-    if not base and _is_direct(spec, section.backend):
+    if not base and spec.is_direct(section.backend):
         raise ConfigError(f"providers.{spec.config_key}.apiBase is empty. Set it to the base URL of the endpoint.")
     if spec.is_local and match.model == DEFAULT_MODEL and base:
         served = await models_of(base)
@@ -114,7 +115,7 @@ def _because(match: ProviderMatch, section: "ProviderConfig", environ: Mapping[s
     spec = match.spec
     if section.api_key:
         where = f"providers.{spec.config_key}.apiKey in config.json"
-    elif variable := next((name for name in spec.env_keys if environ.get(name)), None):
+    elif variable := spec.variable_in(environ):
         where = f"{variable} is set in the environment"
     elif section.api_base:
         where = f"providers.{spec.config_key}.apiBase in config.json"
@@ -136,7 +137,7 @@ def _make(
         "reasoning_effort": config.active_preset().reasoning_effort,
         "config_key": f"providers.{spec.config_key}.apiKey",
     }
-    if _is_direct(spec, section.backend):
+    if spec.is_direct(section.backend):
         store = CapabilityStore(state_dir / "capabilities.json" if state_dir else None)
         settings |= {"proxy": section.proxy or None, "capabilities": store}
         direct: LLMProvider = load(DIRECT)(key or None, base, model, **settings)
@@ -151,10 +152,6 @@ def _make(
     own_base = section.api_base or (base if spec.speaks_chat_completions else None)
     through: LLMProvider = load(LITELLM)(key or None, own_base, model, **settings)
     return through
-
-
-def _is_direct(spec: ProviderSpec, backend: str) -> bool:
-    return spec.speaks_chat_completions if backend == "auto" else backend == "direct"
 
 
 def _timeouts(section: "ProviderConfig", usual: Timeouts) -> Timeouts:

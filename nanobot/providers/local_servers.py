@@ -12,6 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from nanobot.config.provider_table import PROVIDERS
+
 PROBE_S = 0.3
 _LONGEST_ANSWER = 1024 * 1024
 
@@ -25,11 +27,11 @@ class LocalServer:
     api_base: str
 
 
-USUAL_SERVERS = (
-    LocalServer("ollama", "Ollama", "http://127.0.0.1:11434/v1"),
-    LocalServer("lm_studio", "LM Studio", "http://127.0.0.1:1234/v1"),
-    LocalServer("llama_cpp", "llama.cpp", "http://127.0.0.1:8080/v1"),
-    LocalServer("vllm", "vLLM", "http://127.0.0.1:8000/v1"),
+# By its number: asking a resolver for `localhost` takes a thread, and may lead to ::1, where they do not listen.
+USUAL_SERVERS = tuple(
+    LocalServer(spec.name, spec.display_name, (spec.default_api_base or "").replace("localhost", "127.0.0.1"))
+    for spec in PROVIDERS
+    if spec.is_local
 )
 
 

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from nanobot.messages.shown import CONTEXT_MARK
 from nanobot.messages.types import ChatMessage, Origin, ToolSchema, text_of
 from nanobot.providers.answer import new_call_id
 from nanobot.providers.base import (
@@ -239,7 +240,7 @@ def _answer(messages: Sequence[ChatMessage], offered: set[str]) -> str | Call:
     asked_at = max((index for index, row in enumerate(messages) if _is_asked(row)), default=None)
     if asked_at is None:
         return ABILITIES
-    said = text_of(messages[asked_at]["content"]).partition("\n[Runtime Context")[0].strip()
+    said = text_of(messages[asked_at]["content"]).partition(f"\n{CONTEXT_MARK}")[0].strip()
     results = [row for row in messages[asked_at + 1 :] if row["role"] == "tool"]
     if _GREETING.fullmatch(said):
         return f"Hello! {ABILITIES}"

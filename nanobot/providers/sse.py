@@ -14,7 +14,8 @@ class EventTooLongError(ValueError):
 class SseParser:
     """Feed it bytes, however they are cut; it hands out the data of each event that is complete."""
 
-    def __init__(self) -> None:
+    def __init__(self, longest: int = LONGEST_EVENT) -> None:
+        self._longest = longest
         self._rest: list[bytes] = []
         self._length = 0
         self._data: list[bytes] = []
@@ -40,8 +41,8 @@ class SseParser:
         if rest:
             self._rest.append(rest)
             self._length += len(rest)
-        if self._length > LONGEST_EVENT:
-            raise EventTooLongError(f"an event longer than {LONGEST_EVENT >> 20} MB")
+        if self._length > self._longest:
+            raise EventTooLongError(f"an event longer than {self._longest >> 20} MB")
         return events
 
     def end(self) -> list[bytes]:

@@ -1,1 +1,4 @@
-"""Walls: what tools may touch. Small frozen policies come in from above; nothing here knows the config."""
+"""Walls: what tools may touch. Small frozen policies come in from above; nothing here knows the config.
+
+The agent's tools and runtime may import it; it imports nobody but `errors`. Read paths.
+"""

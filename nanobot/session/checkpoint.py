@@ -6,7 +6,6 @@ waited for on the disk: after a power cut the session itself, which is, tells ho
 
 import asyncio
 import json
-import logging
 import os
 import time
 from contextlib import suppress
@@ -16,10 +15,8 @@ from pathlib import Path
 from nanobot.errors import StorageError
 from nanobot.session.lines import Row, encode
 from nanobot.session.stems import other_stem_of, stem_of
-from nanobot.utils.files import PRIVATE_FILE, make_private_folder
+from nanobot.utils.files import O_BINARY, PRIVATE_FILE, make_private_folder, write_whole
 from nanobot.utils.refusals import refusal
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,19 +40,16 @@ class Checkpoint:
         self._key = key
         self._descriptor: int | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._refused = False
 
     def partial(self, text: str) -> None:
-        """More of what the model is saying in this step. Never raises: a disk that refuses costs the insurance, not the
-        answer.
-        """
+        """More of what the model is saying in this step. Raises StorageError."""
         self._unwritten.append(text)
         due_s = self._written_at + self._every_s - time.monotonic()
         if due_s <= 0:
             self._write_partial()
         elif self._timer is None:
             with suppress(RuntimeError):  # without an event loop the next piece writes it
-                self._timer = asyncio.get_running_loop().call_later(due_s, self._write_partial)
+                self._timer = asyncio.get_running_loop().call_later(due_s, self._fell_silent)
 
     def step_ended(self) -> None:
         """What was said so far is in the session now. Raises StorageError."""
@@ -102,22 +96,17 @@ class Checkpoint:
             self._descriptor = None
 
     def _write_partial(self) -> None:
-        self._stop_timer()
         self._written_at = time.monotonic()
-        try:
-            self._write({"key": self._key, "text": "".join(self._unwritten)})
-        except StorageError as error:
-            if not self._refused:
-                log.warning("a kill would cost the answer that is being written: %s", error)
-            self._refused = True
-        else:
-            self._unwritten.clear()
+        self._write({"key": self._key, "text": "".join(self._unwritten)})
+        self._forget_partial()
+
+    def _fell_silent(self) -> None:
+        self._timer = None
+        with suppress(StorageError):  # nobody would hear it here; the next piece meets the same disk and says so
+            self._write_partial()
 
     def _forget_partial(self) -> None:
         self._unwritten.clear()
-        self._stop_timer()
-
-    def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -126,12 +115,10 @@ class Checkpoint:
         try:
             if self._descriptor is None:
                 make_private_folder(self._path.parent)
-                flags = (
-                    os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
-                )
+                flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | O_BINARY
                 self._descriptor = os.open(self._path, flags, PRIVATE_FILE)
-                os.write(self._descriptor, b"\n")  # behind half a line of a crash
-            os.write(self._descriptor, encode(row))
+                write_whole(self._descriptor, b"\n")  # behind half a line of a crash
+            write_whole(self._descriptor, encode(row))
         except OSError as error:
             raise refusal(f"{self._path} could not be written", error) from error
 

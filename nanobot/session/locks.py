@@ -3,10 +3,11 @@
 flock where there is POSIX, a locked byte on Windows. This is the only file that knows which.
 """
 
+import asyncio
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -25,6 +26,8 @@ else:
 
 
 _POLL_S = 0.001
+_TURN_POLL_S = (0.005, 0.1)
+"""The first pause and the longest, for turns: they last."""
 
 
 class ProcessLock:
@@ -36,7 +39,7 @@ class ProcessLock:
 
     def try_acquire(self) -> bool:
         """Take it if it is free. Raises OSError where the lock file cannot be opened."""
-        flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
+        flags = os.O_RDWR | os.O_CREAT
         try:
             descriptor = os.open(self._path, flags, PRIVATE_FILE)
         except FileNotFoundError:
@@ -52,6 +55,17 @@ class ProcessLock:
             raise
         self._descriptor = descriptor
         return True
+
+    async def acquire(self, on_wait: Callable[[], None] | None = None) -> None:
+        """Wait for it and leave the event loop to others; calls `on_wait` once if it is not free. Raises OSError."""
+        if self.try_acquire():
+            return
+        if on_wait is not None:
+            on_wait()
+        pause, longest = _TURN_POLL_S
+        while not self.try_acquire():
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.5, longest)
 
     def release(self) -> None:
         """Let go; harmless when it is not held."""

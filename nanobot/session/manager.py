@@ -1,38 +1,35 @@
 """SessionManager: sessions on the disk, one append-only JSON-lines file each.
 
 A turn costs the bytes of the turn, however long the session. Reading order: types (a session in memory) -> manager ->
-reader (files to sessions) -> writer (rows to the disk) -> records, lines (what a line may be) -> stems (file names).
+folder, stems (which file) -> reader (files to sessions) -> writer (rows to the disk) -> records, lines (what a line
+may be).
 """
 
 import asyncio
 import contextlib
-import os
-import shutil
 from collections import Counter, OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable
 from datetime import datetime
-from glob import escape
 from pathlib import Path
 from typing import Any, cast
 from weakref import WeakValueDictionary
 
 from nanobot.errors import StorageError
 from nanobot.messages.types import ChatMessage
+from nanobot.session.folder import SessionFolder
 from nanobot.session.lines import Row, encode
 from nanobot.session.locks import ProcessLock, locked
 from nanobot.session.reader import Anchor, Print, locate, open_end, read_all
-from nanobot.session.records import apply_record, changeable, key_in, listing_of, owner_of, record_of
-from nanobot.session.stems import other_stem_of, stem_of
+from nanobot.session.records import apply_record, changeable, key_in, listing_of, record_of
 from nanobot.session.types import Session, Stored, print_of
-from nanobot.session.writer import WRITE_LOCK, Append, GroupCommit, append_all
-from nanobot.utils.files import make_private_folder, sync_folder, write_atomic
+from nanobot.session.writer import Append, GroupCommit, append_all
+from nanobot.utils.files import write_atomic
 from nanobot.utils.refusals import refusal
 
 _RECORD_EVERY = 1 << 18
 """Bytes after which the metadata record is written again, so that the next opening finds it near the end."""
 _CACHED = 64
 """Sessions kept in memory while nobody holds them."""
-_POLL_S = (0.005, 0.1)
 
 __all__ = ["Session", "SessionManager"]
 
@@ -41,15 +38,12 @@ class SessionManager:
     """The sessions of a workspace. Reading never fails for what is in a file; the disk's refusals are StorageErrors."""
 
     def __init__(self, workspace: Path | str, *, old_folder: Path | None = None) -> None:
-        self.folder = Path(workspace).expanduser() / "sessions"
-        self.archive_folder = self.folder / "archive"
-        self._locks = self.folder / ".locks"
-        self._old_folder = old_folder
+        self._files = SessionFolder(workspace, old_folder)
+        self.folder = self._files.path
         self._live: WeakValueDictionary[str, Session] = WeakValueDictionary()
         self._recent: OrderedDict[str, Session] = OrderedDict()
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._claims: dict[str, str] = {}
-        self._commits = GroupCommit(self._locks / WRITE_LOCK)
+        self._commits = GroupCommit(self._files.write_lock)
         self._writes: set[asyncio.Task[None]] = set()
 
     # --- a session in memory
@@ -59,7 +53,7 @@ class SessionManager:
         session = self._live.get(key)
         if session is None:
             session = Session(key)
-            session.stored = Stored(self._path(key))
+            session.stored = Stored(self._files.file_of(key))
             self._load(session)
             self._live[key] = session
         elif self._is_outdated(session):
@@ -81,8 +75,11 @@ class SessionManager:
         if turn is None:
             turn = self._turns[key] = asyncio.Lock()
         async with turn:
-            lock = ProcessLock(self._locks / f"{self._path(key).stem}.lock")
-            await self._acquire(key, lock, on_wait)
+            lock = ProcessLock(self._files.turn_lock_of(key))
+            try:
+                await lock.acquire(on_wait)
+            except OSError as error:
+                raise refusal(f"Session {key} cannot be locked", error) from error
             try:
                 live = self._live.get(key)
                 if live is None or self._is_outdated(live):  # a long file is not read on the event loop
@@ -134,7 +131,7 @@ class SessionManager:
             return
         rows = session.waiting
         session.keep(rows)
-        append_all(self._locks / WRITE_LOCK, [append])
+        append_all(self._files.write_lock, [append])
         if append.error is not None:
             session.unkeep(rows)
             _distrust(_stored(session))
@@ -147,14 +144,14 @@ class SessionManager:
         if session.waiting:
             self.save(session)
         try:
-            path = self._to_archive(_stored(session).path)
+            path = self._files.to_archive(_stored(session).path)
         except OSError as error:
             raise refusal(f"Session {key} could not be archived", error) from error
         self.invalidate(key)
         session.clear()
         session.metadata = {}
         session.created_at = datetime.now()
-        session.stored = Stored(self._path(key))
+        session.stored = Stored(self._files.file_of(key))
         session.rewritten()
         self._live[key] = session
         return path
@@ -165,20 +162,17 @@ class SessionManager:
         """A row for each session, live and archived, newest first: key, created_at, updated_at, path, archived,
         messages (their number). What cannot be opened is left out.
         """
-        rows = [row for path, archived in self._files() if (row := listing_of(path, archived)) is not None]
+        rows = [row for path, archived in self._files.files() if (row := listing_of(path, archived)) is not None]
         return sorted(rows, key=lambda row: str(row["updated_at"]), reverse=True)
 
-    def latest(self, prefix: str = "") -> str | None:
-        """The key of the live session that was used last, of those whose key begins so."""
+    def latest(self, counts: Callable[[str], bool]) -> str | None:
+        """The key of the live session that was used last, of those whose key counts."""
         keys = (str(row["key"]) for row in self.list_sessions() if not row["archived"])
-        return next((key for key in keys if key.startswith(prefix)), None)
+        return next(filter(counts, keys), None)
 
     def find(self, key_or_stem: str) -> Path | None:
         """The file of a live session by its key, or of any session by the stem of its file."""
-        path = self._path(key_or_stem, claim=False)
-        if path.is_file():
-            return path
-        return next((path for path, _ in self._files() if path.stem == key_or_stem), None)
+        return self._files.find(key_or_stem)
 
     def read(self, path_or_key: Path | str) -> Session | None:
         """A whole session to look at, live or archived, all its messages read; None if there is none."""
@@ -202,7 +196,7 @@ class SessionManager:
         if path is None:
             return False
         try:
-            with locked(self._locks / WRITE_LOCK):
+            with locked(self._files.write_lock):
                 path.unlink()
                 path.with_name(path.name + ".corrupt").unlink(missing_ok=True)
         except OSError as error:
@@ -212,65 +206,16 @@ class SessionManager:
                 self.invalidate(key)
         return True
 
-    # --- which file
-
-    def _path(self, key: str, *, claim: bool = True) -> Path:
-        """The file of a key: its stem, unless that is another key's; what lies at the old place is moved here."""
-        path = self.folder / f"{stem_of(key)}.jsonl"
-        other = self.folder / f"{other_stem_of(key)}.jsonl"
-        try:
-            if self._is_taken(path, key) or (other.exists() and not path.exists()):
-                path = other
-            if claim:
-                self._claims[path.stem.casefold()] = key
-            if self._old_folder is not None and not path.exists():
-                self._fetch_old(path, key)
-        except OSError as error:
-            raise refusal(f"Session {key} cannot be opened", error) from error
-        return path
-
-    def _is_taken(self, path: Path, key: str) -> bool:
-        """Whether another key has this file, or, where there is none yet, was promised its name."""
-        claimed = self._claims.get(path.stem.casefold())
-        if claimed == key:
-            return False
-        owner = owner_of(path) if path.exists() else claimed
-        return owner not in {None, key}
-
     def _claim(self, session: Session) -> None:
         """A session that has no file yet may find that another process gave its name away meanwhile."""
         if session.stored is None:  # made by hand: what is there under its key makes room for it
-            session.stored = Stored(self._path(session.key))
-            self._to_archive(session.stored.path)
+            session.stored = Stored(self._files.file_of(session.key))
+            self._files.to_archive(session.stored.path)
             self._live[session.key] = session
         stored = session.stored
-        if stored.print is None and not stored.record and (owner := owner_of(stored.path)) not in {None, session.key}:
-            self._claims[stored.path.stem.casefold()] = str(owner)
-            session.stored = Stored(self._path(session.key))
-
-    def _fetch_old(self, path: Path, key: str) -> None:
-        old = cast(Path, self._old_folder) / path.name
-        if old.is_file() and owner_of(old) in {None, key}:
-            try:
-                make_private_folder(path.parent)
-                shutil.move(old, path)
-            except OSError as error:
-                raise refusal(f"{old} could not be moved to {path}", error) from error
-
-    def _files(self) -> Iterable[tuple[Path, bool]]:
-        places = [(self.folder, False), (self.archive_folder, True)]
-        if self._old_folder is not None and self._old_folder != self.folder:
-            places.append((self._old_folder, False))
-        seen = set()
-        for folder, archived in places:
-            try:
-                there = [path for path in sorted(folder.glob("*.jsonl")) if path.is_file()] if folder.is_dir() else []
-            except OSError as error:
-                raise refusal(f"{folder} cannot be read", error) from error
-            for path in there:
-                if (path.name, archived) not in seen:
-                    seen.add((path.name, archived))
-                    yield path, archived
+        is_new = stored.print is None and not stored.record
+        if is_new and self._files.lost_to_another(stored.path, session.key):
+            session.stored = Stored(self._files.file_of(session.key))
 
     # --- disk to memory
 
@@ -381,22 +326,21 @@ class SessionManager:
 
     def _start_afresh(self, session: Session) -> None:
         path = _stored(session).path
-        self._to_archive(path)
+        self._files.to_archive(path)
         session.stored = Stored(path)
         session.began_afresh()
 
     def _rewrite(self, session: Session) -> None:
         """A new file in place of the old one, which goes to the archive. Messages of another writer are kept."""
         stored = _stored(session)
-        with locked(self._locks / WRITE_LOCK):
-            for stray in self.folder.glob(f".{escape(stored.path.name[:80])}.*.tmp"):
-                stray.unlink()  # of a process killed while it held this lock
+        with locked(self._files.write_lock):
+            self._files.sweep(stored.path)
             if stored.path.exists():
                 known = Counter(session.known_prints())
                 theirs = [
                     row for row in read_all(stored.path).rows if not _take(known, print_of(cast(ChatMessage, row)))
                 ]
-                self._copy_to_archive(stored.path)
+                self._files.copy_to_archive(stored.path)
                 session.add_rows(cast("list[ChatMessage]", theirs))
             lines = [encode(cast(Row, row)) for row in session.messages]
             session.last_consolidated = consolidated = min(session.last_consolidated, len(lines))
@@ -407,42 +351,6 @@ class SessionManager:
             opened_print = Print.of(stored.path.stat())
         session.stored = Stored(stored.path, opened_print, changeable(session), len(body), anchor, len(lines))
         session.rewritten()
-
-    def _to_archive(self, path: Path) -> Path | None:
-        if not path.exists():
-            return None
-        with locked(self._locks / WRITE_LOCK):
-            target = self._archive_path(path)
-            os.replace(path, target)
-            sync_folder(target.parent)
-            sync_folder(path.parent)
-        return target
-
-    def _copy_to_archive(self, path: Path) -> None:
-        target = self._archive_path(path)
-        try:
-            os.link(path, target)
-        except OSError:  # no links on this file system
-            shutil.copy2(path, target)
-
-    def _archive_path(self, path: Path) -> Path:
-        make_private_folder(self.archive_folder)
-        stem = f"{path.stem}-{datetime.now():%Y%m%d-%H%M%S}"
-        names = (f"{stem}.jsonl", *(f"{stem}-{number}.jsonl" for number in range(2, 10_000)))
-        return next(place for name in names if not (place := self.archive_folder / name).exists())
-
-    async def _acquire(self, key: str, lock: ProcessLock, on_wait: Callable[[], None] | None) -> None:
-        pause, longest = _POLL_S
-        try:
-            if lock.try_acquire():
-                return
-            if on_wait is not None:
-                on_wait()
-            while not lock.try_acquire():
-                await asyncio.sleep(pause)
-                pause = min(pause * 1.5, longest)
-        except OSError as error:
-            raise refusal(f"Session {key} cannot be locked", error) from error
 
 
 def _distrust(stored: Stored) -> None:

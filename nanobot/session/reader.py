@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from nanobot.session.lines import Found, Row, decode, is_record
-from nanobot.utils.files import append_durable
+from nanobot.utils.files import O_BINARY, append_durable
 
 TAIL_ROWS = 500
 """How many messages of the end are read at once."""
@@ -140,7 +140,7 @@ def keep_damaged(path: Path, damaged: list[bytes]) -> None:
 
 @contextmanager
 def _open(path: Path) -> Iterator[int]:
-    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+    descriptor = os.open(path, os.O_RDONLY | O_BINARY)
     try:
         yield descriptor
     finally:

@@ -11,9 +11,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, cast
 
-from nanobot.errors import StorageError
 from nanobot.messages.types import ChatMessage
 from nanobot.session.reader import Anchor, Print, read_older
+from nanobot.utils.refusals import refusal
 
 _KEPT_ROWS = 1200
 """Rows at which a session that lives long lets go of its older half; a model is shown 500 at most."""
@@ -218,7 +218,7 @@ class Session:
         try:
             older = read_older(self.stored.path, self.stored.tail_at, self._forgotten)
         except OSError as error:
-            raise StorageError(f"The older messages of session {self.key} cannot be read: {error}.") from error
+            raise refusal(f"The older messages of session {self.key} cannot be read", error) from error
         self.last_consolidated = max(0, self.last_consolidated + len(older) - self._skipped)
         self._rows[:0] = cast("list[ChatMessage]", older)
         self._kept += len(older)

@@ -13,9 +13,7 @@ from pathlib import Path
 
 from nanobot.session.locks import locked
 from nanobot.session.reader import Print
-from nanobot.utils.files import PRIVATE_FILE, make_private_folder, sync_data, sync_folder
-
-WRITE_LOCK = "write.lock"
+from nanobot.utils.files import O_BINARY, PRIVATE_FILE, make_private_folder, sync_data, sync_folder, write_whole
 
 
 @dataclass(slots=True)
@@ -96,9 +94,7 @@ def _write(append: Append, opened: dict[Path, int]) -> None:
     append.created = end == 0
     before = append.header if append.created else _line_end(descriptor, end)
     try:
-        view = memoryview(before + append.data)
-        while view:
-            view = view[os.write(descriptor, view) :]
+        write_whole(descriptor, before + append.data)
     except OSError:
         with contextlib.suppress(OSError):  # then the next append begins a new line
             os.ftruncate(descriptor, end)
@@ -114,7 +110,7 @@ def _line_end(descriptor: int, end: int) -> bytes:
 
 
 def _open(append: Append) -> int:
-    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | O_BINARY
     try:
         return os.open(append.path, flags, PRIVATE_FILE)
     except FileNotFoundError:

@@ -1,1 +1,5 @@
-"""Small things that every floor may use and that know none of them. One topic a file; nothing here knows nanobot."""
+"""Small things that every floor may use: files, time, text, processes, connections. One topic a file.
+
+Anyone may import it; it imports nobody but `errors`. Read files first, for everything durable goes through it; the rest
+in any order.
+"""

@@ -54,6 +54,11 @@ class FrozenClock:
         self._monotonic += seconds
 
 
+def timestamp(clock: Clock) -> str:
+    """Now, as rows of a session carry it: local time in ISO form, without a zone."""
+    return clock.now().replace(tzinfo=None).isoformat()
+
+
 def zone_name(moment: datetime) -> str:
     """The zone of an aware moment as people write it: `Asia/Shanghai` where that is known, else its abbreviation."""
     if moment.tzinfo == UTC:

@@ -13,6 +13,8 @@ from pathlib import Path
 
 PRIVATE_FILE = 0o600
 PRIVATE_FOLDER = 0o700
+O_BINARY = getattr(os, "O_BINARY", 0)
+"""What os.open needs on Windows, so that bytes stay what they are."""
 
 
 def make_private_folder(folder: Path) -> Path:
@@ -37,7 +39,7 @@ def write_atomic(path: Path, data: bytes | str, *, mode: int | None = None) -> N
         mode = path.stat().st_mode & 0o7777 if path.exists() else PRIVATE_FILE
     temp = path.with_name(f"{_temp_stem(path)}{secrets.token_hex(4)}.tmp")
     try:
-        descriptor = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), mode)
+        descriptor = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | O_BINARY, mode)
         with open(descriptor, "wb") as file:
             file.write(content)
             file.flush()
@@ -72,13 +74,10 @@ def _check_plain(path: Path) -> None:
 
 def append_durable(path: Path, data: bytes, *, mode: int = PRIVATE_FILE) -> int:
     """Append in one write and see it to the disk; the offset where it begins. Raises OSError."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0)
     existed = path.exists()
-    descriptor = os.open(path, flags, mode)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | O_BINARY, mode)
     try:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(descriptor, view) :]
+        write_whole(descriptor, data)
         sync_data(descriptor)
         end = os.lseek(descriptor, 0, os.SEEK_CUR)
     finally:
@@ -86,6 +85,13 @@ def append_durable(path: Path, data: bytes, *, mode: int = PRIVATE_FILE) -> int:
     if not existed:
         sync_folder(path.parent)
     return end - len(data)
+
+
+def write_whole(descriptor: int, data: bytes | memoryview) -> None:
+    """Write all of it, however little the system takes at once. Raises OSError."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
 
 
 def sync_data(descriptor: int) -> None:

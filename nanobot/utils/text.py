@@ -41,14 +41,17 @@ def clip_line(line: str, limit: int) -> str:
     return line if len(line) <= limit else f"{line[:limit]}... [{len(line) - limit} more characters]"
 
 
-def nearest(name: str, names: Iterable[str], count: int = 3) -> list[str]:
-    """The names that look most like this one, best first; none where none is near. Case is no difference."""
+def nearest(name: str, names: Iterable[str], count: int = 3, *, cutoff: float = 0.6) -> list[str]:
+    """The names that look most like this one, best first; none where none is near. Case is no difference.
+
+    `cutoff` is how much of two names must be alike, from 0 to 1.
+    """
     from difflib import get_close_matches  # only mistakes pay for it
 
     by_lower: dict[str, str] = {}
     for known in names:
         by_lower.setdefault(known.lower(), known)
-    return [by_lower[found] for found in get_close_matches(name.lower(), by_lower, n=count, cutoff=0.6)]
+    return [by_lower[found] for found in get_close_matches(name.lower(), by_lower, n=count, cutoff=cutoff)]
 
 
 def human_size(count: int) -> str:

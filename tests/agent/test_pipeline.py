@@ -1,5 +1,6 @@
 """One turn: what is kept, and that it always ends."""
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from nanobot.agent.turn import TurnEnded, TurnOutcome
 from nanobot.errors import ConfigError
 from nanobot.messages.types import ChatMessage
 from nanobot.session.checkpoint import Checkpoint
-from nanobot.testing import Bot, calls, open_bot
+from nanobot.testing import Bot, Pause, calls, open_bot
 
 
 def rows(home: Path) -> list[dict[str, Any]]:
@@ -141,3 +142,19 @@ async def test_rows_of_a_turn_carry_its_id_and_where_words_came_from(bot: Bot, t
     kept: list[ChatMessage] = rows(tmp_path)  # type: ignore[assignment]
     assert {row["turn_id"] for row in kept} == {result.turn_id}
     assert [row["provenance"] for row in kept] == ["owner", "owner", "file", "file"]
+
+
+async def test_a_disk_that_keeps_no_partial_text_does_not_end_the_turn(tmp_path: Path):
+    async with open_bot(tmp_path) as bot:
+        (tmp_path / "state").mkdir(exist_ok=True)
+        (tmp_path / "state" / "turns").write_text("a file where a folder should be", encoding="utf-8")
+        pause = Pause("slowly ")
+        bot.provider.script(pause, "answered")
+        turn = asyncio.create_task(bot.turn("hello"))
+        await pause.reached.wait()
+        await asyncio.sleep(0.15)
+        pause.resume.set()
+
+        result = await turn
+
+    assert (result.outcome, result.text) == (TurnOutcome.ANSWERED, "answered")

@@ -205,6 +205,15 @@ def test_without_anybody_to_ask_it_goes_on_as_with_yes():
     assert config() == {}
 
 
+def test_who_has_no_key_yet_goes_on_without_a_model():
+    result = onboard(answers="\n\n")
+
+    assert result.exit_code == 0
+    assert "empty: go on without a model" in result.stdout
+    assert "a stand-in answers" in result.stdout
+    assert config() == {}
+
+
 def test_less_known_providers_are_one_question_further():
     result = onboard(answers="more\nmistral\n")
 

@@ -3,15 +3,15 @@
 import pytest
 
 from nanobot.config.loader import get_config_path, get_data_dir
-from nanobot.config.paths import Places, get_workspace_path, use_config
+from nanobot.config.paths import Places, use_config
+from nanobot.config.schema import Config
 from nanobot.errors import ConfigError
 
 
 def test_places_lie_at_home(home):
     assert get_config_path() == home / ".nanobot" / "config.json"
     assert get_data_dir() == home / ".nanobot"
-    assert get_workspace_path() == home / ".nanobot" / "workspace"
-    assert Places.of().media("telegram") == home / ".nanobot" / "media" / "telegram"
+    assert Config().workspace_path == home / ".nanobot" / "workspace"
 
 
 def test_home_is_looked_up_at_each_call(home, monkeypatch):
@@ -24,18 +24,18 @@ def test_home_is_looked_up_at_each_call(home, monkeypatch):
 def test_another_config_makes_its_folder_the_data_folder(home):
     use_config("~/elsewhere/bot.json")
 
-    places = Places.of()
+    places = Places(get_data_dir())
 
-    assert get_config_path() == home / "elsewhere" / "bot.json"
-    assert (places.state, places.logs) == (home / "elsewhere" / "state", home / "elsewhere" / "logs")
-    assert places.cli_history == home / "elsewhere" / "history" / "cli_history"
-    assert (places.pairing, places.old_sessions) == (
-        home / "elsewhere" / "pairing.json",
-        home / "elsewhere" / "sessions",
-    )
-    assert places.old_jobs == home / "elsewhere" / "cron" / "jobs.json"
+    data = home / "elsewhere"
+    assert get_config_path() == data / "bot.json"
+    assert (places.state, places.turns, places.logs) == (data / "state", data / "state" / "turns", data / "logs")
+    assert places.cli_history == data / "history" / "cli_history"
+    assert (places.config, places.pairing) == (data / "config.json", data / "pairing.json")
+    assert places.old_sessions == data / "sessions"
 
 
 def test_a_home_nobody_has_is_a_config_error():
+    config = Config.model_validate({"agents": {"defaults": {"workspace": "~no-such-user-here/w"}}})
+
     with pytest.raises(ConfigError, match="no such home"):
-        get_workspace_path("~no-such-user-here/w")
+        _ = config.workspace_path

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nanobot.messages.repair import EMPTY_MESSAGE, NO_RESULT, legalise, shown_text
+from nanobot.messages.repair import EMPTY_MESSAGE, NO_RESULT, legalise
+from nanobot.messages.shown import shown_text
 from nanobot.messages.types import ChatMessage
 from tests.strict import anthropic_problems, openai_problems
 

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanobot.providers import sse
 from nanobot.providers.sse import EventTooLongError, SseParser
 
 STREAM = (
@@ -43,9 +42,8 @@ def test_an_event_that_the_server_did_not_end_is_read_at_the_end():
     assert read([b"data: last"]) == [b"last"]
 
 
-def test_an_event_without_an_end_is_refused(monkeypatch):
-    monkeypatch.setattr(sse, "LONGEST_EVENT", 1000)
-    parser = SseParser()
+def test_an_event_without_an_end_is_refused():
+    parser = SseParser(longest=1000)
 
     with pytest.raises(EventTooLongError):
         for _ in range(100):

@@ -6,9 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-from nanobot.errors import StorageError
 from nanobot.session.checkpoint import Checkpoint, HalfDone
 
 
@@ -85,17 +82,3 @@ async def test_what_was_said_before_a_silence_is_written_all_the_same(tmp_path: 
     checkpoint.discard()
     await asyncio.sleep(0.05)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_where_nothing_can_be_written_the_answer_goes_on_and_the_log_knows(tmp_path: Path, caplog):
-    (tmp_path / "file").write_text("in the way", encoding="utf-8")
-    checkpoint = Checkpoint(tmp_path / "file" / "turns", "a:b", every_s=0)
-
-    for piece in ("one", "two"):
-        checkpoint.partial(piece)
-    checkpoint.step_ended()
-
-    [warning] = caplog.messages
-    assert "a kill would cost the answer" in warning
-    with pytest.raises(StorageError):
-        checkpoint.call_started("c1")

@@ -124,14 +124,29 @@ def test_a_config_that_is_a_folder_is_refused_and_left_alone(home: Home, words: 
 # -- folders of ours that are not as we left them -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["state/turns", "workspace/sessions", "workspace/sessions/.locks", "workspace/memory"])
-def test_a_file_where_our_folder_should_be_is_named(served: Home, name: str):
-    place = served.data / name
-    place.parent.mkdir(parents=True, exist_ok=True)
-    _file(place)
+@pytest.mark.parametrize("name", ["workspace/sessions", "workspace/sessions/.locks"])
+def test_a_file_where_sessions_should_be_is_named(served: Home, name: str):
+    place = _in_the_way(served, name)
 
     assert_refused(served.ask("hi"), 1, str(place), "A file is where a folder should be: move it away.")
     assert place.read_text(encoding="utf-8") == "in the way"
+
+
+@pytest.mark.parametrize("name", ["state", "workspace/memory", "workspace/skills", "logs"])
+def test_a_file_in_the_way_of_what_a_turn_can_do_without_costs_no_answer(served: Home, name: str):
+    _in_the_way(served, name)
+
+    result = served.ask("hi")
+
+    assert (result.code, result.out) == (0, "ok\n")
+    assert result.complaint.startswith("No log is written: " if name == "logs" and result.aside else "")
+
+
+def _in_the_way(home: Home, name: str) -> Path:
+    place = home.data / name
+    place.parent.mkdir(parents=True, exist_ok=True)
+    _file(place)
+    return place
 
 
 @POSIX

@@ -8,7 +8,7 @@ import pytest
 
 from nanobot.errors import StorageError
 from nanobot.utils.resources import templates_dir
-from nanobot.utils.workspace import prepare_workspace
+from nanobot.utils.workspace import open_workspace, prepare_workspace
 
 
 def test_every_template_is_copied_once(tmp_path: Path):
@@ -18,6 +18,17 @@ def test_every_template_is_copied_once(tmp_path: Path):
     assert "memory/MEMORY.md" in made
     assert (tmp_path / "new/workspace/AGENTS.md").read_bytes() == (templates_dir() / "AGENTS.md").read_bytes()
     assert prepare_workspace(tmp_path / "new" / "workspace") == []
+
+
+def test_a_workspace_is_made_where_there_is_none_and_left_alone_where_there_is_one(tmp_path: Path):
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / "notes.txt").write_text("mine", encoding="utf-8")
+
+    open_workspace(tmp_path / "new")
+    open_workspace(tmp_path / "project")
+
+    assert (tmp_path / "new" / "AGENTS.md").is_file()
+    assert [path.name for path in (tmp_path / "project").iterdir()] == ["notes.txt"]
 
 
 def test_what_the_user_has_stays_and_what_is_missing_comes(tmp_path: Path):
@@ -49,6 +60,8 @@ def test_a_new_folder_is_the_owners_alone_and_an_old_one_keeps_its_mode(tmp_path
 
     assert old.stat().st_mode & 0o777 == 0o755
     assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700
+    assert (tmp_path / "new" / "memory").stat().st_mode & 0o777 == 0o700
+    assert (tmp_path / "new" / "memory" / "MEMORY.md").stat().st_mode & 0o777 == 0o600
 
 
 def test_a_file_in_the_way_is_an_error_that_names_it(tmp_path: Path):

@@ -1,2 +1,5 @@
-"""A run: model and tools until an answer. It knows no session, no bus and no config: main agent, subagents and tests
-all use this one engine. Read runner, then tool_calls, then window."""
+"""A run: model and tools until an answer. Main agent, subagents and tests all use this one engine.
+
+The pipeline and runtime may import it; it knows no session, no bus and no config. Read runner, then tool_calls, then
+window.
+"""

@@ -27,6 +27,7 @@ from nanobot.providers.base import (
 )
 from nanobot.providers.errors import StreamCutError
 from nanobot.utils.aio import finish
+from nanobot.utils.clock import timestamp
 
 MOST_CONTINUATIONS = 3
 _GO_ON = "Your answer was cut off by the length limit. Go on exactly where it stopped, without repeating anything."
@@ -231,7 +232,7 @@ class _Run:
 
     def _stamped(self, row: ChatMessage) -> ChatMessage:
         context = self._spec.context
-        row["timestamp"] = context.clock.now().replace(tzinfo=None).isoformat()
+        row["timestamp"] = timestamp(context.clock)
         row["turn_id"] = context.turn_id
         return row
 

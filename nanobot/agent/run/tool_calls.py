@@ -11,6 +11,7 @@ from nanobot.agent.turn import Emitter, ToolDelta, ToolEnded, ToolStarted
 from nanobot.messages.types import ChatMessage, Provenance, text_of
 from nanobot.providers.base import ToolCallRequest
 from nanobot.utils.aio import all_or_first_error
+from nanobot.utils.clock import timestamp
 
 Record = Callable[[ChatMessage], Awaitable[None]]
 """Keeps a row for good. What it raises ends the run."""
@@ -81,7 +82,7 @@ async def _run_call(call: ToolCallRequest, bench: ToolBench) -> ChatMessage:
         "tool_call_id": call.id,
         "name": call.name,
         "content": content,
-        "timestamp": bench.context.clock.now().replace(tzinfo=None).isoformat(),
+        "timestamp": timestamp(bench.context.clock),
         "provenance": result.provenance or Provenance.TOOL,
         "turn_id": bench.context.turn_id,
     }

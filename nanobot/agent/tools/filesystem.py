@@ -4,18 +4,14 @@ Each judges its path by the policy, does its work in a thread, and says in a sen
 file are `textfile`'s business: how they become lines, and how lines become the same kind of bytes again.
 """
 
-import asyncio
-import difflib
-import errno
 import os
-import stat
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from nanobot.agent.tools.base import Effect, Tool, ToolResult
+from nanobot.agent.tools.differences import diff, miss
+from nanobot.agent.tools.disk import NOISE, check_permission, in_thread, new_file_mode, open_regular
 from nanobot.agent.tools.schema import boolean, integer, string, takes
 from nanobot.agent.tools.textfile import (
     NotTextError,
@@ -26,20 +22,11 @@ from nanobot.agent.tools.textfile import (
     replaced,
 )
 from nanobot.messages.types import Provenance
-from nanobot.security.paths import PathDeniedError, PathPolicy
+from nanobot.security.paths import PathPolicy
 from nanobot.utils.files import write_atomic
-from nanobot.utils.text import counted, human_size, nearest
-
-NOISE = frozenset(
-    {".git", ".hg", ".svn", "node_modules", "__pycache__", ".venv", "venv", ".tox", ".idea", ".cache", ".mypy_cache"}
-    | {".ruff_cache", ".pytest_cache", ".nanobot"}
-)
-"""Names that are listed but not entered: what is in there is rarely what anybody asks for."""
+from nanobot.utils.text import counted, human_size
 
 _EDIT_CAP = 16 * 1024 * 1024
-_DIFF_LINES = 4_000
-_DISPLAY_LINES = 200
-_CLOSEST_PATIENCE_S = 0.5
 
 
 class ReadFileTool(Tool):
@@ -66,12 +53,12 @@ class ReadFileTool(Tool):
 
     async def execute(self, path: str, offset: int = 1, limit: int | None = None) -> ToolResult:
         """Show the page. A file of any size costs the memory of a page."""
-        return await _in_thread(path, lambda: self._read(path, max(1, offset), limit))
+        return await in_thread(path, lambda: self._read(path, max(1, offset), limit))
 
     def _read(self, path: str, offset: int, limit: int | None) -> ToolResult:
         real = self._paths.readable(path)
         count = self._max_lines if limit is None else max(1, limit)
-        with _open_regular(real) as file:
+        with open_regular(real) as file:
             page = read_page(file, offset, count, self._max_chars)
         if page.size_seen == 0 and offset == 1:
             return ToolResult(f"({path} is an empty file.)", provenance=Provenance.FILE)
@@ -111,18 +98,18 @@ class WriteFileTool(Tool):
 
     async def execute(self, path: str, content: str) -> ToolResult:
         """Write it. Cancelling leaves the old file or the new one, whole."""
-        return await _in_thread(path, lambda: self._write(path, content))
+        return await in_thread(path, lambda: self._write(path, content))
 
     def _write(self, path: str, content: str) -> ToolResult:
         real = self._paths.writable(path)
         before = _text_before(real)
-        _check_permission(real)
+        check_permission(real)
         real.parent.mkdir(parents=True, exist_ok=True)
         data = content.encode(errors="replace")  # half a character of a model is no reason to write nothing
-        write_atomic(real, data, mode=None if before is not None else _new_file_mode())
+        write_atomic(real, data, mode=None if before is not None else new_file_mode())
         size = f"{counted(len(content.splitlines()), 'line')}, {counted(len(data), 'byte')}"
         done = f"Created {path}" if before is None else f"Replaced {path}"
-        display = None if before == _UNREADABLE else _diff(before or "", content, path)
+        display = None if before == _UNREADABLE else diff(before or "", content, path)
         return ToolResult(f"{done} ({size}).", display=display)
 
 
@@ -150,7 +137,7 @@ class EditFileTool(Tool):
 
     async def execute(self, path: str, old_text: str, new_text: str, replace_all: bool = False) -> ToolResult:
         """Change it. Cancelling leaves the old file or the new one, whole."""
-        return await _in_thread(path, lambda: self._edit(path, old_text, new_text, replace_all))
+        return await in_thread(path, lambda: self._edit(path, old_text, new_text, replace_all))
 
     def _edit(self, path: str, old_text: str, new_text: str, replace_all: bool) -> ToolResult:
         real = self._paths.writable(path)
@@ -158,15 +145,15 @@ class EditFileTool(Tool):
             return ToolResult.failed("old_text is empty. Give the text to replace, or use write_file for a whole file.")
         if old_text == new_text:
             return ToolResult.failed("old_text and new_text are the same: there is nothing to change.")
-        with _open_regular(real) as file:
+        with open_regular(real) as file:
             size = os.fstat(file.fileno()).st_size
             if size > _EDIT_CAP:
                 return ToolResult.failed(f"{path} has {human_size(size)}, too much to edit as text. Use exec (sed).")
             before = TextFile.parse(file.read(_EDIT_CAP + 1))
-        _check_permission(real)
+        check_permission(real)
         places = find_all(before.text, old_text)
         if not places:
-            return ToolResult.failed(_miss(path, before.text, old_text))
+            return ToolResult.failed(miss(path, before.text, old_text))
         if len(places) > 1 and not replace_all:
             lines = ", ".join(str(line) for line in places[:10]) + (", ..." if len(places) > 10 else "")
             return ToolResult.failed(
@@ -178,7 +165,7 @@ class EditFileTool(Tool):
             return ToolResult.failed("new_text differs from old_text only in line endings, and those are kept.")
         write_atomic(real, before.with_text(after))
         at = f"at line {places[0]}" if count == 1 else f"in {count} places"
-        return ToolResult(f"Edited {path} {at}.", display=_diff(before.text, after, path))
+        return ToolResult(f"Edited {path} {at}.", display=diff(before.text, after, path))
 
 
 class ListDirTool(Tool):
@@ -203,7 +190,7 @@ class ListDirTool(Tool):
 
     async def execute(self, path: str, recursive: bool = False, max_entries: int = 200) -> ToolResult:
         """List it. A link is shown with where it leads and never followed."""
-        return await _in_thread(path, lambda: self._list(path, recursive, max(1, max_entries)))
+        return await in_thread(path, lambda: self._list(path, recursive, max(1, max_entries)))
 
     def _list(self, path: str, recursive: bool, max_entries: int) -> ToolResult:
         real = self._paths.readable(path)
@@ -219,60 +206,6 @@ class ListDirTool(Tool):
         return ToolResult("\n".join(lines) or f"({path} is an empty folder.)", provenance=Provenance.FILE)
 
 
-def explained(error: OSError, path: str, real: Path | None = None) -> str:
-    """What an error of the disk means for this path, and what to do, for a model."""
-    if error.errno in {errno.ENOENT, errno.ENOTDIR} and real is not None:
-        return _not_there(path, real)
-    template = _EXPLAINED.get(error.errno or 0)
-    return template.format(path=path) if template else f"{path}: {error.strerror or error}."
-
-
-_EXPLAINED = {
-    errno.EACCES: "No permission for {path}. Choose another place, or ask the owner to change its permissions.",
-    errno.EPERM: "The system does not allow that on {path}. Choose another place, or ask the owner.",
-    errno.EISDIR: "{path} is a folder, not a file. Use list_dir to see what is in it.",
-    errno.EEXIST: "A part of {path} is a file, so that no folder can be made there. Choose another path.",
-    errno.ENOTDIR: "A part of {path} is a file, not a folder. Choose another path.",
-    errno.ENOENT: "There is no {path}.",
-    errno.ENOSPC: "The disk is full: {path} was not written, what was there is unchanged. Free some space first.",
-    errno.EDQUOT: "The disk quota is used up: {path} was not written. Free some space first.",
-    errno.EROFS: "{path} is on a read-only file system. Choose another place.",
-    errno.ENAMETOOLONG: "The path {path:.80}... is too long for the file system. Choose a shorter name.",
-    errno.ELOOP: "{path} is a link that leads back to itself.",
-}
-
-
-async def _in_thread(path: str, work: Callable[[], ToolResult]) -> ToolResult:
-    """Do the work off the event loop; what the disk or the policy refuses becomes a result."""
-
-    def guarded() -> ToolResult:
-        try:
-            return work()
-        except (PathDeniedError, NotTextError) as error:
-            return ToolResult.failed(str(error).replace("{path}", path))
-        except OSError as error:
-            at = Path(error.filename) if isinstance(error.filename, str) else None
-            return ToolResult.failed(explained(error, path, at))
-
-    return await asyncio.to_thread(guarded)
-
-
-def _open_regular(real: Path) -> Any:
-    """Open a plain file for reading bytes. Devices, pipes and sockets are refused before they can block us."""
-    kind = real.stat().st_mode
-    if stat.S_ISDIR(kind):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(real))
-    if not stat.S_ISREG(kind):
-        raise NotTextError("{path} is a device, pipe or socket, not a file. It cannot be read or edited.")
-    return open(os.open(real, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)), "rb")
-
-
-def _check_permission(real: Path) -> None:
-    """Respect a file that its owner made read-only: replacing it as a whole would not ask."""
-    if real.exists() and not os.access(real, os.W_OK):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(real))
-
-
 _UNREADABLE = "\0"
 """Stands for the text of a file that is not text, or too long to compare."""
 
@@ -280,7 +213,7 @@ _UNREADABLE = "\0"
 def _text_before(real: Path) -> str | None:
     """The text a file had, None where there was no file. Raises OSError where no file can be."""
     try:
-        with _open_regular(real) as file:
+        with open_regular(real) as file:
             data = file.read(1024 * 1024)
             return _UNREADABLE if len(data) == 1024 * 1024 else TextFile.parse(data).text
     except FileNotFoundError:
@@ -293,77 +226,6 @@ def _text_before(real: Path) -> str | None:
         if real.parent.is_dir() and os.access(real, os.W_OK):
             return _UNREADABLE  # may be written, not read
         raise
-
-
-def _new_file_mode() -> int:
-    """What the user's umask leaves of rw-rw-rw-: a file of the user's, not a secret of ours."""
-    if os.name == "nt":
-        return 0o666
-    try:
-        status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
-        umask = next(int(line.split()[1], 8) for line in status.splitlines() if line.startswith("Umask:"))
-    except (OSError, StopIteration):
-        umask = os.umask(0o022)  # it can only be asked by setting it
-        os.umask(umask)
-    return 0o666 & ~umask
-
-
-def _diff(before: str, after: str, path: str) -> str | None:
-    """What changed, for a person's screen; None where that would take long."""
-    old, new = before.splitlines(), after.splitlines()
-    if len(old) + len(new) > _DIFF_LINES and old:
-        return None
-    lines = list(difflib.unified_diff(old, new, f"a/{path}", f"b/{path}", lineterm=""))
-    if len(lines) > _DISPLAY_LINES:
-        lines = [*lines[:_DISPLAY_LINES], f"... {len(lines) - _DISPLAY_LINES} more lines"]
-    return "\n".join(lines)
-
-
-def _miss(path: str, text: str, old_text: str) -> str:
-    """Why old_text was not found: what is closest to it, and where."""
-    lines = text.splitlines()
-    wanted = old_text.strip("\r\n").splitlines()
-    found = _closest(lines, wanted)
-    if found is None:
-        return f"old_text is not in {path}, nor anything like it. Read the file and take the text from there."
-    start, ratio = found
-    there = lines[start : start + len(wanted)]
-    why = " It differs in white space." if [x.split() for x in there] == [x.split() for x in wanted] else ""
-    return (
-        f"old_text is not in {path}. The closest text ({ratio:.0%} alike) begins at line {start + 1}.{why}\n"
-        f"{numbered(there[:40], start + 1)}\nTake old_text from there, without the line numbers."
-    )
-
-
-def _closest(lines: list[str], wanted: list[str]) -> tuple[int, float] | None:
-    """Where the lines look most like those wanted, and how much. Looks for half a second at most."""
-    target = "\n".join(wanted)[:2_000]
-    deadline = time.monotonic() + _CLOSEST_PATIENCE_S
-    matcher = difflib.SequenceMatcher(autojunk=False)
-    matcher.set_seq2(target)
-    best, best_ratio = None, 0.5
-    for start in range(max(1, len(lines) - len(wanted) + 1)):
-        matcher.set_seq1("\n".join(lines[start : start + len(wanted)])[:2_000])
-        if matcher.real_quick_ratio() > best_ratio and matcher.quick_ratio() > best_ratio:
-            ratio = matcher.ratio()
-            if ratio > best_ratio:
-                best, best_ratio = start, ratio
-        if time.monotonic() > deadline:
-            break
-    return None if best is None else (best, best_ratio)
-
-
-def _not_there(path: str, real: Path) -> str:
-    """That it is not there, and what is near."""
-    folder = real.parent
-    if folder.is_dir():
-        near = nearest(real.name, os.listdir(folder))  # noqa: PTH208 - names are all we want
-        hint = f" Near it: {', '.join(near)}." if near else f" Use list_dir on {folder} to see what is."
-        return f"There is no {path}.{hint}"
-    standing = next((place for place in folder.parents if place.exists()), Path("/"))
-    if folder.exists() or not standing.is_dir():
-        return f"There is no {path}: a part of it is a file, not a folder."
-    return f"There is no {path}, nor its folder. The last part that exists is {standing}."
 
 
 @dataclass(frozen=True, slots=True)

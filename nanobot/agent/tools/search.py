@@ -18,7 +18,7 @@ from typing import Any
 
 from nanobot.agent.tools import grep_child
 from nanobot.agent.tools.base import Effect, Tool, ToolResult
-from nanobot.agent.tools.filesystem import NOISE, explained
+from nanobot.agent.tools.disk import NOISE, explained
 from nanobot.agent.tools.schema import boolean, integer, string, takes
 from nanobot.messages.types import Provenance
 from nanobot.security.paths import PathDeniedError, PathPolicy

@@ -14,20 +14,18 @@ import os
 import re
 import shutil
 import signal
-import time
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult
+from nanobot.agent.tools.capture import Capture, Progress
 from nanobot.agent.tools.schema import number, string, takes
-from nanobot.agent.tools.spill import SPILL_CAP, SpillFile
+from nanobot.agent.tools.spill import SPILL_CAP
 from nanobot.messages.types import Provenance, least_trusted
 from nanobot.security.paths import PathDeniedError, PathPolicy
 from nanobot.utils.processes import Child, Process, child_process, count_processes
-from nanobot.utils.text import counted, decode
 
 _SAFE_KEYS = frozenset({
     "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR",
@@ -52,17 +50,8 @@ _TERMINAL_ADVICE = (
     "(a flag such as -y, --batch or -n, a file, or input by a pipe)."
 )
 
-_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_])")
-"""Colours, moves of the cursor, window titles."""
-
-_KEPT = 256 * 1024
-"""Bytes of a stream that are held before a file is begun."""
-_HEAD_CHARS = 5_000
-_TAIL_CHARS = 9_000
-_PROGRESS_S = 2.0
 _LAST_WORDS_S = 0.5
 _WATCH_S = 0.2
-_PACE_S = 0.001
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +106,9 @@ class ExecTool(Tool):
         except PathDeniedError as error:
             return ToolResult.failed(str(error))
         limit = min(max(timeout or self._policy.timeout_s, 0.1), self._policy.max_timeout_s)
-        run = _Run(self._policy, self._paths.workspace, limit, ctx)
+        execution = _Execution(self._policy, self._paths.workspace, limit, ctx)
         try:
-            text, ok = await run.outcome(command, folder, environment(os.environ, self._policy))
+            text, ok = await execution.outcome(command, folder, environment(os.environ, self._policy))
         except OSError as error:
             hint = " Put the text into a file with write_file first." if error.errno == errno.E2BIG else ""
             return ToolResult.failed(f"The command could not be started: {error.strerror or error}.{hint}")
@@ -140,16 +129,16 @@ def environment(ours: Mapping[str, str], policy: ExecPolicy) -> dict[str, str]:
     return {**passed, **{name: value for name, value in _NO_TERMINAL.items() if name.upper() not in allowed}}
 
 
-class _Run:
+class _Execution:
     """One command, from its start to the text about it."""
 
     def __init__(self, policy: ExecPolicy, workspace: Path, limit_s: float, ctx: ToolContext | None) -> None:
         self._policy = policy
         self._limit_s = limit_s
-        progress = _Progress(ctx.emit) if ctx is not None else None
+        progress = Progress(ctx.emit) if ctx is not None else None
         turn_id = ctx.turn_id if ctx is not None else "exec"
-        self._stdout = _Capture(workspace, turn_id, policy.spill_cap, progress)
-        self._stderr = _Capture(workspace, turn_id, policy.spill_cap, progress)
+        self._stdout = Capture(workspace, turn_id, policy.spill_cap, progress)
+        self._stderr = Capture(workspace, turn_id, policy.spill_cap, progress)
         self._too_many = False
 
     async def outcome(self, command: str, folder: Path, env: Mapping[str, str]) -> tuple[str, bool]:
@@ -238,86 +227,6 @@ class _Run:
         if asks or (code is None and _INTERACTIVE.search(command)):
             notes.append(_TERMINAL_ADVICE)
         return "\n\n".join(["\n".join(parts), "\n".join(notes)])
-
-
-class _Capture:
-    """One stream: all of it while it is short, then its head and its tail, and a file with the whole."""
-
-    def __init__(self, workspace: Path, turn_id: str, cap: int, progress: "_Progress | None") -> None:
-        self._workspace = workspace
-        self._turn_id = turn_id
-        self._cap = cap
-        self._progress = progress
-        self._head = bytearray()
-        self._tail: deque[bytes] = deque()
-        self._tail_size = 0
-        self._spill: SpillFile | None = None
-
-    async def fill(self, stream: asyncio.StreamReader) -> None:
-        """Read until the stream ends. While it is not read the command waits, so endless output costs little."""
-        while chunk := await stream.read(_KEPT):
-            if self._progress is not None:
-                self._progress.heard(chunk)
-            await self._take(chunk)
-
-    async def _take(self, chunk: bytes) -> None:
-        if self._spill is None and len(self._head) + len(chunk) <= _KEPT:
-            self._head += chunk
-            return
-        if self._spill is None:
-            self._spill = await asyncio.to_thread(SpillFile, self._workspace, self._turn_id, self._cap)
-            await asyncio.to_thread(self._spill.write, bytes(self._head))
-        self._tail.append(chunk)
-        self._tail_size += len(chunk)
-        while self._tail_size - len(self._tail[0]) > _KEPT:
-            self._tail_size -= len(self._tail.popleft())
-        if self._spill.full:
-            self._spill.write(chunk)  # only counts
-            await asyncio.sleep(_PACE_S)  # nobody will read this: leave the processor to others
-        else:
-            await asyncio.to_thread(self._spill.write, chunk)
-
-    def close(self) -> None:
-        """No more will come. What is too long for a result, but was held so far, goes to a file now."""
-        if self._spill is None and len(self._head) > _HEAD_CHARS + _TAIL_CHARS:
-            self._spill = SpillFile(self._workspace, self._turn_id, self._cap)
-            self._spill.write(bytes(self._head))
-        if self._spill is not None:
-            self._spill.close()
-
-    def text(self) -> str:
-        """What a model is shown."""
-        if self._spill is None:
-            return _cleaned(bytes(self._head))
-        head = _cleaned(bytes(self._head))
-        tail = _cleaned(b"".join(self._tail)) if self._tail else head
-        if not self._tail and len(head) <= _HEAD_CHARS + _TAIL_CHARS:
-            return head
-        left_out = f"{counted(self._spill.size, 'byte')} in all"
-        return (
-            f"{head[:_HEAD_CHARS]}\n\n[The middle is left out, {left_out}. {self._spill.note}]\n\n{tail[-_TAIL_CHARS:]}"
-        )
-
-
-class _Progress:
-    """The last line of the output, told now and then."""
-
-    def __init__(self, emit: Callable[[str], None]) -> None:
-        self._emit = emit
-        self._next = time.monotonic() + _PROGRESS_S
-
-    def heard(self, chunk: bytes) -> None:
-        """Tell of it, if it is time again."""
-        if time.monotonic() >= self._next:
-            self._next = time.monotonic() + _PROGRESS_S
-            lines = decode(chunk[-2_000:]).strip().splitlines()
-            if lines:
-                self._emit(lines[-1][:200])
-
-
-def _cleaned(data: bytes) -> str:
-    """Text without what only a terminal understands."""
-    return _ESCAPES.sub("", decode(data)).replace("\r\n", "\n").rstrip()
 
 
 _BETWEEN = 'exec 3>&2 2>/dev/null; "$0" -c "$1" 2>&3 3>&-; exit $?'

@@ -11,10 +11,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from nanobot.agent.tools.base import ToolContext
-from nanobot.utils.files import PRIVATE_FILE, make_private_folder
+from nanobot.utils.files import O_BINARY, PRIVATE_FILE, make_private_folder, write_whole
 from nanobot.utils.text import clip, human_size
 
-RESULT_CHARS = 16_000
 SPILL_CAP = 64 * 1024 * 1024
 _KEPT_DAYS = 7
 _NAMES_TRIED = 10_000
@@ -46,10 +45,8 @@ class SpillFile:
             self.size += len(data)
             if self._descriptor is None or self.problem is not None:
                 return
-            view = memoryview(data)[:room]
             try:
-                while view:
-                    view = view[os.write(self._descriptor, view) :]
+                write_whole(self._descriptor, memoryview(data)[:room])
             except OSError as error:
                 self.problem = error.strerror or str(error)
 
@@ -97,7 +94,7 @@ def _new_file(workspace: Path, turn_id: str) -> tuple[int, Path]:
     folder = make_private_folder(workspace / ".nanobot" / "spill")
     _remove_old(folder)
     stem = re.sub(r"[^A-Za-z0-9_-]", "_", turn_id)[:80] or "turn"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0) | getattr(os, "O_NOFOLLOW", 0)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | O_BINARY | getattr(os, "O_NOFOLLOW", 0)
     for number in range(1, _NAMES_TRIED):
         path = folder / f"{stem}-{number}.txt"
         with suppress(FileExistsError):

@@ -30,23 +30,24 @@ class Reference:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Origin:
+class LoadedFrom:
     """How a config came to be; one without a file was made. Paths are camelCase.
 
     All are equal: two configs with the same settings are the same, wherever they came from.
     """
 
     file: Path | None = None
-    written: Mapping[str, Any] = field(
-        default_factory=dict
-    )  # the file, migrated, its known keys in camelCase, `${VAR}` as it stands there
+    written: Mapping[str, Any] = field(default_factory=dict)
+    """The file, migrated, its known keys in camelCase, `${VAR}` as it stands there."""
     references: Mapping[KeyPath, Reference] = field(default_factory=dict)
-    variables: Mapping[KeyPath, str] = field(default_factory=dict)  # key filled by the environment -> the variable
-    filled: Mapping[KeyPath, Any] = field(default_factory=dict)  # the value it had when it was loaded
+    variables: Mapping[KeyPath, str] = field(default_factory=dict)
+    """For each key that the environment filled, the variable."""
+    filled: Mapping[KeyPath, Any] = field(default_factory=dict)
+    """For each of these keys, the value it had when it was loaded."""
     warnings: tuple[str, ...] = ()
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Origin)
+        return isinstance(other, LoadedFrom)
 
     def __hash__(self) -> int:
-        return hash(Origin)
+        return hash(LoadedFrom)

@@ -1,0 +1,42 @@
+"""Vitals: what runs, what was used since the start, what went wrong last. Kept in memory, told by /status."""
+
+from collections.abc import Mapping
+
+from nanobot.utils.clock import Clock
+
+
+class Vitals:
+    """How the agent is: what runs, what it has used since it started, what went wrong last."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._started = clock.monotonic()
+        self._usage: dict[str, dict[str, int]] = {}
+        self._window: dict[str, int] = {}
+        self.running: set[str] = set()
+        self.last_error: str | None = None
+
+    def uptime(self) -> float:
+        """Seconds since the start."""
+        return self._clock.monotonic() - self._started
+
+    def used(self, session_key: str, usage: Mapping[str, int]) -> None:
+        """A step's tokens. The last request's prompt is what the window holds."""
+        sums = self._usage.setdefault(session_key, {})
+        for name, tokens in usage.items():
+            sums[name] = sums.get(name, 0) + tokens
+        if usage.get("prompt_tokens"):
+            self._window[session_key] = usage["prompt_tokens"] + usage.get("completion_tokens", 0)
+
+    def usage_of(self, session_key: str) -> dict[str, int]:
+        """A session's tokens since the start."""
+        return dict(self._usage.get(session_key, {}))
+
+    def window_used(self, session_key: str) -> int:
+        """What the last request of a session weighed, with its answer."""
+        return self._window.get(session_key, 0)
+
+    def forget(self, session_key: str) -> None:
+        """The session starts afresh."""
+        self._usage.pop(session_key, None)
+        self._window.pop(session_key, None)
