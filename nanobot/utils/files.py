@@ -87,6 +87,11 @@ def append_durable(path: Path, data: bytes, *, mode: int = PRIVATE_FILE) -> int:
     return end - len(data)
 
 
+def without_waiting(path: str, flags: int) -> int:
+    """An opener for reading, so that a pipe that nobody writes to is empty instead of a wait without end."""
+    return os.open(path, flags | O_BINARY | getattr(os, "O_NONBLOCK", 0))
+
+
 def write_whole(descriptor: int, data: bytes | memoryview) -> None:
     """Write all of it, however little the system takes at once. Raises OSError."""
     view = memoryview(data)
