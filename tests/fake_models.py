@@ -102,6 +102,14 @@ class CutStream(Step):
 
 
 @dataclass
+class Lingering(Step):
+    """Answer, then keep the body open for so long, as some proxies do."""
+
+    step: Say
+    seconds: float
+
+
+@dataclass
 class Reset(Step):
     """Drop the connection without a byte."""
 
@@ -353,6 +361,11 @@ class FakeModels:
             return False
         if isinstance(step, Raw):
             return await _stream(writer, step.chunks, each_s, step.content_type)
+        if isinstance(step, Lingering):
+            await _stream(writer, wire.stream(step.step, body), each_s, end=False)
+            await asyncio.sleep(step.seconds)
+            writer.write(b"0\r\n\r\n")
+            return True
         if not streamed and isinstance(step, Say | Calls):
             await _send_json(writer, 200, wire.plain(step, body))
             return True

@@ -26,6 +26,7 @@ _OPENAI_ROW = {
     "assistant": {"role", "content", "name", "tool_calls", "refusal", "reasoning_content"},
     "tool": {"role", "content", "tool_call_id"},
 }
+_CALL = {"id", "type", "function"}
 _OPENAI_BLOCKS = {"user": {"text", "image_url", "input_audio", "file"}}
 _HISTORY_BLOCKS = {**_OPENAI_BLOCKS, "tool": {"text", "image_url"}}
 """In a history a result may hold pictures; on the wire they follow in a row of the user's."""
@@ -60,6 +61,9 @@ def _openai_request(body: _Row, reasoning: str) -> Iterator[str]:
             yield f"Additional properties are not allowed ({name!r} was unexpected) - {place!r}"
         if row.get("role") == "assistant":
             yield from _reasoning_problems(row, index, reasoning)
+            signed = {"extra_content"} if "gemini" in str(body.get("model")) else set()
+            for name in sorted({name for call in row.get("tool_calls") or () for name in call} - _CALL - signed):
+                yield f"Additional properties are not allowed ({name!r} was unexpected) - '{place}.tool_calls'"
         for block in row["content"] if isinstance(row.get("content"), list) else ():
             url = str((block.get("image_url") or {}).get("url", ""))
             if block.get("type") == "image_url" and not url.startswith(("data:image/", "http://", "https://")):
@@ -210,6 +214,10 @@ def _anthropic_request(body: _Row) -> Iterator[str]:
     for index, row in enumerate(rows):
         for name in sorted(set(row) - {"role", "content"}):
             yield f"messages.{index}.{name}: Extra inputs are not permitted"
+        for block in _blocks(row.get("content")):
+            call_id = block.get({"tool_use": "id", "tool_result": "tool_use_id"}.get(str(block.get("type")), ""), "a")
+            if not re.fullmatch(r"[a-zA-Z0-9_-]+", str(call_id)):
+                yield f"messages.{index}.{block['type']}.id: String should match pattern '^[a-zA-Z0-9_-]+$'"
     yield from _anthropic_conversation(rows)
     if (body.get("thinking") or {}).get("type") == "enabled":
         yield from _lost_thinking(rows)
@@ -265,10 +273,18 @@ def _block_problems(block: _Row, role: str, place: str) -> Iterator[str]:
 
 
 def _lost_thinking(rows: Sequence[_Row]) -> Iterator[str]:
+    """Thoughts of earlier turns may be missing; those before the calls that are being answered may not."""
+    asked = [index for index, row in enumerate(rows) if row.get("role") == "user" and not _has_results(row)]
     for index, row in enumerate(rows):
+        if index < max(asked, default=0):
+            continue
         kinds = [block.get("type") for block in _blocks(row.get("content"))]
         if "tool_use" in kinds and kinds[0] not in ("thinking", "redacted_thinking"):
             yield f"messages.{index}.content.0.type: Expected `thinking`, but found `{kinds[0]}`"
+
+
+def _has_results(row: _Row) -> bool:
+    return any(block.get("type") == "tool_result" for block in _blocks(row.get("content")))
 
 
 def _in_anthropic_shape(history: Sequence[_Row]) -> list[_Row]:

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from nanobot.agent.context import with_attachments
 from nanobot.agent.run.runner import Model, RunSpec, run
-from nanobot.agent.slash_commands import Command, Models, SlashCommands, parse_command
+from nanobot.agent.slash_commands import Command, Models, SlashCommands, SystemPrompt, parse_command
 from nanobot.agent.tools.base import ToolContext
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.turn import (
@@ -47,12 +47,8 @@ _NO_ANSWER = {
 }
 
 
-class PromptBuilder(Protocol):
+class PromptBuilder(SystemPrompt, Protocol):
     """Where the words around a message come from."""
-
-    def build_system_prompt(self) -> str:
-        """The head of every request; the same bytes until a source file changes."""
-        ...
 
     def runtime_context(self, channel: str, chat_id: str, history: Sequence[ChatMessage]) -> str:
         """What changes from message to message: time, channel, chat, today's note where `history` has not shown it."""

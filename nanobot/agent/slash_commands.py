@@ -55,7 +55,7 @@ class SystemPrompt(Protocol):
     """Where the system prompt comes from."""
 
     def build_system_prompt(self) -> str:
-        """The whole text."""
+        """The head of every request; the same bytes until a source file changes."""
         ...
 
 

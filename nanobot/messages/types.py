@@ -63,6 +63,8 @@ class ToolCall(TypedDict):
     id: str
     type: Literal["function"]
     function: FunctionCall
+    extra_content: NotRequired[dict[str, Any]]
+    """What the model's server wants back with the call, untouched: Gemini signs its calls here."""
 
 
 Content = str | list[dict[str, Any]] | None
@@ -94,6 +96,11 @@ class ChatMessage(TypedDict):
 
 ToolSchema = dict[str, Any]
 """A tool as a provider is told of it: `{"type": "function", "function": {name, description, parameters}}`."""
+
+
+def is_our_word(message: ChatMessage) -> bool:
+    """Whether this is a word of ours to the model, put where a person's would stand: replayed, never shown."""
+    return message["role"] == "user" and message.get("origin") == Origin.SYSTEM
 
 
 def text_of(content: Content) -> str:

@@ -93,6 +93,7 @@ class _Call:
     id: str = ""
     name: str = ""
     arguments: list[str] = field(default_factory=list)
+    extra_content: dict[str, Any] | None = None
 
 
 class Answer:
@@ -176,6 +177,8 @@ class Answer:
         slot = self._slot(index, call_id, name)
         known = self._calls[slot]
         known.id = known.id or call_id
+        if isinstance(call.get("extra_content"), dict):
+            known.extra_content = call["extra_content"]
         fresh_name = name if not known.name else ""
         known.name = known.name or name
         arguments = function.get("arguments")
@@ -261,7 +264,7 @@ class Answer:
             if not call.id or call.id in seen:
                 call.id = new_call_id()
             seen.add(call.id)
-            calls.append(ToolCallRequest.from_text(call.id, call.name, "".join(call.arguments)))
+            calls.append(ToolCallRequest.from_text(call.id, call.name, "".join(call.arguments), call.extra_content))
         return calls
 
 

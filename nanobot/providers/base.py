@@ -21,6 +21,7 @@ class ToolCallRequest:
     """A model asks for a tool. `arguments_text` is what it wrote, byte for byte; `arguments` is what we understood.
 
     `problem` says why the text could not be understood; then `arguments` is empty and the tool must not run.
+    `extra_content` is the server's own: it goes back with the call as it came.
     """
 
     id: str
@@ -28,19 +29,25 @@ class ToolCallRequest:
     arguments: dict[str, Any]
     arguments_text: str | None = None
     problem: str | None = None
+    extra_content: dict[str, Any] | None = None
 
     @classmethod
-    def from_text(cls, call_id: str, name: str, text: str) -> "ToolCallRequest":
+    def from_text(
+        cls, call_id: str, name: str, text: str, extra_content: dict[str, Any] | None = None
+    ) -> "ToolCallRequest":
         """Read the arguments a model wrote, mending what JSON can be mended."""
         arguments, problem = parse_arguments(text)
-        return cls(call_id, name, arguments, text, problem)
+        return cls(call_id, name, arguments, text, problem, extra_content)
 
     def to_message(self) -> ToolCall:
         """The call as it is stored and replayed: the model's own text where that is legal JSON."""
         text = self.arguments_text
         if text is None or not _is_json_object(text):
             text = json.dumps(self.arguments, ensure_ascii=False)
-        return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": text}}
+        call: ToolCall = {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": text}}
+        if self.extra_content:
+            call["extra_content"] = self.extra_content
+        return call
 
 
 def parse_arguments(text: str) -> tuple[dict[str, Any], str | None]:

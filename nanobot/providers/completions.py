@@ -7,7 +7,7 @@ Follows the public reference (platform.openai.com/docs/api-reference/chat) and w
 import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
@@ -130,11 +130,12 @@ class Call:
 
     def _dialect(self, learned: Learned) -> Dialect:
         wanted = self._endpoint.returns_reasoning
+        words = f"{self._model} {self._endpoint.api_base}".lower()
         if wanted is None:
-            words = f"{self._model} {self._endpoint.api_base}".lower()
             wanted = any(word in words for word in _THINKERS)
         return Dialect(
             reasoning=(wanted or "reasoning_content" in learned.needs) and "reasoning_content" not in learned.dropped,
+            extra_content="gemini" in words or "googleapis" in words,
             images="images" not in learned.dropped,
             merge_users="merged_users" in learned.needs,
         )
@@ -157,10 +158,7 @@ class Call:
         except ValueError as error:
             raise self._error(ConnectionFailedError, str(error)) from None
         try:
-            async with (
-                self._endpoint.pools.lend(url) as client,
-                aclosing(cast("Any", self._exchange(client, url, body))) as deltas,
-            ):
+            async with aclosing(cast("Any", self._exchange(url, body))) as deltas:
                 async for delta in deltas:
                     yield delta
         except httpx.ConnectTimeout:
@@ -174,24 +172,25 @@ class Call:
         except httpx.TransportError as error:  # before the first byte of an answer; later ones are a cut stream
             raise self._error(ConnectionFailedError, _reason(error)) from None
 
-    async def _exchange(self, client: "httpx.AsyncClient", url: str, body: bytes) -> AsyncIterator[Delta]:
+    async def _exchange(self, url: str, body: bytes) -> AsyncIterator[Delta]:
         import httpx
 
         timeout = httpx.Timeout(None, connect=self._timeouts.connect_s)
-        try:
-            request = client.build_request("POST", url, content=body, headers=self._headers(), timeout=timeout)
-        except (TypeError, ValueError) as error:  # a key or a header with a character that HTTP does not carry
-            raise self._error(ConnectionFailedError, f"the request cannot be built: {type(error).__name__}") from None
-        async with self._limits.next_sign(began=False):
-            response = await client.send(request, stream=True)
-        try:
+        async with AsyncExitStack() as connection:
+            client = await connection.enter_async_context(self._endpoint.pools.lend(url))
+            try:
+                request = client.build_request("POST", url, content=body, headers=self._headers(), timeout=timeout)
+            except (TypeError, ValueError) as error:  # a key or a header with a character that HTTP does not carry
+                problem = f"the request cannot be built: {type(error).__name__}"
+                raise self._error(ConnectionFailedError, problem) from None
+            async with self._limits.next_sign(began=False):
+                response = await client.send(request, stream=True)
+            connection.push_async_callback(response.aclose)
             if response.status_code != 200:
                 raise await self._refused(response)
-            async with aclosing(cast("Any", self._deltas(response))) as deltas:
+            async with aclosing(cast("Any", self._deltas(response.aiter_bytes(), connection))) as deltas:
                 async for delta in deltas:
                     yield delta
-        finally:
-            await response.aclose()
 
     def _headers(self) -> dict[str, str]:
         headers = {
@@ -222,7 +221,7 @@ class Call:
         refusal = read_refusal(response.status_code, body, response.headers)
         return _RefusedError(refusal, error_of(refusal, self._target, self._secrets()))
 
-    async def _deltas(self, response: "httpx.Response") -> AsyncIterator[Delta]:
+    async def _deltas(self, source: AsyncIterator[bytes], connection: AsyncExitStack) -> AsyncIterator[Delta]:
         """Read the body as a stream of events, or as one plain answer where the server ignored `stream`."""
         answer = Answer()
         parser = SseParser()
@@ -230,7 +229,7 @@ class Call:
         opened = False
         size = 0
         done = False
-        async with aclosing(cast("Any", self._chunks(response, answer))) as chunks:
+        async with aclosing(cast("Any", self._chunks(source, answer))) as chunks:
             async for chunk in chunks:
                 size += len(chunk)
                 if size > LARGEST_ANSWER:
@@ -253,7 +252,7 @@ class Call:
                         yield delta
                     done = done or data.strip() == b"[DONE]"
                 if done:
-                    await _see_the_end(chunks)
+                    await self._endpoint.pools.let_go(source, connection.pop_all())
                     break
         if plain is not None:
             for delta in self._plain(b"".join(plain), answer):
@@ -267,10 +266,9 @@ class Call:
             yield delta
         yield finished
 
-    async def _chunks(self, response: "httpx.Response", answer: Answer) -> AsyncIterator[bytes]:
+    async def _chunks(self, source: AsyncIterator[bytes], answer: Answer) -> AsyncIterator[bytes]:
         import httpx
 
-        source = response.aiter_bytes()
         while True:
             try:
                 async with self._limits.next_sign(began=answer.began):
@@ -340,16 +338,6 @@ class _RefusedError(Exception):
         super().__init__(str(error))
         self.refusal = refusal
         self.error = error
-
-
-async def _see_the_end(chunks: AsyncIterator[bytes]) -> None:
-    """Read what ends the body, so that the connection can be used again; it mostly came along already."""
-    try:
-        async with asyncio.timeout(0.05):
-            async for _ in chunks:
-                pass
-    except (TimeoutError, ModelCallError):
-        pass  # the answer is whole; a new connection costs less than waiting
 
 
 def _reason(error: BaseException) -> str:

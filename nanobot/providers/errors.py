@@ -70,7 +70,8 @@ class ModelCallError(errors.ProviderError):
         what = (self.__doc__ or "").split("\n")[0].rstrip(".")
         detail = f": {self.detail}" if self.detail else ""
         status = f" (HTTP {self.status})" if self.status else ""
-        return f"{what} [{self.target}]{status}{detail}. {self.advice()}".replace("..", ".")
+        full_stop = "" if detail.endswith((".", "!", "?")) else "."
+        return f"{what} [{self.target}]{status}{detail}{full_stop} {self.advice()}"
 
     def advice(self) -> str:
         """The next step."""

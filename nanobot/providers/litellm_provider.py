@@ -12,6 +12,7 @@ import re
 import threading
 import warnings
 import weakref
+import zlib
 from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import aclosing
@@ -31,7 +32,7 @@ from nanobot.providers.errors import (
     ProviderTimeoutError,
     StreamCutError,
 )
-from nanobot.providers.failures import error_of, redact, refusal_of, retry_after_s, secrets_in
+from nanobot.providers.failures import Refusal, error_of, redact, refusal_of, retry_after_s, secrets_in
 from nanobot.providers.limits import CallLimits, Timeouts
 from nanobot.providers.textual_calls import with_textual_calls
 from nanobot.providers.wire import Dialect, has_images, wire_messages
@@ -163,6 +164,10 @@ class LiteLLMProvider(LLMProvider):
         litellm = _loading.result()
         await litellm.close_litellm_async_clients()
         litellm.in_memory_llm_clients_cache.flush_cache()  # else the next provider gets the closed ones
+        # One lives outside of the cache once that was flushed, and opens a session anew for each loop.
+        outside = getattr(getattr(litellm.module_level_aclient, "client", None), "_transport", None)
+        if outside is not None:
+            await outside.aclose()
 
     async def _stream(
         self,
@@ -218,6 +223,7 @@ class LiteLLMProvider(LLMProvider):
         messages = messages if messages is not None else wire_messages(rows, Dialect())
         if claude:
             _put_back_thinking(rows, messages)
+            _spell_ids(messages)
         effort = self._reasoning_effort
         if claude and effort and _lost_thinking(messages):
             effort = None  # a step of another model is open: without its thoughts, thinking is refused
@@ -252,7 +258,8 @@ class LiteLLMProvider(LLMProvider):
         secrets = secrets_in(self.api_key, self._extra_headers)
         status = getattr(error, "status_code", None)
         status = status if isinstance(status, int) else None
-        said = _said(error)
+        told = _told(error)
+        said = told.message
         detail = redact(said, secrets)
         name = type(error).__name__
         if began or name == "MidStreamFallbackError":
@@ -268,8 +275,10 @@ class LiteLLMProvider(LLMProvider):
             getattr(error, "response", None), "headers", {}
         )
         body = getattr(error, "body", None)
-        refusal = refusal_of(body if isinstance(body, dict) else said, status, retry_after_s(dict(headers)))
-        refusal = replace(refusal, message=refusal.message or said)
+        refusal = refusal_of(body) if isinstance(body, dict) else told
+        refusal = replace(
+            refusal, status=status, message=refusal.message or said, retry_after_s=retry_after_s(dict(headers))
+        )
         return error_of(refusal, target, secrets)
 
 
@@ -287,18 +296,18 @@ _CONNECTION = re.compile(
 )
 
 
-def _said(error: Exception) -> str:
-    """What the provider said, without the names of LiteLLM's classes before it."""
+def _told(error: Exception) -> Refusal:
+    """What the provider said, without the names of LiteLLM's classes before it and the insides of objects in it."""
     text = str(getattr(error, "message", "") or error)
     text = re.split(r"\. Handle with `litellm|\nLiteLLM Retried|\s*Traceback \(most", text)[0].strip()
     while found := re.match(r"(?:litellm\.)?\w+(?:Exception|Error|Timeout)(?: -|:)\s*|b(?=['\"])", text):
         text = text[found.end() :]
     text = text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"" else text
     try:
-        data = json.loads(text)
+        told = refusal_of(json.loads(text))
     except ValueError:
-        return text
-    return refusal_of(data).message or text
+        return Refusal(0, re.sub(r"(?:: |\s?\bssl:)<\w[^<>]*>", "", text))
+    return told if told.message else replace(told, message=text)
 
 
 def _put_back_thinking(rows: Sequence[ChatMessage], messages: list[dict[str, Any]]) -> None:
@@ -309,6 +318,21 @@ def _put_back_thinking(rows: Sequence[ChatMessage], messages: list[dict[str, Any
             blocks = [block for block in next(thinkers).get("thinking_blocks") or [] if _is_signed(block)]
             if blocks:
                 message["thinking_blocks"] = blocks
+
+
+def _spell_ids(messages: list[dict[str, Any]]) -> None:
+    """Ids as Anthropic takes them: letters, digits, dashes. LiteLLM's own way may make two of them one."""
+    for message in messages:
+        if "tool_call_id" in message:
+            message["tool_call_id"] = _spelled(message["tool_call_id"])
+        for call in message.get("tool_calls") or ():
+            call["id"] = _spelled(call["id"])
+
+
+def _spelled(call_id: str) -> str:
+    if re.fullmatch(r"[A-Za-z0-9_-]+", call_id):
+        return call_id
+    return f"{re.sub(r'[^A-Za-z0-9_-]', '_', call_id)}-{zlib.crc32(call_id.encode()):08x}"
 
 
 def _is_signed(block: dict[str, Any]) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nanobot.messages.shown import CONTEXT_MARK
-from nanobot.messages.types import ChatMessage, Origin, ToolSchema, text_of
+from nanobot.messages.types import ChatMessage, ToolSchema, is_our_word, text_of
 from nanobot.providers.answer import new_call_id
 from nanobot.providers.base import (
     Delta,
@@ -255,7 +255,7 @@ def _answer(messages: Sequence[ChatMessage], offered: set[str]) -> str | Call:
 
 
 def _is_asked(row: ChatMessage) -> bool:
-    return row["role"] == "user" and row.get("origin") != Origin.SYSTEM
+    return row["role"] == "user" and not is_our_word(row)
 
 
 def _act(intent: Intent, words: Words, results: list[ChatMessage], offered: set[str]) -> str | Call:

@@ -3,12 +3,15 @@
 What is read: a JSON object with a name and arguments (bare at the beginning of a line, fenced, in a list, or between
 `<tool_call>` tags), `[TOOL_CALLS]` before either, `<function=name>` with JSON or `<parameter=...>` inside, and
 `<invoke name="...">` with `<parameter name="...">`. It counts only if the name is one of the tools offered: other JSON
-is just an answer. Nothing of a call is ever handed out as text, however the stream is cut.
+is just an answer. And only if it is meant: in markup it is; bare, in a fence or quoted it counts at the very end of the
+answer, for with prose behind it the model explains a call, and nobody shall run that. Nothing of a call that counts is
+ever handed out as text, however the stream is cut.
 """
 
 import html
 import json
 import re
+import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
@@ -30,6 +33,11 @@ _TAGS = (
 )
 _CLOSERS = re.compile(
     r"\s*(?:</tool_calls?>|<\|/tool_call\|>|<\|tool_call_end\|>|</function_calls?>|</function>|</invoke>|\]|;|(?P<fence>```))"
+)
+_MARKUP = (*_TAGS, "<function=", "<invoke")
+_CLOSER_WORDS = (
+    *("</tool_call>", "</tool_calls>", "<|/tool_call|>", "<|tool_call_end|>", "</function_call>", "</function_calls>"),
+    *("</function>", "</invoke>", "```"),
 )
 _ARGUMENTS = ("arguments", "parameters", "args", "input")
 _NAMES = ("name", "tool", "tool_name", "function")
@@ -159,22 +167,24 @@ class TextualCalls:
         self._names = frozenset(self._types) - {""}
         self._held = ""
         self._at_line_start = True
-        self._certain = False
+        self._line = ""
+        """The last line handed out, as far as it matters what stands on it before a call."""
+        self._in_fence = False
+        """Whether the lines before it left a fence open."""
+        self._look_again_at = 0
 
     def feed(self, text: str) -> str:
         """The text that is no part of a call. Prompt: only what may be the beginning of one is kept back."""
         self._held += text
-        if self._certain:
+        if len(self._held) < self._look_again_at:
             return ""
+        self._look_again_at = 0
         position = 0
         while (start := self._candidate(position)) is not None:
             try:
-                if _Opening(self._held, start, self._names).is_call():
-                    self._certain = True
-                    return self._release(start)
+                position = self._passed(start)
             except _MoreNeededError:
                 return self._release(start)
-            position = start + 1
         return self._release(len(self._held))
 
     def end(self) -> tuple[str, list[ToolCallRequest]]:
@@ -183,7 +193,7 @@ class TextualCalls:
         calls: list[ToolCallRequest] = []
         position = 0
         while (start := self._candidate(position)) is not None:
-            found, end = self._calls_at(start)
+            found, end = self._calls_from(start)
             if found:
                 text.append(self._release(start))
                 self._held = self._held[end - start :]
@@ -191,10 +201,81 @@ class TextualCalls:
                 calls += found
                 position = 0
             else:
-                position = start + 1
+                position = max(end, start + 1)
         text.append(self._release(len(self._held)))
         rest = "".join(text)
         return (rest if rest.strip() else "") if calls else rest, calls
+
+    def _passed(self, start: int) -> int:
+        """Where to look on, what begins here being text for sure. Raises where only the end of the answer can tell."""
+        if not self._is_opening(start, final=False):
+            return start + 1
+        try:
+            if not self._may_be_told_of(start):
+                self._look_again_at = sys.maxsize
+                raise _MoreNeededError
+            _, end = self._chain(start, final=False)
+        except _MoreNeededError:
+            # A long call is not read again for each piece that comes: only when it has grown by a quarter.
+            held = len(self._held) - start
+            self._look_again_at = max(self._look_again_at, held + held // 4)
+            raise
+        return max(end, start + 1)
+
+    def _calls_from(self, start: int) -> tuple[list[ToolCallRequest], int]:
+        """The calls that count here and where they end; without any, where the text ends that they were part of."""
+        if not self._is_opening(start, final=True):
+            return [], start
+        if self._may_be_told_of(start):
+            return self._chain(start, final=True)
+        calls, end, _ = self._link(start, final=True)
+        return calls, _skip_closers(self._held, end, fenced=False)[0] if calls else start
+
+    def _is_opening(self, start: int, *, final: bool) -> bool:
+        try:
+            return _Opening(self._held, start, self._names).is_call()
+        except _MoreNeededError:
+            if final:
+                return False
+            raise
+
+    def _may_be_told_of(self, start: int) -> bool:
+        """Whether a call that begins here may be one that is explained: not in markup, or in a fence or quoted."""
+        marked = self._held.startswith(_MARKUP, start)
+        return not marked or self._fence_is_open(start) or (self._line + self._held[:start]).endswith("`")
+
+    def _fence_is_open(self, start: int) -> bool:
+        lines = (self._line + self._held[:start]).split("\n")
+        return self._in_fence != bool(sum(line.lstrip(" \t").startswith("```") for line in lines) % 2)
+
+    def _chain(self, start: int, *, final: bool) -> tuple[list[ToolCallRequest], int]:
+        """Calls in a row with nothing but white space and closing markup to the end of the answer.
+
+        Where prose follows they were an explanation: then no calls, and the end of what is text for sure.
+        """
+        held = self._held
+        calls: list[ToolCallRequest] = []
+        fenced, position = self._fence_is_open(start), start
+        first_marked: int | None = None
+        while True:
+            if fenced and held.startswith("```", position):
+                return [], position
+            fenced = fenced or held.startswith("```", position)
+            if position > start and first_marked is None and not fenced and held.startswith(_MARKUP, position):
+                first_marked = position
+            found, end, whole = self._link(position, final=final)
+            if not found:
+                return [], first_marked or position
+            calls += found
+            end, fenced = _skip_closers(held, end, fenced=fenced)
+            position = end + len(held[end:]) - len(held[end:].lstrip())
+            rest = held[position : position + 30]
+            if not final and (not rest or any(closer.startswith(rest) for closer in _CLOSER_WORDS)):
+                raise _MoreNeededError
+            if not rest:
+                return (calls, end) if whole else ([], len(held))
+            if not self._is_opening(position, final=final):
+                return [], first_marked or end
 
     def _candidate(self, position: int) -> int | None:
         """Where the next thing begins that might turn out to be a call."""
@@ -211,45 +292,38 @@ class TextualCalls:
     def _release(self, end: int) -> str:
         out, self._held = self._held[:end], self._held[end:]
         if out:
-            last_line = out.rpartition("\n")[2] if "\n" in out else out
-            blank = not last_line.strip(" \t")
+            *lines, last_line = (self._line + out).split("\n")
+            self._in_fence ^= bool(sum(line.lstrip(" \t").startswith("```") for line in lines) % 2)
+            self._line = last_line if len(last_line) < 100 else f"{last_line[:50]}{last_line[-50:]}"
+            blank = not out.rpartition("\n")[2].strip(" \t")
             self._at_line_start = blank and ("\n" in out or self._at_line_start)
         return out
 
-    def _calls_at(self, start: int) -> tuple[list[ToolCallRequest], int]:
-        opening = _Opening(self._held, start, self._names)
-        try:
-            if not opening.is_call():
-                return [], start
-        except _MoreNeededError:
-            return [], start
+    def _link(self, start: int, *, final: bool) -> tuple[list[ToolCallRequest], int, bool]:
+        """The call that is written here, or several in one list; where it ends; and whether it is there whole."""
         body = _skip_opening(self._held, start)
         tagged = _XML_CALL.match(self._held, body)
         if tagged:
-            call, end = self._function(tagged.group(1), tagged.end())
-            return [call], _skip_closers(self._held, start, end)
+            return self._function(tagged.group(1), tagged.end(), final=final)
         named = re.compile(r"([\w.-]+)(?:\[ARGS\])?\s*(?=\{)").match(self._held, body)
         if named and named.group(1) in self._names:
-            value, end = _json_at(self._held, named.end())
-            return [self._request(named.group(1), value if isinstance(value, dict) else {})], _skip_closers(
-                self._held, start, end
-            )
-        value, end = _json_at(self._held, body)
+            value, end, whole = _json_at(self._held, named.end(), final=final)
+            return [self._request(named.group(1), value if isinstance(value, dict) else {})], end, whole
+        value, end, whole = _json_at(self._held, body, final=final)
         calls = [request for item in _items(value) if (request := self._from_object(item)) is not None]
-        if not calls or len(calls) != len(_items(value)):
-            return [], start
-        return calls, _skip_closers(self._held, start, end)
+        return (calls if len(calls) == len(_items(value)) else []), end, whole
 
-    def _function(self, name: str, start: int) -> tuple[ToolCallRequest, int]:
+    def _function(self, name: str, start: int, *, final: bool) -> tuple[list[ToolCallRequest], int, bool]:
         closing = re.compile(r"</function>|</invoke>|</tool_call>|(?=<function=|<invoke\s)").search(self._held, start)
+        if closing is None and not final:
+            raise _MoreNeededError
         end, after = (closing.start(), closing.end()) if closing else (len(self._held), len(self._held))
         body = self._held[start:end].strip()
         if body.startswith("{"):
             arguments, _ = parse_arguments(body.removesuffix("```").strip())
-            return self._request(name, arguments), after
-        return self._request(
-            name, {key: self._typed(name, key, value) for key, value in _XML_PARAMETER.findall(body)}
-        ), after
+        else:
+            arguments = {key: self._typed(name, key, value) for key, value in _XML_PARAMETER.findall(body)}
+        return [self._request(name, arguments)], after, closing is not None
 
     def _typed(self, tool: str, key: str, value: str) -> object:
         """The value of a tag as its schema wants it; a text stays what it is, less the line breaks next to the tags."""
@@ -289,32 +363,34 @@ def _skip_opening(text: str, position: int) -> int:
     return found.end() if found else position
 
 
-def _skip_closers(text: str, start: int, position: int) -> int:
-    fenced = text.startswith("```", start)
+def _skip_closers(text: str, position: int, *, fenced: bool) -> tuple[int, bool]:
+    """Past the markup that ends a call; and whether a fence is still open behind it."""
     while found := _CLOSERS.match(text, position):
         if found["fence"]:
             if not fenced:
                 break  # it opens something else
             fenced = False
         position = found.end()
-    return position
+    return position, fenced
 
 
-def _json_at(text: str, start: int) -> tuple[object, int]:
-    """The JSON value that begins here and where it ends; a broken one is mended up to the closing tag or fence."""
+def _json_at(text: str, start: int, *, final: bool) -> tuple[object, int, bool]:
+    """The JSON value that begins here, where it ends, and whether it does; a broken one is mended up to its closing."""
     try:
         value, end = json.JSONDecoder(strict=False).raw_decode(text, start)
-        return cast("object", value), end
+        return cast("object", value), end, True
     except (ValueError, RecursionError):
-        pass
+        if not final:
+            raise _MoreNeededError from None
     closing = re.compile(r"</tool_calls?>|</function_calls?>|\n```|<\|tool_call_end\|>").search(text, start)
     end = closing.start() if closing else len(text)
+    whole = closing is not None or text.rstrip().endswith(("}", "]"))
     from json_repair import repair_json  # only broken JSON pays for its import
 
     try:
-        return cast("object", repair_json(text[start:end], return_objects=True)), end
+        return cast("object", repair_json(text[start:end], return_objects=True)), end, whole
     except Exception:  # a repairer of anything may fail on anything
-        return None, end
+        return None, end, whole
 
 
 def _items(value: object) -> list[object]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 from urllib.parse import unquote, urlsplit
 
-from nanobot.messages.types import ChatMessage, ToolSchema, text_of
+from nanobot.messages.types import ChatMessage, ToolCall, ToolSchema, text_of
 
 LARGEST_IMAGE = 20 * 1024 * 1024
 
@@ -26,6 +26,8 @@ class Dialect:
 
     reasoning: bool = False
     """It wants its `reasoning_content` back on assistant rows with tool calls, and refuses them without."""
+    extra_content: bool = False
+    """It wants back what it put beside a call."""
     images: bool = True
     merge_users: bool = False
     """It refuses two user rows in a row."""
@@ -91,15 +93,16 @@ def _assistant(row: ChatMessage, dialect: Dialect) -> dict[str, Any]:
         # A row of another model has none, and an empty one counts as missing.
         message["reasoning_content"] = row.get("reasoning_content") or " "
     message["content"] = message["content"] or None
-    message["tool_calls"] = [
-        {
-            "id": call["id"],
-            "type": "function",
-            "function": {"name": call["function"]["name"], "arguments": call["function"]["arguments"]},
-        }
-        for call in calls
-    ]
+    message["tool_calls"] = [_call(call, dialect) for call in calls]
     return message
+
+
+def _call(call: ToolCall, dialect: Dialect) -> dict[str, Any]:
+    function = {"name": call["function"]["name"], "arguments": call["function"]["arguments"]}
+    sent: dict[str, Any] = {"id": call["id"], "type": "function", "function": function}
+    if dialect.extra_content and "extra_content" in call:
+        sent["extra_content"] = call["extra_content"]
+    return sent
 
 
 def _tool(row: ChatMessage, _dialect: Dialect) -> dict[str, Any]:

@@ -72,19 +72,17 @@ def _check_plain(path: Path) -> None:
         raise OSError(number, "Is a folder" if path.is_dir() else "Is a device or a pipe, not a file", str(path))
 
 
-def append_durable(path: Path, data: bytes, *, mode: int = PRIVATE_FILE) -> int:
-    """Append in one write and see it to the disk; the offset where it begins. Raises OSError."""
+def append_durable(path: Path, data: bytes) -> None:
+    """Append and see it to the disk. Raises OSError."""
     existed = path.exists()
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | O_BINARY, mode)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | O_BINARY, PRIVATE_FILE)
     try:
         write_whole(descriptor, data)
         sync_data(descriptor)
-        end = os.lseek(descriptor, 0, os.SEEK_CUR)
     finally:
         os.close(descriptor)
     if not existed:
         sync_folder(path.parent)
-    return end - len(data)
 
 
 def without_waiting(path: str, flags: int) -> int:

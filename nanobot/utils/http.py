@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
@@ -22,6 +22,8 @@ from urllib.parse import urlsplit
 if TYPE_CHECKING:
     import httpx
 
+_GOODBYE_S = 2.0
+"""How long the end of a body may take before its connection is given up."""
 KEEP_ALIVE_S = 55.0
 """Shorter than the minute after which most servers hang up."""
 
@@ -88,6 +90,18 @@ def _load(url: str) -> None:
         _verified_context()
 
 
+async def _read_out(body: AsyncIterator[bytes], connection: AsyncExitStack) -> None:
+    import httpx
+
+    async with connection:
+        try:
+            async with asyncio.timeout(_GOODBYE_S):
+                async for _ in body:
+                    pass
+        except (TimeoutError, httpx.HTTPError, httpx.StreamError):
+            pass  # the answer is whole; only the connection is lost
+
+
 @dataclass(slots=True)
 class _Pool:
     client: "httpx.AsyncClient"
@@ -103,6 +117,7 @@ class HttpPools:
         self._idle_s = idle_s
         self._idle: dict[tuple[str, str | None], list[_Pool]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._leaving: set[asyncio.Task[None]] = set()
         self._closed = False
         self._prepared = False
 
@@ -137,6 +152,16 @@ class HttpPools:
                 self._idle.setdefault(key, []).append(pool)
                 await self._close_idle()
 
+    async def let_go(self, body: AsyncIterator[bytes], connection: AsyncExitStack) -> None:
+        """Close a connection whose answer is known, but read what ends its body first, so that it can be used again.
+
+        That mostly came along already. Where a server keeps the body open it goes on behind the caller's back.
+        """
+        leaving = asyncio.create_task(_read_out(body, connection))
+        self._leaving.add(leaving)
+        leaving.add_done_callback(self._leaving.discard)
+        await asyncio.wait((leaving,), timeout=0.002)
+
     async def _open(self, url: str, proxy: str | None) -> "httpx.AsyncClient":
         load_httpx()
         import httpx
@@ -163,5 +188,8 @@ class HttpPools:
         pools, self._idle = self._idle, {}
         if self._loop is not asyncio.get_running_loop():
             return
+        for task in (leaving := [*self._leaving]):
+            task.cancel()
+        await asyncio.gather(*leaving, return_exceptions=True)
         for pool in [pool for waiting in pools.values() for pool in waiting]:
             await pool.client.aclose()

@@ -1,5 +1,7 @@
 """The judges of histories refuse what the real servers refuse; else a green test would prove nothing."""
 
+from typing import Any
+
 import pytest
 
 from tests.strict import anthropic_problem, anthropic_problems, openai_problem, openai_problems
@@ -85,3 +87,19 @@ def test_a_request_may_hold_no_field_of_ours():
     assert openai_problems([row]) == anthropic_problems([row]) == []
     assert "turn_id" in (openai_problem({"model": "m", "messages": [row]}) or "")
     assert "turn_id" in (anthropic_problem({"max_tokens": 1, "messages": [row]}) or "")
+
+
+def test_what_only_a_wire_refuses_is_no_matter_of_a_history():
+    used = {"type": "tool_use", "id": "list_dir:0", "name": "list_dir", "input": {}}
+    done = {"type": "tool_result", "tool_use_id": "list_dir:0", "content": "x"}
+    rows: list[dict[str, Any]] = [USER, {"role": "assistant", "content": [used]}, {"role": "user", "content": [done]}]
+    signed = {**call(), "extra_content": {}}
+    thinking = {"thinking": {"type": "enabled"}}
+
+    assert "should match pattern" in str(anthropic_problem({"max_tokens": 1, "messages": rows}))
+    assert "extra_content" in str(openai_problem({"model": "m", "messages": [USER, asks(signed), result()]}))
+    used["id"] = done["tool_use_id"] = "a"
+    assert "Expected `thinking`" in str(anthropic_problem({"max_tokens": 1, "messages": rows, **thinking}))
+    rows += [ANSWER, USER]
+    assert anthropic_problem({"max_tokens": 1, "messages": rows, **thinking}) is None
+    assert openai_problem({"model": "gemini-3", "messages": [USER, asks(signed), result()]}) is None

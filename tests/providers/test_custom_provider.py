@@ -13,7 +13,7 @@ from nanobot.providers.base import Finished, LLMResponse, TextDelta
 from nanobot.providers.capabilities import CapabilityStore
 from nanobot.providers.custom_provider import CustomProvider
 from nanobot.providers.limits import Timeouts
-from tests.fake_models import Calls, CutStream, Fail, FakeModels, Garbage, Hang, Plain, Raw, Reset, Say, Slow
+from tests.fake_models import Calls, CutStream, Fail, FakeModels, Garbage, Hang, Lingering, Plain, Raw, Reset, Say, Slow
 from tests.providers.samples import HELLO, LIST_DIR, TOOLS
 
 KEY = "sk-secret-0123456789"
@@ -245,6 +245,34 @@ async def test_connections_are_used_again(server):
     await asked.close()
 
     assert server.connections == 1
+
+
+async def test_a_server_that_keeps_the_body_open_delays_no_answer_and_keeps_its_connection(server):
+    asked = provider(server)
+    await asked.chat(HELLO)
+    server.script(Lingering(Say("done"), 0.3))
+    started = time.monotonic()
+
+    answer = await asked.chat(HELLO)
+    seconds = time.monotonic() - started
+    await asyncio.sleep(0.4)
+    await asked.chat(HELLO)
+    await asked.close()
+
+    assert answer.content == "done"
+    assert seconds < 0.1
+    assert server.connections == 1
+
+
+async def test_closing_does_not_wait_for_a_body_that_stays_open(server):
+    server.script(Lingering(Say("done"), 5))
+    asked = provider(server)
+    started = time.monotonic()
+
+    await asked.chat(HELLO)
+    await asked.close()
+
+    assert time.monotonic() - started < 1
 
 
 async def test_a_hundred_chats_at_once_all_get_their_answers(server):

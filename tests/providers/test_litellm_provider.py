@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from nanobot.messages.types import ChatMessage
+from nanobot.messages.types import ChatMessage, ToolCall
 from nanobot.providers import errors
 from nanobot.providers.base import LLMResponse
 from nanobot.providers.limits import Timeouts
@@ -180,3 +180,23 @@ async def test_a_provider_that_closes_takes_no_connection_from_another(server):
     assert (await second.chat(HELLO)).content == "ok"
     await second.close()
     assert (await claude(server).chat(HELLO)).content == "ok"
+
+
+async def test_ids_of_another_model_are_written_as_anthropic_takes_them(server):
+    ids = ["functions.list_dir:0", "functions.list_dir_0", "call|a/b+c=="]
+    calls: list[ToolCall] = [
+        {"id": i, "type": "function", "function": {"name": "list_dir", "arguments": "{}"}} for i in ids
+    ]
+    rows: list[ChatMessage] = [
+        *HELLO,
+        {"role": "assistant", "content": None, "tool_calls": calls},
+    ]
+    rows += [{"role": "tool", "tool_call_id": i, "name": "list_dir", "content": i} for i in ids]
+    asked = claude(server)
+
+    answer = await asked.chat(rows)
+    await asked.close()
+
+    assert (answer.content, server.problems) == ("ok", [])
+    blocks = server.chats[0].json["messages"][-1]["content"]
+    assert ["dir:0" in str(blocks[0]), "dir_0" in str(blocks[1]["content"]), "a/b" in str(blocks[2])] == [True] * 3

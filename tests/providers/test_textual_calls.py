@@ -1,5 +1,7 @@
 """Calls written as text become calls; everything else stays what it is, however the stream is cut."""
 
+import json
+import time
 from itertools import pairwise
 
 import pytest
@@ -29,6 +31,27 @@ WRITTEN = {
     "llama": '<|python_tag|>{"name": "list_dir", "parameters": {"path": "."}}',
     "invoke": '<function_calls>\n<invoke name="list_dir">\n<parameter name="path">.</parameter>\n</invoke>\n'
     "</function_calls>",
+}
+EXPLAINED = {
+    "bare": WRITTEN["bare"] + "\n\nThis lists the folder.",
+    "fenced": f"To list it I would send:\n\n{WRITTEN['fenced']}\n\nShall I?",
+    "fenced, then bare": WRITTEN["fenced"] + "\nThat is the call.\n" + WRITTEN["bare"] + "\nAnd this too.",
+    "several in a row": WRITTEN["fenced"] + "\n" + WRITTEN["bare"] + "\n" + WRITTEN["list"] + "\nThese three.",
+    "several in a fence": f"```json\n{WRITTEN['bare']}\n{WRITTEN['bare']}\n```\nThese two.",
+    "markup in a fence": f"```\n{WRITTEN['hermes']}\n```\nThat is how I call.",
+    "markup behind words in a fence": f"```\nfor example:\n{WRITTEN['qwen coder']}\n```\nThat is how I call.",
+    "markup as code in a line": f"I call with `{WRITTEN['function']}` and wait.",
+    "with a remark in its fence": f"```\n{WRITTEN['bare']}\n# lists the folder\n```",
+    "broken": '{"name": "list_dir", "arguments": {"path": ".}\n\nThis lists the folder.',
+}
+AT_THE_END = {
+    "fence that was never closed": '```json\n{"name": "list_dir", "arguments": {"path": "."}}\n',
+    "a brace too few": '{"name": "list_dir", "arguments": {"path": "."}',
+    "behind other code": f"```py\nprint(1)\n```\n{WRITTEN['fenced']}\n\n",
+    "behind one that is explained": f"{EXPLAINED['fenced']}\n{WRITTEN['bare']}",
+    "in a fence behind words": f"```\nI call:\n{WRITTEN['bare']}\n```",
+    "markup with prose behind it": f"{WRITTEN['hermes']}\nI wait for the result.",
+    "markup behind one that is explained": f"{WRITTEN['bare']} is the call.\n{WRITTEN['hermes']}",
 }
 ORDINARY = [
     "Hello there.",
@@ -73,8 +96,45 @@ def test_ordinary_text_passes_unchanged(ordinary):
     assert read([ordinary]) == (ordinary, [])
 
 
+@pytest.mark.parametrize("explained", EXPLAINED.values(), ids=EXPLAINED.keys())
+def test_a_call_that_is_only_explained_is_text_and_does_not_run(explained):
+    assert read([explained]) == (explained, [])
+
+
+@pytest.mark.parametrize("written", AT_THE_END.values(), ids=AT_THE_END.keys())
+def test_a_call_at_the_very_end_or_in_markup_counts_once(written):
+    assert read([written])[1] == [("list_dir", {"path": "."})]
+
+
+def test_calls_in_one_fence_at_the_end_are_all_read():
+    text, calls = read([f"Both.\n```json\n{WRITTEN['bare']}\n{WRITTEN['bare']}\n```\n"])
+
+    assert (text.strip(), len(calls)) == ("Both.", 2)
+
+
+def test_an_explained_call_is_shown_soon_after_it_is_clear_that_it_is_one():
+    reader = TextualCalls(TOOLS)
+
+    shown = reader.feed(WRITTEN["fenced"]) + reader.feed("\nThis is what I would send to list the folder.")
+
+    assert shown.endswith("list the folder.")
+
+
+def test_a_long_call_is_read_in_time_that_grows_with_its_length():
+    written = json.dumps({"name": "write_file", "arguments": {"path": "a", "content": "x = {1}\n" * 20_000}})
+    started = time.monotonic()
+
+    calls = read([written[at : at + 4] for at in range(0, len(written), 4)])[1]
+
+    assert len(calls) == 1
+    assert time.monotonic() - started < 5
+
+
 @given(
-    st.lists(st.sampled_from([*WRITTEN.values(), *ORDINARY, "\n", " ", "Well: "]), max_size=5).map("".join),
+    st.lists(
+        st.sampled_from([*WRITTEN.values(), *EXPLAINED.values(), *ORDINARY, "\n", " ", "Well: ", "`", "```\n"]),
+        max_size=5,
+    ).map("".join),
     st.lists(st.integers(0, 10_000), max_size=30),
 )
 def test_any_cut_of_a_text_gives_the_same_text_and_calls(text, places):

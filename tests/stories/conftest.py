@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.fake_models import FakeModels
-from tests.stories.homes import Home
+from tests.stories.processes import Home
 
 
 @pytest.fixture

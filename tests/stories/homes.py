@@ -1,152 +1,136 @@
-"""A home of its own for each test, and the commands as a person runs them there: real processes."""
+"""A machine of one's own for a story: a home with a config, and two ways in, the real command and the Python face."""
 
 import json
 import os
-import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from tests.fake_models import FakeModels
+from nanobot.sdk import Nanobot
+from tests.fake_models import FakeModels, Request
 
 NANOBOT = [sys.executable, "-m", "nanobot"]
-POSIX = pytest.mark.skipif(sys.platform == "win32", reason="signals, modes and shells are POSIX things here")
-_KEPT = ("PATH", "PYTHONPATH", "SYSTEMROOT", "COVERAGE_PROCESS_START")
-Environ = Mapping[str, str | None]
-_NOTHING: Environ = {}
-_NO_SUPERPOWERS = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", "--"]
 
 
 @dataclass(frozen=True)
-class Ended:
-    """How a command ended."""
+class Done:
+    """What a command did."""
 
     code: int
     out: str
     aside: str
+    seconds: float
 
     @property
-    def complaint(self) -> str:
-        """What it said on stderr, which has to be two lines at most and no traceback."""
-        assert "Traceback" not in self.aside + self.out
-        assert "bug in nanobot" not in self.aside
-        assert len(self.aside.splitlines()) <= 2
-        return self.aside
+    def line(self) -> str:
+        """The one line on stderr."""
+        lines = self.aside.splitlines()
+        assert len(lines) == 1, self.aside
+        return lines[0]
 
 
 class Home:
-    """An empty home, or one whose model is a server of the test."""
+    """A fresh home. Nothing of the machine around it is seen."""
 
-    def __init__(self, path: Path, server: FakeModels | None = None) -> None:
-        self.path = path
-        self.data = path / ".nanobot"
-        self.workspace = self.data / "workspace"
-        self.sessions = self.workspace / "sessions"
-        kept = {name: value for name, value in os.environ.items() if name in _KEPT}
-        self.environ = {**kept, "HOME": str(path), "USERPROFILE": str(path)}
-        if server is not None:
-            self.configure(server)
+    def __init__(self, folder: Path, **config: Any) -> None:
+        self.folder = folder
+        self.data = folder / ".nanobot"
+        self.config_path = self.data / "config.json"
+        if config:
+            self.configure(**config)
 
-    def configure(self, server: FakeModels) -> None:
-        """Make the server the model."""
-        self.data.mkdir(exist_ok=True)
-        config = {
-            "agents": {"defaults": {"model": "stand-in", "provider": "custom"}},
-            "providers": {"custom": {"apiKey": "k", "apiBase": server.v1}},
-        }
-        (self.data / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    @property
+    def workspace(self) -> Path:
+        return self.data / "workspace"
 
-    def start(
-        self, *words: str, before: Sequence[str] = (), stdin: int = subprocess.DEVNULL, environ: Environ = _NOTHING
-    ) -> "subprocess.Popen[bytes]":
-        """The command, running. `before` is a program that starts it; None in `environ` takes a variable away."""
-        env = {name: value for name, value in {**self.environ, **environ}.items() if value is not None}
-        command = [*before, *NANOBOT, *words]
-        return subprocess.Popen(command, env=env, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    def configure(self, **config: Any) -> None:
+        """Write the config anew."""
+        self.data.mkdir(parents=True, exist_ok=True)
+        workspace = {"agents": {"defaults": {"workspace": str(self.workspace)}}}
+        self.config_path.write_text(json.dumps(_merged(workspace, config)), encoding="utf-8")
 
-    def run(
-        self, *words: str, before: Sequence[str] = (), stdin: bytes | None = None, environ: Environ = _NOTHING
-    ) -> Ended:
-        """The command, to its end."""
-        given = subprocess.DEVNULL if stdin is None else subprocess.PIPE
-        return ended(self.start(*words, before=before, stdin=given, environ=environ), stdin)
+    def open(self) -> Nanobot:
+        """The Python face, to be opened with `async with`."""
+        return Nanobot.from_config(self.config_path)
 
-    def ask(self, text: str, *words: str, environ: Environ = _NOTHING) -> Ended:
-        """One message."""
-        return self.run("agent", "-m", text, *words, environ=environ)
+    def command(self, *words: str, environ: Mapping[str, str] | None = None) -> Done:
+        """Run `nanobot` as a child process."""
+        kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "SYSTEMROOT") if name in os.environ}
+        own = {"HOME": str(self.folder), "USERPROFILE": str(self.folder), "PYTHONIOENCODING": "utf-8"}
+        started = time.monotonic()
+        done = subprocess.run(
+            [*NANOBOT, *words],
+            env={**kept, **own, **(environ or {})},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=50,
+            check=False,
+        )
+        seconds = time.monotonic() - started
+        return Done(done.returncode, done.stdout.decode(), done.stderr.decode(), seconds)
 
-    def remember(self, text: str) -> None:
-        """Have an answered turn in the session of the terminal, without the price of one."""
-        (self.sessions / ".locks").mkdir(parents=True, exist_ok=True)
-        rows = [
-            {"_type": "metadata", "key": "cli:direct", "created_at": "2026-01-02T03:04:05", "metadata": {}},
-            {"role": "user", "content": text, "timestamp": "2026-01-02T03:04:05"},
-            {"role": "assistant", "content": "noted", "timestamp": "2026-01-02T03:04:06"},
-        ]
-        text = "".join(json.dumps(row) + "\n" for row in rows)
-        (self.sessions / "cli_direct.jsonl").write_text(text, encoding="utf-8")
-
-    def rows(self, stem: str = "cli_direct") -> list[dict[str, Any]]:
-        """The lines of a session's file that are no metadata. Raises where one is not whole."""
-        lines = (self.sessions / f"{stem}.jsonl").read_text(encoding="utf-8").splitlines()
-        return [row for row in map(json.loads, lines) if row.get("_type") != "metadata"]
-
-    def said(self, stem: str = "cli_direct") -> list[tuple[str, str]]:
-        """Who said what in a session."""
-        return [(row["role"], row["content"]) for row in self.rows(stem)]
+    def say(self, text: str, *words: str, environ: Mapping[str, str] | None = None) -> Done:
+        """Run `nanobot agent -m`."""
+        return self.command("agent", "-m", text, *words, environ=environ)
 
 
-def ended(process: "subprocess.Popen[bytes]", stdin: bytes | None = None) -> Ended:
-    """Wait for its end."""
-    out, aside = process.communicate(stdin, timeout=30)
-    return Ended(process.returncode, out.decode(), aside.decode())
+def _merged(first: dict[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    out = dict(first)
+    for key, value in second.items():
+        known = out.get(key)
+        out[key] = _merged(known, value) if isinstance(known, dict) and isinstance(value, dict) else value
+    return out
 
 
-def in_shell(redirections: str, *, first: str = ":") -> list[str]:
-    """A program that starts another with its streams closed or elsewhere."""
-    return ["sh", "-c", f'{first}; exec "$@" {redirections}', "sh"]
+def using(provider: str, model: str, **section: Any) -> dict[str, Any]:
+    """A config that names its provider and model."""
+    return {
+        "agents": {"defaults": {"provider": provider, "model": model}},
+        "providers": {provider: section},
+    }
 
 
-def bound_by_modes() -> list[str]:
-    """A program that starts another so that file modes bind it, also where root runs the tests; or skips."""
-    if os.name == "nt":
-        pytest.skip("file modes are a POSIX thing")
-    if os.geteuid() != 0:
-        return []
-    if shutil.which("setpriv") is None or subprocess.run([*_NO_SUPERPOWERS, "true"], capture_output=True).returncode:
-        pytest.skip("root reads everything, and there is no setpriv to make it like others")
-    return _NO_SUPERPOWERS
+def asked(request: Request) -> str:
+    """What stands last in a request, as text."""
+    content = request.json["messages"][-1]["content"]
+    return content if isinstance(content, str) else json.dumps(content)
 
 
-@contextmanager
-def small_disk(place: Path, size: str) -> Iterator[Path]:
-    """A disk of its own that is soon full. Skips where none may be mounted."""
-    place.mkdir()
-    mount = shutil.which("mount")
-    if (
-        mount is None
-        or subprocess.run([mount, "-t", "tmpfs", "-o", f"size={size}", "tmpfs", place], capture_output=True).returncode
-    ):
-        pytest.skip("no right to mount a small disk here")
-    try:
-        yield place
-    finally:
-        subprocess.run(["umount", "-l", place], check=True)
+def results(request: Request) -> list[str]:
+    """The texts of the tool results in a request of either format, in their order."""
+    found: list[str] = []
+    for row in request.json["messages"]:
+        if row["role"] == "tool":
+            found.append(str(row["content"]))
+        elif isinstance(row["content"], list):
+            found += [json.dumps(block["content"]) for block in row["content"] if block["type"] == "tool_result"]
+    return found
 
 
-def fill(disk: Path) -> Path:
-    """Take all the room that is left, to the last byte of the last page; the file that holds it."""
-    filler = disk / "filler"
-    with open(filler, "wb", buffering=0) as file:
-        try:
-            while file.write(b"\0" * 4096):
-                pass
-        except OSError:
-            pass
-    return filler
+def heads_of_each_other(server: FakeModels) -> bool:
+    """Whether each request is, byte for byte up to its closing brackets, the head of the next."""
+    bodies = [request.body for request in server.chats]
+    return all(later.startswith(earlier[:-2]) for earlier, later in pairwise(bodies))
+
+
+def same_head(server: FakeModels) -> bool:
+    """The same for the Anthropic format, whose cache markers wander: system, tools and all earlier rows stay."""
+    bodies = [_without_markers(request.json) for request in server.chats]
+    return all(
+        (earlier["system"], earlier["tools"]) == (later["system"], later["tools"])
+        and later["messages"][: len(earlier["messages"])] == earlier["messages"]
+        for earlier, later in pairwise(bodies)
+    )
+
+
+def _without_markers(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_without_markers(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _without_markers(item) for key, item in value.items() if key != "cache_control"}
+    return value

@@ -16,7 +16,7 @@ import pytest
 from nanobot.config.schema import Config
 from nanobot.testing import calls, open_bot
 from tests.fake_models import Calls, FakeModels, Say, Slow
-from tests.stories.homes import POSIX, Ended, Home, bound_by_modes, ended, fill, in_shell, small_disk
+from tests.stories.processes import POSIX, Ended, Home, bound_by_modes, ended, fill, in_shell, small_disk
 
 QUESTION = "What is in my workspace?"
 ANSWER = "Your workspace holds: AGENTS.md"

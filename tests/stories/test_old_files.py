@@ -8,7 +8,7 @@ import pytest
 
 from nanobot.testing import open_bot
 from tests.fake_models import Calls, CutStream, Fail, FakeModels, Say
-from tests.stories.homes import Home
+from tests.stories.processes import Home
 
 PIXEL = "data:image/gif;base64,R0lGODlhAQABAAAAACH5BAEKAAEALAAAAAABAAEAAAICTAEAOw=="
 CONTEXT = (

@@ -12,7 +12,7 @@ import pytest
 
 from nanobot.session.locks import ProcessLock
 from tests.fake_models import FakeModels, Hang, Say, Slow
-from tests.stories.homes import POSIX, Home, ended
+from tests.stories.processes import POSIX, Home, ended
 
 pytestmark = POSIX
 

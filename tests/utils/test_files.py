@@ -1,46 +1,84 @@
-"""Writing so that a crash leaves the old file or the new one, whole."""
+"""A crash leaves the old file or the new one, whole; what is appended is there."""
 
 import os
-from pathlib import Path
+import stat
 
 import pytest
 
-from nanobot.utils.files import sweep_temps, write_atomic
+from nanobot.utils.files import append_durable, make_private_folder, sweep_temps, write_atomic
 
-POSIX = pytest.mark.skipif(os.name == "nt", reason="modes, links and pipes are POSIX things here")
-
-
-def test_a_file_is_replaced_and_nothing_else_is_left(tmp_path: Path):
-    write_atomic(tmp_path / "a.txt", "old")
-    write_atomic(tmp_path / "a.txt", "new ☃")
-
-    assert (tmp_path / "a.txt").read_text(encoding="utf-8") == "new ☃"
-    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
+posix = pytest.mark.skipif(os.name == "nt", reason="file modes and links are POSIX's")
 
 
-@POSIX
-def test_a_new_file_is_the_owners_alone_and_an_old_one_keeps_its_mode(tmp_path: Path):
-    (tmp_path / "old").touch(mode=0o644)
-
-    for name in ("old", "new"):
-        write_atomic(tmp_path / name, "text")
-
-    assert [(tmp_path / name).stat().st_mode & 0o777 for name in ("old", "new")] == [0o644, 0o600]
+def mode_of(path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
 
 
-@POSIX
-def test_a_link_stays_and_what_it_names_is_replaced(tmp_path: Path):
-    (tmp_path / "real").write_text("old", encoding="utf-8")
+def test_a_file_is_replaced_in_one_step_and_nothing_is_left_beside_it(tmp_path):
+    path = tmp_path / "a.json"
+    path.write_text("old")
+
+    write_atomic(path, "new ü")
+
+    assert path.read_bytes() == "new ü".encode()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_no_other(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "b").write_text("in the way")
+
+    with pytest.raises(OSError, match="a"):
+        write_atomic(tmp_path / "a", "new")
+
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a"]
+    assert (tmp_path / "a" / "b").read_text() == "in the way"
+
+
+@posix
+def test_a_new_file_is_its_owners_alone_and_an_old_one_keeps_its_mode(tmp_path):
+    open_to_all = tmp_path / "open"
+    open_to_all.write_text("x")
+    open_to_all.chmod(0o644)
+
+    write_atomic(open_to_all, "y")
+    write_atomic(tmp_path / "new", "y")
+    append_durable(tmp_path / "log", b"y")
+
+    assert [mode_of(tmp_path / name) for name in ("open", "new", "log")] == [0o644, 0o600, 0o600]
+
+
+@posix
+def test_a_link_stays_a_link(tmp_path):
+    (tmp_path / "real").write_text("old")
     (tmp_path / "link").symlink_to("real")
 
     write_atomic(tmp_path / "link", "new")
 
     assert (tmp_path / "link").is_symlink()
-    assert (tmp_path / "real").read_text(encoding="utf-8") == "new"
+    assert (tmp_path / "real").read_text() == "new"
 
 
-@POSIX
-def test_a_folder_or_a_pipe_is_never_replaced(tmp_path: Path):
+def test_what_is_appended_stands_behind_what_was_there(tmp_path):
+    path = tmp_path / "log"
+
+    for data in (b"one\n", b"", b"two\n"):
+        append_durable(path, data)
+
+    assert path.read_bytes() == b"one\ntwo\n"
+
+
+@posix
+def test_missing_folders_are_private_and_those_that_exist_keep_their_mode(tmp_path):
+    tmp_path.chmod(0o755)
+
+    made = make_private_folder(tmp_path / "a" / "b")
+
+    assert [mode_of(folder) for folder in (tmp_path, made.parent, made)] == [0o755, 0o700, 0o700]
+
+
+@posix
+def test_a_folder_or_a_pipe_is_never_replaced(tmp_path):
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to("pipe")
@@ -53,7 +91,7 @@ def test_a_folder_or_a_pipe_is_never_replaced(tmp_path: Path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "link", "pipe"]
 
 
-def test_what_killed_writes_left_long_ago_is_swept_and_nothing_else(tmp_path: Path):
+def test_what_killed_writes_left_long_ago_is_swept_and_nothing_else(tmp_path):
     keep = [".a.json.0000000a.tmp", ".b.json.0000000b.tmp", "a.json.tmp", ".a.json.bak"]
     for name in (*keep, ".a.json.0000000c.tmp"):
         (tmp_path / name).touch()

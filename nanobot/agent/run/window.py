@@ -8,7 +8,7 @@ stays there until that half is used up. The walk is over the history from its fi
 from collections.abc import Sequence
 
 from nanobot.messages.tokens import estimate_tokens
-from nanobot.messages.types import ChatMessage
+from nanobot.messages.types import ChatMessage, is_our_word
 
 
 def fit(history: Sequence[ChatMessage], budget_tokens: int, budget_messages: int) -> list[ChatMessage]:
@@ -35,7 +35,7 @@ def _turns(history: Sequence[ChatMessage]) -> list[list[ChatMessage]]:
     """Rows by turn: a turn begins at a user row that a person or a job wrote, not at a word of ours to the model."""
     turns: list[list[ChatMessage]] = []
     for row in history:
-        begins = row["role"] == "user" and row.get("origin") != "system"
+        begins = row["role"] == "user" and not is_our_word(row)
         if begins or not turns:
             turns.append([])
         turns[-1].append(row)

@@ -26,6 +26,7 @@ from nanobot.security.paths import PathPolicy
 from nanobot.utils.files import write_atomic
 from nanobot.utils.text import counted, human_size
 
+_PAGE_LINES, _PAGE_CHARS = 2_000, 15_000
 _EDIT_CAP = 16 * 1024 * 1024
 
 
@@ -46,10 +47,8 @@ class ReadFileTool(Tool):
     effect = Effect.READ
     provenance = Provenance.FILE
 
-    def __init__(self, paths: PathPolicy, *, max_lines: int = 2_000, max_chars: int = 15_000) -> None:
+    def __init__(self, paths: PathPolicy) -> None:
         self._paths = paths
-        self._max_lines = max_lines
-        self._max_chars = max_chars
 
     async def execute(self, path: str, offset: int = 1, limit: int | None = None) -> ToolResult:
         """Show the page. A file of any size costs the memory of a page."""
@@ -57,9 +56,9 @@ class ReadFileTool(Tool):
 
     def _read(self, path: str, offset: int, limit: int | None) -> ToolResult:
         real = self._paths.readable(path)
-        count = self._max_lines if limit is None else max(1, limit)
+        count = _PAGE_LINES if limit is None else max(1, limit)
         with open_regular(real) as file:
-            page = read_page(file, offset, count, self._max_chars)
+            page = read_page(file, offset, count, _PAGE_CHARS)
         if page.size_seen == 0 and offset == 1:
             return ToolResult(f"({path} is an empty file.)", provenance=Provenance.FILE)
         if not page.lines:

@@ -1,0 +1,60 @@
+"""Turn events become messages to the turn's own address: the reply once, the rest as the policy lets through."""
+
+import pytest
+
+from nanobot.agent import turn as events
+from nanobot.agent.delivery import Delivery, DeliveryPolicy, hint
+from nanobot.bus.events import Address, OutboundMessage
+from nanobot.bus.queue import MessageBus
+
+TURN: list[events.TurnEvent] = [
+    events.ReasoningEnded(text="hm"),
+    events.TextDelta(text="Let me "),
+    events.TextEnded(text="Let me look.", final=False),
+    events.ToolStarted(call_id="1", name="list_dir", arguments={"path": "."}),
+    events.Notice(text="tried again"),
+    events.TextEnded(text="Two files.", final=True),
+    events.TurnEnded(outcome=events.TurnOutcome.ANSWERED, text="Two files."),
+]
+
+
+async def delivered(policy: DeliveryPolicy) -> list[OutboundMessage]:
+    bus = MessageBus()
+    deliver = Delivery(bus, Address("telegram", "42", "3"), policy, reply_to="m1")
+    for event in TURN:
+        deliver(event)
+    bus.close()
+    return [message async for message in _drained(bus)]
+
+
+async def _drained(bus: MessageBus):
+    while (message := await bus.consume_outbound()) is not None:
+        yield message
+
+
+@pytest.mark.parametrize(
+    ("policy", "kinds"),
+    [
+        (DeliveryPolicy(), ["progress", "notice", "reply"]),
+        (DeliveryPolicy(progress=False), ["notice", "reply"]),
+        (DeliveryPolicy(progress=False, tool_hints=True), ["tool_hint", "notice", "reply"]),
+        (DeliveryPolicy(progress=False, reasoning=True), ["reasoning", "notice", "reply"]),
+        (DeliveryPolicy(streaming=True), ["stream_delta", "stream_end", "notice", "stream_end", "reply"]),
+    ],
+)
+async def test_the_policy_says_what_goes_out_beside_the_reply(policy, kinds):
+    assert [message.kind for message in await delivered(policy)] == kinds
+
+
+async def test_all_of_it_goes_to_the_address_of_the_turn_and_only_the_reply_quotes_the_message():
+    messages = await delivered(DeliveryPolicy())
+
+    assert {(message.channel, message.chat_id, message.thread_id) for message in messages} == {("telegram", "42", "3")}
+    assert [message.reply_to for message in messages] == [None, None, "m1"]
+    assert messages[-1].content == "Two files."
+
+
+def test_a_call_in_a_few_words():
+    assert hint("exec", {"command": "ls\n  -la"}) == "exec ls -la"
+    assert hint("list_tools", {}) == "list_tools"
+    assert len(hint("exec", {"command": "x" * 500})) < 70

@@ -1,0 +1,265 @@
+"""Every promise about models, over the wire: from a config file to what a server sees and what a person reads.
+
+The server speaks both formats and refuses what the real ones refuse. The Python face plays the many cases, the real
+command a handful.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nanobot.agent.turn import TurnOutcome
+from nanobot.providers.litellm_provider import LiteLLMProvider
+from tests.fake_models import (
+    Calls,
+    CutStream,
+    Fail,
+    FakeModels,
+    Garbage,
+    Hang,
+    Plain,
+    Reset,
+    Say,
+    Slow,
+    Step,
+)
+from tests.stories.homes import Home, results, using
+
+LITELLM = pytest.mark.xdist_group("litellm")
+LIMITS = {"connectTimeoutS": 2, "firstTokenTimeoutS": 1, "idleTimeoutS": 1, "totalTimeoutS": 1.5}
+
+
+@dataclass(frozen=True)
+class Wire:
+    """How a server is spoken to: the config that leads there, and how it says a step."""
+
+    config: Callable[[FakeModels], dict[str, Any]]
+    plain: bool = False
+
+    def script(self, server: FakeModels, *steps: Step) -> None:
+        plain = self.plain
+        server.script(*(Plain(step) if plain and isinstance(step, Say | Calls) else step for step in steps))
+
+
+def openai(server: FakeModels, **section: Any) -> dict[str, Any]:
+    return using("openai", "gpt-4.1", apiKey="sk-right", apiBase=server.v1, **section)
+
+
+def anthropic(server: FakeModels, **section: Any) -> dict[str, Any]:
+    return using("anthropic", "claude-opus-4-5", apiKey="sk-ant-right", apiBase=server.url, **section)
+
+
+WIRES = {
+    "openai, streamed": Wire(openai),
+    "openai, plain": Wire(openai, plain=True),
+    "anthropic": Wire(anthropic),
+}
+on_each_wire = pytest.mark.parametrize(
+    "wire", [pytest.param(wire, id=name, marks=LITELLM if name == "anthropic" else []) for name, wire in WIRES.items()]
+)
+
+
+@pytest.fixture
+def server() -> Iterator[FakeModels]:
+    with FakeModels() as running:
+        yield running
+
+
+async def load_litellm(server: FakeModels) -> None:
+    """Its first call in a process takes seconds, which is no matter of a server's limits."""
+    provider = LiteLLMProvider("sk-ant-right", server.url, "claude-opus-4-5", litellm_prefix="anthropic")
+    await provider.chat([{"role": "user", "content": "hello"}])
+    await provider.close()
+    server.requests.clear()
+
+
+SIX_STEPS: list[Step] = [
+    Calls(("list_dir", {"path": "."}), ("read_file", {"path": "AGENTS.md"}), reasoning="First I look around."),
+    Calls(("write_file", '{"path": "plan.txt", "content": "one\\ntwo"'), text="I write the plan."),
+    Calls(("list_directory", {"path": "."}), ("read_file", "]] no JSON at all [[")),
+    Say("", reasoning="Hm."),
+    Calls(("read_file", {"path": "plan.txt"}), ("glob", {"pattern": "plan*"}), ("list_dir", {"path": "memory"})),
+    Say("The plan has two lines.", reasoning="That is all."),
+]
+
+
+@on_each_wire
+async def test_a_task_of_six_steps_with_all_that_models_do_wrong(tmp_path: Path, server: FakeModels, wire: Wire):
+    home = Home(tmp_path, **wire.config(server))
+    wire.script(server, *SIX_STEPS)
+
+    async with home.open() as bot:
+        result = await bot.run("Write me a plan")
+
+    assert (result.outcome, result.text) == (TurnOutcome.ANSWERED, "The plan has two lines.")
+    assert server.problems == []
+    assert len(server.chats) == 6
+    assert (home.workspace / "plan.txt").read_text() == "one\ntwo"
+    listed, agents, wrote, unknown, broken, read, found, memory = results(server.chats[-1])
+    assert "AGENTS.md" in listed and "plan.txt" not in listed
+    assert "#" in agents
+    assert "plan.txt" in wrote
+    assert "list_directory" in unknown and "list_dir" in unknown
+    assert "did not run" in broken
+    assert "two" in read
+    assert "plan.txt" in found
+    assert "MEMORY.md" in memory
+    assert result.usage["prompt_tokens"] == 12 * 6
+    assert result.usage["completion_tokens"] == 5 * 6
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """A way for a model to fail, what the one line says, and how long it may take."""
+
+    step: Step
+    says: str
+    patience: bool = False
+    """Whether it takes a limit of ours to end it."""
+
+
+TROUBLES = {
+    "401": Trouble(Fail(401, "Incorrect API key provided: sk-wrong.", "invalid_api_key"), "The key was not accepted"),
+    "403": Trouble(Fail(403, "Your key may not use this"), "The key was not accepted"),
+    "404, no such model": Trouble(
+        Fail(404, "The model does not exist", "model_not_found"), "The provider does not know this model"
+    ),
+    "402, no money": Trouble(Fail(402, "Insufficient Balance"), "The account has no money or quota left"),
+    "429": Trouble(Fail(429, "Rate limit reached", retry_after=30), "Too many requests for this key"),
+    "429, no quota": Trouble(
+        Fail(429, "You exceeded your current quota", "insufficient_quota"), "The account has no money or quota left"
+    ),
+    "400": Trouble(Fail(400, "the request is odd"), "The provider did not take the request"),
+    "413": Trouble(Fail(413, "too large", "request_too_large"), "longer than the model's window"),
+    "500": Trouble(Fail(500, "Internal error"), "The provider is busy or broken"),
+    "529": Trouble(Fail(529, "Overloaded", kind="overloaded_error"), "The provider is busy or broken"),
+    "reset": Trouble(Reset(), "The provider cannot be reached"),
+    "a web page": Trouble(Garbage(), "The answer cannot be read"),
+    "nothing at all": Trouble(Garbage(b"", "application/json"), "The answer cannot be read"),
+    "a cut stream": Trouble(CutStream("Half of"), "The answer broke off in the middle"),
+    "an endless silence": Trouble(Hang(), "The model did not answer in time", patience=True),
+    "a silence in the middle": Trouble(Hang(after="Half of"), "The model did not answer in time", patience=True),
+    "an endless answer": Trouble(
+        Slow(Say("la " * 300, pieces=300), each_s=0.05), "The model did not answer in time", patience=True
+    ),
+}
+
+
+@pytest.mark.parametrize("trouble", TROUBLES.values(), ids=TROUBLES.keys())
+@pytest.mark.parametrize(
+    "config",
+    [pytest.param(openai, id="openai"), pytest.param(anthropic, id="anthropic", marks=LITELLM)],
+)
+async def test_each_failure_is_one_line_within_its_limit_and_the_next_message_works(
+    tmp_path: Path, server: FakeModels, config: Callable[..., dict[str, Any]], trouble: Trouble
+):
+    home = Home(tmp_path, **config(server, **(LIMITS if trouble.patience else {})))
+    name = config.__name__
+    if config is anthropic:
+        await load_litellm(server)
+    async with home.open() as bot:
+        server.script(trouble.step)
+        started = time.monotonic()
+
+        result = await bot.run("this fails")
+        seconds = time.monotonic() - started
+        following = await bot.run("and this?")
+
+    print(f"{name}: {seconds:.3f} s: {result.text}")
+    assert result.outcome is TurnOutcome.FAILED
+    assert "\n" not in result.text and trouble.says in result.text
+    assert name in result.text and server.url in result.text and str(config(server)["agents"]["defaults"]["model"])
+    assert "sk-right" not in result.text and "sk-ant-right" not in result.text
+    assert seconds < 5, "a machine may be busy; alone it takes a tenth of a second, or its limit"
+    assert following.text == "ok"
+    assert server.problems == []
+    assert len(server.chats) == 2, "nothing is asked for twice"
+
+
+@pytest.mark.parametrize(
+    "config",
+    [pytest.param(openai, id="openai"), pytest.param(anthropic, id="anthropic", marks=LITELLM)],
+)
+async def test_nobody_at_the_address_is_said_at_once(tmp_path: Path, config: Callable[..., dict[str, Any]]):
+    with FakeModels() as gone:
+        settings = config(gone)
+        port = gone.port
+    home = Home(tmp_path, **settings)
+    started = time.monotonic()
+
+    async with home.open() as bot:
+        result = await bot.run("hi")
+        seconds = time.monotonic() - started
+        with FakeModels(port=port) as back:
+            following = await bot.run("and now?")
+
+    print(f"{config.__name__}: {seconds:.3f} s: {result.text}")
+    assert result.outcome is TurnOutcome.FAILED
+    assert "The provider cannot be reached" in result.text
+    assert "apiBase" in result.text
+    assert following.text == "ok"
+    assert back.problems == []
+
+
+async def test_a_failure_in_the_middle_of_a_task_keeps_what_was_done(tmp_path: Path, server: FakeModels):
+    home = Home(tmp_path, **openai(server, **LIMITS))
+    server.script(Calls(("write_file", {"path": "a.txt", "content": "kept"})), CutStream("I wrote"))
+
+    async with home.open() as bot:
+        failed = await bot.run("write a.txt")
+        following = await bot.run("what did you do?")
+
+    assert failed.outcome is TurnOutcome.FAILED
+    assert following.text == "ok"
+    roles = [row["role"] for row in server.chats[-1].json["messages"]]
+    assert roles == ["system", "user", "assistant", "tool", "assistant", "user"]
+    assert server.chats[-1].json["messages"][4]["content"] == "I wrote"
+    assert server.problems == []
+
+
+LISTENING = ("refused", "401", "404, no such model", "a cut stream", "an endless silence")
+
+
+@pytest.mark.parametrize("name", LISTENING)
+def test_the_command_ends_in_one_line_and_exit_code_1_and_its_session_goes_on(tmp_path: Path, name: str):
+    with FakeModels(default=TROUBLES[name].step if name in TROUBLES else Say("ok")) as server:
+        limits = LIMITS if name == "an endless silence" else {}
+        home = Home(tmp_path, **openai(server, **limits))
+        if name == "refused":
+            home.configure(**using("openai", "gpt-4.1", apiKey="sk-right", apiBase="http://127.0.0.1:9/v1"))
+
+        failed = home.say("first")
+        server.default = Say("ok")
+        home.configure(**openai(server))
+        following = home.say("second")
+
+    print(f"command, {name}: {failed.seconds:.2f} s: {failed.line}")
+    assert failed.code == 1
+    assert failed.line.startswith("Error: ")
+    assert "openai" in failed.line and "gpt-4.1" in failed.line
+    assert failed.seconds < 6
+    assert (following.code, following.out, following.aside) == (0, "ok\n", "")
+    said = [str(row["content"]).split("\n")[0] for row in server.chats[-1].json["messages"] if row["role"] == "user"]
+    assert said == ["first", "second"]
+    assert server.problems == []
+
+
+@pytest.mark.xdist_group("litellm")
+def test_the_command_reaches_anthropic_through_litellm_and_says_its_failures_in_one_line(
+    tmp_path: Path, server: FakeModels
+):
+    home = Home(tmp_path, **anthropic(server))
+    server.script(*SIX_STEPS[:-1], Say("The plan has two lines."), Fail(401, "invalid x-api-key"))
+
+    done = home.say("Write me a plan")
+    failed = home.say("And now?")
+
+    assert (done.code, done.out, done.aside) == (0, "I write the plan.\n\nThe plan has two lines.\n", "")
+    assert failed.code == 1
+    assert "providers.anthropic.apiKey" in failed.line
+    assert server.problems == []
+    assert server.chats[-1].json["messages"][0]["content"] != ""
