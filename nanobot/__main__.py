@@ -15,7 +15,8 @@ def main() -> NoReturn:
     """
     _speak_utf8()
     code = _run()
-    os._exit(_flush() or code)
+    unsaid = _flush(quiet=code != 0)
+    os._exit(code or unsaid)
 
 
 def _speak_utf8() -> None:
@@ -25,16 +26,17 @@ def _speak_utf8() -> None:
             stream.reconfigure(encoding="utf-8", errors=errors)
 
 
-def _flush() -> int:
-    """See the last words out; 1 where the disk or the pipe did not take them."""
+def _flush(*, quiet: bool) -> int:
+    """See the last words out; 1 where the disk did not take them, which is said unless an error was told already."""
     try:
         for stream in filter(None, (sys.stdout, sys.stderr)):
             stream.flush()
     except BrokenPipeError:  # the reader has seen enough
         return 0
     except OSError as error:
-        with suppress(OSError):
-            os.write(2, f"Error: the output could not be written: {error.strerror}.\n".encode())
+        if not quiet:
+            with suppress(OSError):
+                os.write(2, f"Error: the output could not be written: {error.strerror}.\n".encode())
         return 1
     return 0
 
@@ -55,7 +57,8 @@ def _run() -> int:
         if "--debug" in sys.argv:
             sys.excepthook(type(error), error, error.__traceback__)
         else:
-            _confess(error)
+            with suppress(OSError):  # nobody can be told
+                _confess(error)
         return getattr(error, "exit_code", 1)
     return 0
 

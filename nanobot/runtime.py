@@ -193,5 +193,7 @@ def _delivery(config: Config) -> DeliveryPolicy:
 
 
 def _most_at_once(environ: Mapping[str, str]) -> int:
-    named = environ.get("NANOBOT_MAX_CONCURRENT_REQUESTS", "")
-    return int(named) if named.lstrip("-").isdigit() else DEFAULT_MOST_AT_ONCE
+    try:
+        return int(environ.get("NANOBOT_MAX_CONCURRENT_REQUESTS", ""))
+    except ValueError:
+        return DEFAULT_MOST_AT_ONCE

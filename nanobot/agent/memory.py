@@ -17,7 +17,7 @@ from datetime import date, datetime, timedelta
 from pathlib import Path
 
 from nanobot.utils.clock import Clock, SystemClock
-from nanobot.utils.files import append_durable, make_private_folder, write_atomic
+from nanobot.utils.files import append_durable, make_private_folder, without_waiting, write_atomic
 from nanobot.utils.refusals import refusal
 
 _log = logging.getLogger(__name__)
@@ -121,7 +121,7 @@ class MemoryStore:
 def read_or_empty(path: Path, limit: int = -1) -> str:
     """The text of a file, at most `limit` characters of it; empty where it cannot be read, with a line in the log."""
     try:
-        with open(path, encoding="utf-8-sig", errors="replace") as file:
+        with open(path, encoding="utf-8-sig", errors="replace", opener=without_waiting) as file:
             return file.read(limit)
     except FileNotFoundError:
         return ""

@@ -167,7 +167,7 @@ def _attachments(files: Sequence[Path]) -> list[str]:
     for file in files:
         path = file.expanduser().absolute()
         if not path.is_file():
-            kind = "is a folder" if path.is_dir() else "does not exist"
+            kind = "is a folder" if path.is_dir() else "is no plain file" if path.exists() else "does not exist"
             raise UsageError(f"--attach {file}: this {kind}. Name a file.")
         found.append(str(path))
     return found

@@ -5,6 +5,7 @@ A command's file is imported when the command runs or shows its help, so `nanobo
 
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
@@ -119,10 +120,11 @@ def _explain(error: Exception) -> int:
         text = f"{error.strerror}: {error.filename}" if error.filename else error.strerror
     from nanobot.cli.terminal import visible  # an error may hold what a server said
 
-    typer.echo(f"Error: {visible(text)}", err=True)
-    context = getattr(error, "ctx", None)  # only wrong usage has one
-    if context is not None:
-        typer.echo(f"See {context.command_path} --help", err=True)
+    with suppress(OSError):  # where stderr cannot be written either, the exit code says it
+        typer.echo(f"Error: {visible(text)}", err=True)
+        context = getattr(error, "ctx", None)  # only wrong usage has one
+        if context is not None:
+            typer.echo(f"See {context.command_path} --help", err=True)
     return getattr(error, "exit_code", 1)
 
 

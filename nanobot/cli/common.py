@@ -56,7 +56,7 @@ def read_setup(config: Path | None, workspace: Path | None) -> Setup:
         config=loaded,
         config_path=paths.get_config_path(),
         data_dir=paths.get_data_dir(),
-        workspace=(paths.expand(workspace) if workspace else loaded.workspace_path).absolute(),
+        workspace=paths.absolute(workspace or loaded.workspace_path),
     )
 
 

@@ -64,7 +64,7 @@ class Home:
         self.config_path = config_path
         self.exists = config_path.exists() and not reset
         self._was_there = config_path.exists()
-        self._workspace = paths.expand(workspace).absolute() if workspace else None
+        self._workspace = paths.absolute(workspace) if workspace else None
 
     def load(self) -> Config:
         """The config as it is, or as it would be without a file. Raises ConfigError."""

@@ -31,7 +31,7 @@ class PlainAnswer:
             StepEnded: self._step_ended,
             ToolStarted: self._tool_started,
             ToolEnded: self._tool_ended,
-            Notice: lambda event: self._tell(self._paint.dim(f"  {visible(event.text)}")),
+            Notice: lambda event: self._complain(self._paint.dim(f"  {visible(event.text)}")),
             TurnEnded: self._turn_ended,
         }
 

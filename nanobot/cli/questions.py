@@ -8,6 +8,8 @@ from collections.abc import Sequence
 
 import typer
 
+from nanobot.cli.terminal import is_screen
+
 
 def choose(question: str, options: Sequence[tuple[str, str]], default: str | None = None) -> str:
     """One of the options, each a value and its label. Without a word, the default (the first if none is given)."""
@@ -56,8 +58,15 @@ def confirm(question: str) -> bool:
 
 def in_terminal() -> bool:
     """Whether a person sits at both ends."""
-    return sys.stdin.isatty() and sys.stdout.isatty()
+    return is_screen(sys.stdin) and is_screen(sys.stdout)
 
 
 def _read_line(prompt: str) -> str:
-    return input(prompt).strip()
+    if sys.stdin is None:
+        raise EOFError
+    if sys.stdout is not None:
+        typer.echo(prompt, nl=False)
+    line = sys.stdin.readline()
+    if not line:
+        raise EOFError
+    return line.strip()

@@ -113,10 +113,11 @@ def export(
     session = _read(_sessions(config, workspace), key)
     data = as_markdown(session).encode() if format_ is Format.MARKDOWN else _as_lines(session)
     if output is None:
-        sys.stdout.flush()
-        sys.stdout.buffer.write(data)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+            sys.stdout.buffer.write(data)
         return
-    write_atomic(output.expanduser(), data)
+    _write(output.expanduser(), data)
     typer.echo(f"{counted(len(session.messages), 'message')} written to {output}", err=True)
 
 
@@ -227,6 +228,14 @@ def _rows_with(path: Path, wanted: str) -> Iterator[Row]:
                     yield from (row for row in decode(line)[0] if not is_record(row))
     except OSError as error:
         raise NanobotError(f"{path} cannot be read: {error.strerror}.") from error
+
+
+def _write(place: Path, data: bytes) -> None:
+    """A file in one step; into a pipe or a device (`/dev/stdout`) as it comes. Raises OSError."""
+    if place.exists() and not place.is_file() and not place.is_dir():
+        place.write_bytes(data)
+    else:
+        write_atomic(place, data)
 
 
 def _message(row: Row) -> ChatMessage:

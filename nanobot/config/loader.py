@@ -54,6 +54,11 @@ def _read(place: Path, must_exist: bool) -> bytes | None:
         return None
     except IsADirectoryError as error:
         raise ConfigError(f"{place} is a folder. Name the file in it.") from error
+    except NotADirectoryError as error:
+        taken = next((folder for folder in place.parents if folder.is_file()), place.parent)
+        raise ConfigError(
+            f"{taken} is a file where a folder should be, so there is no config. Move it away, or name a config."
+        ) from error
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ConfigError(f"{place} cannot be read: {reason}. Correct its permissions or the path.") from error

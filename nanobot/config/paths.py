@@ -14,7 +14,7 @@ _chosen: Path | None = None
 def use_config(path: Path | str | None) -> None:
     """Make this the config of the process (`--config`); None goes back to the one at home."""
     global _chosen
-    _chosen = expand(path).absolute() if path is not None else None
+    _chosen = absolute(path) if path is not None else None
 
 
 def get_config_path() -> Path:
@@ -34,6 +34,16 @@ def expand(path: Path | str) -> Path:
     except RuntimeError as error:
         raise ConfigError(
             f"{path}: this host knows no such home folder. Write the path in full, or set HOME."
+        ) from error
+
+
+def absolute(path: Path | str) -> Path:
+    """The path in full, `~` written out. Raises ConfigError where it is relative to a folder that is gone."""
+    try:
+        return expand(path).absolute()
+    except FileNotFoundError as error:
+        raise ConfigError(
+            f"{path}: the current folder is gone. Change to another one, or write the path in full."
         ) from error
 
 

@@ -18,9 +18,11 @@ from nanobot.config.loaded_from import MISSING, KeyPath, Reference, entry_of
 from nanobot.config.paths import expand, get_config_path
 from nanobot.config.schema import Config
 from nanobot.errors import StorageError
-from nanobot.utils.files import PRIVATE_FILE, make_private_folder, write_atomic
+from nanobot.utils.files import PRIVATE_FILE, make_private_folder, sweep_temps, write_atomic
 
 BACKUPS = (".bak", ".bak.1", ".bak.2")  # the newest first
+_FORGOTTEN_S = 3600.0
+"""Nobody writes a config for so long: a temp file of that age is what a kill left, and it may hold keys."""
 
 
 def save_config(config: Config, path: Path | str | None = None) -> None:
@@ -37,6 +39,7 @@ def save_config(config: Config, path: Path | str | None = None) -> None:
         if old is not None and old != text.encode():
             _back_up(place, old)
         write_atomic(place, text, mode=PRIVATE_FILE)
+        sweep_temps(place, older_than_s=_FORGOTTEN_S)
     except OSError as error:
         raise StorageError(f"{place} cannot be written: {error.strerror or error}. Nothing was changed.") from error
 

@@ -4,12 +4,15 @@ It is there to be read after a crash. A write reaches the system at once, so tha
 waited for on the disk: after a power cut the session itself, which is, tells how far the turn had come.
 """
 
+import asyncio
 import json
 import os
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from nanobot.errors import StorageError
 from nanobot.session.lines import Row, encode
 from nanobot.session.stems import other_stem_of, stem_of
 from nanobot.utils.files import O_BINARY, PRIVATE_FILE, make_private_folder, write_whole
@@ -28,7 +31,7 @@ class Checkpoint:
     """The half-done turn of one session, in a folder of its own. Only who holds the session may write it."""
 
     def __init__(self, folder: Path, key: str, *, every_s: float = 0.1) -> None:
-        """Partial text is written every so many seconds: so much may be missing after a crash."""
+        """Partial text is written every so many seconds, also when the model falls silent: so much may be missing."""
         self._every_s = every_s
         self._written_at = time.monotonic()
         self._unwritten: list[str] = []
@@ -36,19 +39,21 @@ class Checkpoint:
         self._path = other if other.exists() or _is_of_another(plain, key) else plain
         self._key = key
         self._descriptor: int | None = None
+        self._timer: asyncio.TimerHandle | None = None
 
     def partial(self, text: str) -> None:
         """More of what the model is saying in this step. Raises StorageError."""
         self._unwritten.append(text)
-        now = time.monotonic()
-        if now - self._written_at >= self._every_s:
-            self._written_at = now
-            self._write({"key": self._key, "text": "".join(self._unwritten)})
-            self._unwritten.clear()
+        due_s = self._written_at + self._every_s - time.monotonic()
+        if due_s <= 0:
+            self._write_partial()
+        elif self._timer is None:
+            with suppress(RuntimeError):  # without an event loop the next piece writes it
+                self._timer = asyncio.get_running_loop().call_later(due_s, self._fell_silent)
 
     def step_ended(self) -> None:
         """What was said so far is in the session now. Raises StorageError."""
-        self._unwritten.clear()
+        self._forget_partial()
         if self._descriptor is not None:
             self._write({"key": self._key, "step": "ended"})
 
@@ -85,9 +90,26 @@ class Checkpoint:
 
     def close(self) -> None:
         """Let go of the file and leave it there."""
+        self._forget_partial()
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
+
+    def _write_partial(self) -> None:
+        self._written_at = time.monotonic()
+        self._write({"key": self._key, "text": "".join(self._unwritten)})
+        self._forget_partial()
+
+    def _fell_silent(self) -> None:
+        self._timer = None
+        with suppress(StorageError):  # nobody would hear it here; the next piece meets the same disk and says so
+            self._write_partial()
+
+    def _forget_partial(self) -> None:
+        self._unwritten.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _write(self, row: Row) -> None:
         try:

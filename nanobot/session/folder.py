@@ -46,14 +46,18 @@ class SessionFolder:
         return next((path for path, _ in self.files() if path.stem == key_or_stem), None)
 
     def files(self) -> Iterator[tuple[Path, bool]]:
-        """Every file, and whether it is archived."""
+        """Every file, and whether it is archived. Raises StorageError."""
         places = [(self.path, False), (self._archive, True)]
         if self._old is not None and self._old != self.path:
             places.append((self._old, False))
         seen = set()
         for folder, archived in places:
-            for path in sorted(folder.glob("*.jsonl")) if folder.is_dir() else ():
-                if (path.name, archived) not in seen and path.is_file():
+            try:
+                there = [path for path in sorted(folder.glob("*.jsonl")) if path.is_file()] if folder.is_dir() else []
+            except OSError as error:
+                raise refusal(f"{folder} cannot be read", error) from error
+            for path in there:
+                if (path.name, archived) not in seen:
                     seen.add((path.name, archived))
                     yield path, archived
 
@@ -92,10 +96,13 @@ class SessionFolder:
     def _choose(self, key: str) -> Path:
         path = self.path / f"{stem_of(key)}.jsonl"
         other = self.path / f"{other_stem_of(key)}.jsonl"
-        if self._is_taken(path, key) or (other.exists() and not path.exists()):
-            path = other
-        if self._old is not None and not path.exists():
-            self._fetch(self._old / path.name, path, key)
+        try:
+            if self._is_taken(path, key) or (other.exists() and not path.exists()):
+                path = other
+            if self._old is not None and not path.exists():
+                self._fetch(self._old / path.name, path, key)
+        except OSError as error:
+            raise refusal(f"Session {key} cannot be opened", error) from error
         return path
 
     def _is_taken(self, path: Path, key: str) -> bool:

@@ -3,8 +3,12 @@
 Modes and folder syncs are what POSIX has; where they are absent they are left out, nothing else changes.
 """
 
+import errno
 import os
 import secrets
+import time
+from contextlib import suppress
+from glob import escape
 from pathlib import Path
 
 PRIVATE_FILE = 0o600
@@ -25,13 +29,15 @@ def write_atomic(path: Path, data: bytes | str, *, mode: int | None = None) -> N
     """Replace the file in one step and see it to the disk: temp file, fsync, rename, fsync of the folder.
 
     Keeps the mode of a file that exists; a new one gets `mode`, PRIVATE_FILE if none is given. A link is followed, so
-    that what it names is replaced and the link stays. Raises OSError, and leaves no temp file behind.
+    that what it names is replaced and the link stays. What is no plain file (a folder, a device, a pipe) is never
+    replaced. Raises OSError, and leaves no temp file behind.
     """
     content = data.encode() if isinstance(data, str) else data
+    _check_plain(path)
     path = Path(os.path.realpath(path))
     if mode is None:
         mode = path.stat().st_mode & 0o7777 if path.exists() else PRIVATE_FILE
-    temp = path.with_name(f".{path.name[:80]}.{secrets.token_hex(4)}.tmp")
+    temp = path.with_name(f"{_temp_stem(path)}{secrets.token_hex(4)}.tmp")
     try:
         descriptor = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | O_BINARY, mode)
         with open(descriptor, "wb") as file:
@@ -47,6 +53,25 @@ def write_atomic(path: Path, data: bytes | str, *, mode: int | None = None) -> N
     sync_folder(path.parent)
 
 
+def sweep_temps(path: Path, *, older_than_s: float) -> None:
+    """Delete what writes of this file left that were killed so long ago. Never raises: there is a next time."""
+    with suppress(OSError):
+        for temp in path.parent.glob(f"{escape(_temp_stem(path))}????????.tmp"):
+            if time.time() - temp.stat().st_mtime > older_than_s:
+                temp.unlink()
+
+
+def _temp_stem(path: Path) -> str:
+    return f".{path.name[:80]}."
+
+
+def _check_plain(path: Path) -> None:
+    """Once a device was replaced by a file of its name; root may do even that."""
+    if path.exists() and not path.is_file():
+        number = errno.EISDIR if path.is_dir() else errno.EINVAL
+        raise OSError(number, "Is a folder" if path.is_dir() else "Is a device or a pipe, not a file", str(path))
+
+
 def append_durable(path: Path, data: bytes) -> None:
     """Append and see it to the disk. Raises OSError."""
     existed = path.exists()
@@ -58,6 +83,11 @@ def append_durable(path: Path, data: bytes) -> None:
         os.close(descriptor)
     if not existed:
         sync_folder(path.parent)
+
+
+def without_waiting(path: str, flags: int) -> int:
+    """An opener for reading, so that a pipe that nobody writes to is empty instead of a wait without end."""
+    return os.open(path, flags | O_BINARY | getattr(os, "O_NONBLOCK", 0))
 
 
 def write_whole(descriptor: int, data: bytes | memoryview) -> None:

@@ -6,6 +6,7 @@ one-shot does not pay for it.
 
 import logging
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +32,7 @@ class _ToLoguru(logging.Handler):
         super().__init__(min(logging.getLevelNamesMapping()[level] for level in levels if level))
         self._place = place
         self._opened = False
+        self._told = False
 
     def emit(self, record: logging.LogRecord) -> None:
         from loguru import logger  # the first record pays for it
@@ -43,7 +45,10 @@ class _ToLoguru(logging.Handler):
         except ValueError:
             level = record.levelno
         origin = {"source": record.name}
-        logger.bind(**origin).opt(exception=record.exc_info).log(level, "{}", record.getMessage())
+        try:
+            logger.bind(**origin).opt(exception=record.exc_info).log(level, "{}", record.getMessage())
+        except (OSError, ValueError) as error:  # a full disk, a stream that was closed
+            self._tell(getattr(error, "strerror", None) or str(error))
 
     def _open_sinks(self) -> None:
         from loguru import logger
@@ -51,8 +56,10 @@ class _ToLoguru(logging.Handler):
         logger.remove()
         line = "{time:YYYY-MM-DD HH:mm:ss.SSS} {level: <7} {extra[source]} {message}"
         logger.configure(extra={"source": "nanobot"})
-        if self._place.stderr_level:
-            logger.add(sys.stderr, level=self._place.stderr_level, format=line, colorize=False, diagnose=False)
+        if self._place.stderr_level and sys.stderr is not None:
+            logger.add(
+                sys.stderr, level=self._place.stderr_level, format=line, colorize=False, diagnose=False, catch=False
+            )
         if self._place.file:
             try:
                 self._place.file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -65,9 +72,17 @@ class _ToLoguru(logging.Handler):
                     opener=_private,
                     encoding="utf-8",
                     diagnose=False,
+                    catch=False,
                 )
             except OSError as error:
-                print(f"No log is written: {self._place.file}: {error.strerror}.", file=sys.stderr)  # noqa: T201
+                self._tell(error.strerror or str(error))
+
+    def _tell(self, reason: str) -> None:
+        """Once, that the log is not written; the turn goes on without it."""
+        if not self._told and sys.stderr is not None:
+            self._told = True
+            with suppress(OSError, ValueError):
+                print(f"No log is written: {self._place.file or 'stderr'}: {reason}.", file=sys.stderr)  # noqa: T201
 
 
 def _private(path: str, flags: int) -> int:

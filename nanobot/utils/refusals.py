@@ -19,5 +19,5 @@ _ADVICE = {
 def refusal(what: str, error: OSError) -> StorageError:
     """The error of the system as one of ours."""
     advice = _ADVICE.get(errno.errorcode.get(error.errno or 0, ""), "Check the disk and try again.")
-    where = f" ({error.filename})" if error.filename else ""
+    where = f" ({error.filename})" if error.filename and str(error.filename) not in what else ""
     return StorageError(f"{what}: {error.strerror or error}{where}. {advice}")

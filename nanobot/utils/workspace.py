@@ -3,8 +3,8 @@
 import os
 from pathlib import Path
 
-from nanobot.errors import StorageError
 from nanobot.utils.files import PRIVATE_FILE, make_private_folder
+from nanobot.utils.refusals import refusal
 from nanobot.utils.resources import templates_dir
 
 
@@ -13,7 +13,11 @@ def open_workspace(workspace: Path) -> None:
 
     Raises StorageError.
     """
-    if not workspace.is_dir() or not any(workspace.iterdir()):
+    try:
+        is_new = not workspace.is_dir() or not any(workspace.iterdir())
+    except OSError as error:
+        raise refusal(f"The workspace {workspace} cannot be read", error) from error
+    if is_new:
         prepare_workspace(workspace)
 
 
@@ -33,11 +37,7 @@ def prepare_workspace(workspace: Path) -> list[str]:
             if _copy_new(template, target):
                 made.append(name.as_posix())
     except OSError as error:
-        where = error.filename or workspace
-        raise StorageError(
-            f"The workspace {workspace} cannot be made: {where}: {error.strerror}. "
-            "Check its permissions, or name another folder with --workspace."
-        ) from error
+        raise refusal(f"The workspace {workspace} cannot be made", error) from error
     return made
 
 

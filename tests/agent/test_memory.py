@@ -161,3 +161,12 @@ def test_memory_is_the_owner_s_alone(memory):
 
     assert {path.stat().st_mode & 0o777 for path in memory.memory_dir.iterdir()} == {0o600}
     assert memory.memory_dir.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.skipif(os.name == "nt", reason="named pipes are a POSIX thing here")
+def test_a_pipe_in_place_of_the_memory_is_empty_and_nobody_waits_for_it(tmp_path: Path):
+    store = MemoryStore(tmp_path)
+    store.memory_file.parent.mkdir(exist_ok=True)
+    os.mkfifo(store.memory_file)
+
+    assert store.read_long_term() == ""

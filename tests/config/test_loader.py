@@ -126,7 +126,7 @@ def test_a_folder_and_a_file_without_permission_are_said(tmp_path, config_file):
     path.chmod(0)
     if os.name == "posix" and os.geteuid() != 0:
         assert "Permission denied" in refusal(path)
-    assert "cannot be read" in refusal(path / "below")
+    assert f"{path} is a file where a folder should be" in refusal(path / "below")
 
 
 # Every line is a config that must stop the command: key, value, and a word of what was expected.

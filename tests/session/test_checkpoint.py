@@ -1,5 +1,6 @@
 """What a crash left of a turn is read back, and nothing else is."""
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -67,3 +68,17 @@ def test_a_killed_process_leaves_what_it_said(tmp_path: Path):
 
     left = Checkpoint(tmp_path, "a:b", every_s=0).load()
     assert left == HalfDone("".join(f"{number} " for number in range(100)), ("c1",))
+
+
+async def test_what_was_said_before_a_silence_is_written_all_the_same(tmp_path: Path):
+    checkpoint = Checkpoint(tmp_path, "a:b", every_s=0.02)
+
+    checkpoint.partial("one ")
+    checkpoint.partial("two")
+    await asyncio.sleep(0.1)
+
+    assert Checkpoint(tmp_path, "a:b").load() == HalfDone("one two", ())
+    checkpoint.partial(" three")
+    checkpoint.discard()
+    await asyncio.sleep(0.05)
+    assert list(tmp_path.iterdir()) == []

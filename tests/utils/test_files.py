@@ -5,7 +5,7 @@ import stat
 
 import pytest
 
-from nanobot.utils.files import append_durable, make_private_folder, write_atomic
+from nanobot.utils.files import append_durable, make_private_folder, sweep_temps, write_atomic
 
 posix = pytest.mark.skipif(os.name == "nt", reason="file modes and links are POSIX's")
 
@@ -75,3 +75,29 @@ def test_missing_folders_are_private_and_those_that_exist_keep_their_mode(tmp_pa
     made = make_private_folder(tmp_path / "a" / "b")
 
     assert [mode_of(folder) for folder in (tmp_path, made.parent, made)] == [0o755, 0o700, 0o700]
+
+
+@posix
+def test_a_folder_or_a_pipe_is_never_replaced(tmp_path):
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("pipe")
+
+    for name, hint in (("folder", "Is a folder"), ("pipe", "Is a device or a pipe"), ("link", "Is a device or a pipe")):
+        with pytest.raises(OSError, match=hint):
+            write_atomic(tmp_path / name, "text")
+
+    assert (tmp_path / "pipe").is_fifo()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "link", "pipe"]
+
+
+def test_what_killed_writes_left_long_ago_is_swept_and_nothing_else(tmp_path):
+    keep = [".a.json.0000000a.tmp", ".b.json.0000000b.tmp", "a.json.tmp", ".a.json.bak"]
+    for name in (*keep, ".a.json.0000000c.tmp"):
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (0, 0))
+    (tmp_path / keep[0]).touch()  # a write that is going on
+
+    sweep_temps(tmp_path / "a.json", older_than_s=60)
+
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(keep)
