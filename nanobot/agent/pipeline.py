@@ -31,7 +31,7 @@ from nanobot.agent.turn import (
 )
 from nanobot.agent.vitals import Vitals
 from nanobot.bus.events import InboundMessage
-from nanobot.errors import NanobotError, StorageError
+from nanobot.errors import NanobotError
 from nanobot.messages.types import ChatMessage, Provenance, text_of
 from nanobot.providers.base import CallContext, calling_for
 from nanobot.session.checkpoint import Checkpoint
@@ -164,10 +164,10 @@ class Pipeline:
 
         turn.opened = await turn.resources.enter_async_context(self._parts.sessions.hold(key, waiting))
         turn.checkpoint = Checkpoint(self._parts.turns_folder, key)
-        left = _left_by_a_crash(turn.checkpoint)
-        if left:
+        left = turn.checkpoint.load()
+        if left.strip():
             await self._parts.sessions.append(turn.session, _interrupted(left))
-        _discard(turn.checkpoint)
+        turn.checkpoint.discard()
         return TurnPhase.COMMAND
 
     async def _command(self, turn: Turn) -> TurnPhase:
@@ -220,7 +220,7 @@ class Pipeline:
             context=context,
             emit=turn.emit,
             record=record,
-            partial=_best_effort(turn.checkpoint),
+            partial=turn.checkpoint.partial,
         )
         with calling_for(CallContext("turn", message.session_key, turn.turn_id)):
             result = await run(spec)
@@ -230,7 +230,7 @@ class Pipeline:
     async def _save(self, turn: Turn) -> TurnPhase:
         """Everything is on disk already; let go of the session."""
         if turn.checkpoint is not None:
-            _discard(turn.checkpoint)
+            turn.checkpoint.discard()
         await turn.resources.aclose()
         return TurnPhase.RESPOND
 
@@ -288,41 +288,6 @@ class Pipeline:
 
 def _is_answer(row: ChatMessage) -> bool:
     return row["role"] == "assistant" and not row.get("tool_calls")
-
-
-def _left_by_a_crash(checkpoint: Checkpoint) -> str:
-    """What the model was saying when the process died; nothing where that cannot be read."""
-    try:
-        left = checkpoint.load()
-    except StorageError as error:
-        log.warning("what a crash may have left of an answer is not known: %s", error)
-        return ""
-    return left.text.strip() if left is not None else ""
-
-
-def _discard(checkpoint: Checkpoint) -> None:
-    """It holds nothing that the session does not have: if it stays, that is no reason to fail."""
-    try:
-        checkpoint.discard()
-    except StorageError as error:
-        log.warning("a half-done turn stays on the disk: %s", error)
-
-
-def _best_effort(checkpoint: Checkpoint) -> Callable[[str], None]:
-    """Partial text is for a crash that will hardly come: a disk that refuses it costs the partial, not the answer."""
-    refused = False
-
-    def partial(text: str) -> None:
-        nonlocal refused
-        if refused:
-            return
-        try:
-            checkpoint.partial(text)
-        except StorageError as error:
-            refused = True
-            log.warning("the running answer is not kept as it streams: %s", error)
-
-    return partial
 
 
 def _interrupted(text: str) -> ChatMessage:

@@ -1,30 +1,23 @@
-"""The half-done turn on disk: what the model was saying, and which calls really started.
+"""The half-done turn on disk: what the model was saying when the process died.
 
-It is there to be read after a crash. A write reaches the system at once, so that it outlives the process, and is not
-waited for on the disk: after a power cut the session itself, which is, tells how far the turn had come.
+It is read after a crash that will hardly come, so nothing here raises: a disk that refuses costs the partial text and a
+line in the log, never the answer. A write reaches the system at once and so outlives the process; it is not waited for
+on the disk, since after a power cut the session itself, which is, tells how far the turn had come.
 """
 
 import asyncio
 import json
+import logging
 import os
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
-from nanobot.errors import StorageError
 from nanobot.session.lines import Row, encode
 from nanobot.session.stems import other_stem_of, stem_of
 from nanobot.utils.files import O_BINARY, PRIVATE_FILE, make_private_folder, write_whole
-from nanobot.utils.refusals import refusal
 
-
-@dataclass(frozen=True, slots=True)
-class HalfDone:
-    """What a crash left: the text of the step that was running, and the ids of calls that had started."""
-
-    text: str
-    started: tuple[str, ...]
+log = logging.getLogger(__name__)
 
 
 class Checkpoint:
@@ -40,53 +33,48 @@ class Checkpoint:
         self._key = key
         self._descriptor: int | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._refused = False
 
     def partial(self, text: str) -> None:
-        """More of what the model is saying in this step. Raises StorageError."""
+        """More of what the model is saying in this step."""
         self._unwritten.append(text)
         due_s = self._written_at + self._every_s - time.monotonic()
         if due_s <= 0:
             self._write_partial()
         elif self._timer is None:
             with suppress(RuntimeError):  # without an event loop the next piece writes it
-                self._timer = asyncio.get_running_loop().call_later(due_s, self._fell_silent)
+                self._timer = asyncio.get_running_loop().call_later(due_s, self._write_partial)
 
     def step_ended(self) -> None:
-        """What was said so far is in the session now. Raises StorageError."""
+        """What was said so far is in the session now."""
         self._forget_partial()
         if self._descriptor is not None:
             self._write({"key": self._key, "step": "ended"})
 
-    def call_started(self, call_id: str) -> None:
-        """This call is about to run. Raises StorageError."""
-        self._write({"key": self._key, "call": call_id})
-
-    def load(self) -> HalfDone | None:
-        """What a crash left, None if there is nothing. Half a line at the end is what the crash cut; it goes."""
+    def load(self) -> str:
+        """The text a crash left, empty if there is none. Half a line at the end is what the crash cut; it goes."""
         try:
             data = self._path.read_bytes()
         except FileNotFoundError:
-            return None
+            return ""
         except OSError as error:
-            raise refusal(f"{self._path} cannot be read", error) from error
+            log.warning("what a crash may have left of an answer cannot be read: %s", error)
+            return ""
         text: list[str] = []
-        started: dict[str, None] = {}
         for row in _entries(data, self._key):
             if row.get("step") == "ended":
                 text.clear()
             if isinstance(piece := row.get("text"), str):
                 text.append(piece)
-            if isinstance(call := row.get("call"), str):
-                started[call] = None
-        return HalfDone("".join(text), tuple(started)) if text or started else None
+        return "".join(text)
 
     def discard(self) -> None:
-        """The turn is over, or was taken up again: nothing is half done. Raises StorageError."""
+        """The turn is over, or was taken up again: nothing is half done."""
         self.close()
         try:
             self._path.unlink(missing_ok=True)
         except OSError as error:
-            raise refusal(f"{self._path} could not be deleted", error) from error
+            log.warning("the half-done turn stays on the disk: %s", error)
 
     def close(self) -> None:
         """Let go of the file and leave it there."""
@@ -99,11 +87,6 @@ class Checkpoint:
         self._written_at = time.monotonic()
         self._write({"key": self._key, "text": "".join(self._unwritten)})
         self._forget_partial()
-
-    def _fell_silent(self) -> None:
-        self._timer = None
-        with suppress(StorageError):  # nobody would hear it here; the next piece meets the same disk and says so
-            self._write_partial()
 
     def _forget_partial(self) -> None:
         self._unwritten.clear()
@@ -120,7 +103,9 @@ class Checkpoint:
                 write_whole(self._descriptor, b"\n")  # behind half a line of a crash
             write_whole(self._descriptor, encode(row))
         except OSError as error:
-            raise refusal(f"{self._path} could not be written", error) from error
+            if not self._refused:
+                log.warning("the running answer is not kept as it streams: %s", error)
+            self._refused = True
 
 
 def _is_of_another(path: Path, key: str) -> bool:

@@ -6,23 +6,24 @@ import subprocess
 import sys
 from pathlib import Path
 
-from nanobot.session.checkpoint import Checkpoint, HalfDone
+import pytest
+
+from nanobot.session.checkpoint import Checkpoint
 
 
 def test_nothing_was_left(tmp_path: Path):
-    assert Checkpoint(tmp_path, "a:b", every_s=0).load() is None
+    assert Checkpoint(tmp_path, "a:b", every_s=0).load() == ""
 
 
-def test_text_and_started_calls_are_left(tmp_path: Path):
+def test_the_text_of_the_running_step_is_left(tmp_path: Path):
     checkpoint = Checkpoint(tmp_path / "turns", "a:b", every_s=0)
     checkpoint.partial("first step")
     checkpoint.step_ended()
-    checkpoint.call_started("c1")
     checkpoint.partial("Hello ")
     checkpoint.partial("wörld \ud83d")
     checkpoint.close()
 
-    assert Checkpoint(tmp_path / "turns", "a:b", every_s=0).load() == HalfDone("Hello wörld \ud83d", ("c1",))
+    assert Checkpoint(tmp_path / "turns", "a:b", every_s=0).load() == "Hello wörld \ud83d"
 
 
 def test_discarded_is_gone(tmp_path: Path):
@@ -32,7 +33,7 @@ def test_discarded_is_gone(tmp_path: Path):
     checkpoint.discard()
     checkpoint.discard()
 
-    assert checkpoint.load() is None
+    assert checkpoint.load() == ""
     assert list(tmp_path.iterdir()) == []
 
 
@@ -42,8 +43,8 @@ def test_two_keys_of_the_same_name_keep_apart(tmp_path: Path):
 
     Checkpoint(tmp_path, "a:b", every_s=0).discard()
 
-    assert Checkpoint(tmp_path, "a:b", every_s=0).load() is None
-    assert Checkpoint(tmp_path, "a/b", every_s=0).load() == HalfDone("two", ())
+    assert Checkpoint(tmp_path, "a:b", every_s=0).load() == ""
+    assert Checkpoint(tmp_path, "a/b", every_s=0).load() == "two"
 
 
 def test_half_a_line_hides_nothing_else(tmp_path: Path):
@@ -54,20 +55,20 @@ def test_half_a_line_hides_nothing_else(tmp_path: Path):
 
     Checkpoint(tmp_path, "a:b", every_s=0).partial("three")
 
-    assert Checkpoint(tmp_path, "a:b", every_s=0).load() == HalfDone("one three", ())
+    assert Checkpoint(tmp_path, "a:b", every_s=0).load() == "one three"
 
 
 def test_a_killed_process_leaves_what_it_said(tmp_path: Path):
     script = (
         "import os, signal, sys; from pathlib import Path; from nanobot.session.checkpoint import Checkpoint\n"
         "c = Checkpoint(Path(sys.argv[1]), 'a:b', every_s=0)\n"
-        "c.call_started('c1'); [c.partial(f'{n} ') for n in range(100)]; os.kill(os.getpid(), 9)"
+        "[c.partial(f'{n} ') for n in range(100)]; os.kill(os.getpid(), 9)"
     )
 
     subprocess.run([sys.executable, "-c", script, os.fspath(tmp_path)])
 
     left = Checkpoint(tmp_path, "a:b", every_s=0).load()
-    assert left == HalfDone("".join(f"{number} " for number in range(100)), ("c1",))
+    assert left == "".join(f"{number} " for number in range(100))
 
 
 async def test_what_was_said_before_a_silence_is_written_all_the_same(tmp_path: Path):
@@ -77,8 +78,20 @@ async def test_what_was_said_before_a_silence_is_written_all_the_same(tmp_path: 
     checkpoint.partial("two")
     await asyncio.sleep(0.1)
 
-    assert Checkpoint(tmp_path, "a:b").load() == HalfDone("one two", ())
+    assert Checkpoint(tmp_path, "a:b").load() == "one two"
     checkpoint.partial(" three")
     checkpoint.discard()
     await asyncio.sleep(0.05)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_that_refuses_costs_the_text_and_nothing_else(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    (tmp_path / "turns").write_text("a file where a folder should be", encoding="utf-8")
+    checkpoint = Checkpoint(tmp_path / "turns", "a:b", every_s=0)
+
+    checkpoint.partial("one")
+    checkpoint.partial("two")
+    checkpoint.discard()
+
+    assert checkpoint.load() == ""
+    assert sum("not kept as it streams" in message for message in caplog.messages) == 1
