@@ -25,6 +25,7 @@ from nanobot.cli.signals import KILLS, exit_code_of, on_signals
 from nanobot.cli.stray import above_the_prompt
 from nanobot.cli.surface import home_shortened
 from nanobot.cli.terminal import Paint, mended, visible, wants_colour
+from nanobot.config.paths import Places
 from nanobot.errors import NanobotError
 from nanobot.runtime import Runtime
 
@@ -60,7 +61,7 @@ class Chat:
         self._paint = Paint(colour)
         completer = ChatCompleter({**runtime.loop.commands.names(), "exit": "leave"}, self._skills, runtime.workspace)
         actions = PromptActions(self._take_line, self._stop, lambda: list(self._waiting), self._bottom_line)
-        history_file = runtime.data_dir / "history" / "cli_history"
+        history_file = Places(runtime.data_dir).cli_history
         self._prompt = Prompt(actions, completer, history_file, colour=colour)
         self._draws = draws(markdown=markdown, colour=colour)
         self._screen = Screen(self._prompt, self._draws, self._paint)
