@@ -136,13 +136,15 @@ class _Run:
                 await self._tell_model(_SAY_SOMETHING)
             else:
                 return self._result(TurnOutcome.PARTIAL, self._account("The model gave no answer, twice."))
-        return await self._out_of_steps()
+        return await self._out_of_steps("".join(said))
 
-    async def _out_of_steps(self) -> RunResult:
+    async def _out_of_steps(self, said: str) -> RunResult:
         """One last word without tools; what the model then says is its account, the line behind it is ours."""
         steps = self._steps
-        await self._tell_model(_STEPS_USED_UP.format(steps=steps))
         limit = f"Stopped at the limit of {steps} steps; the task may be unfinished."
+        if said:
+            return self._result(TurnOutcome.PARTIAL, f"{said}\n\n({limit})")
+        await self._tell_model(_STEPS_USED_UP.format(steps=steps))
         try:
             response = await self._step(may_call=False)
         except ProviderError:
@@ -191,16 +193,23 @@ class _Run:
                     speech.end(final=not response.tool_calls)
                 elif response is None:
                     speech.add(delta)
+        except ProviderError:
+            if response is None:  # else the answer is whole, and only the good-bye failed
+                await self._keep_broken_off(speech)
+                raise
         except BaseException:
-            speech.end(final=False)
-            if speech.text.strip():
-                row = self._assistant_row(LLMResponse(speech.text))
-                row["error"] = "interrupted"
-                await finish(self._keep(row))
+            await self._keep_broken_off(speech)
             raise
         if response is None:
             raise StreamCutError(f"{type(spec.model.provider).__name__} ended its answer without finishing it")
         return response
+
+    async def _keep_broken_off(self, speech: "_Speech") -> None:
+        speech.end(final=False)
+        if speech.text.strip():
+            row = self._assistant_row(LLMResponse(speech.text))
+            row["error"] = "interrupted"
+            await finish(self._keep(row))
 
     def _request(self) -> list[ChatMessage]:
         limits = self._spec.model.limits
@@ -260,6 +269,7 @@ class _Speech:
         self._text: list[str] = []
         self._reasoning: list[str] = []
         self._thinking = False
+        self._speaking = False
 
     @property
     def text(self) -> str:
@@ -269,7 +279,8 @@ class _Speech:
         match delta:
             case TextDelta(text) if text:
                 self._end_reasoning()
-                if not self._text:
+                if not self._speaking:
+                    self._speaking = True
                     self._emit(events.TextStarted())
                 self._text.append(text)
                 self._emit(events.TextDelta(text=text))
@@ -284,8 +295,10 @@ class _Speech:
                 pass  # pieces of a tool call: the call is told of when it runs
 
     def end(self, *, final: bool) -> None:
+        """All is said. Ending twice is harmless."""
         self._end_reasoning()
-        if self._text:
+        if self._speaking:
+            self._speaking = False
             self._emit(events.TextEnded(text=self.text, final=final))
 
     def _end_reasoning(self) -> None:

@@ -11,7 +11,7 @@ from nanobot.config.schema import Config
 from nanobot.errors import ProviderError
 from nanobot.providers.base import LLMResponse, ToolCallRequest
 from nanobot.providers.errors import RateLimitedError, StreamCutError
-from nanobot.testing import Bot, Pause, calls, open_bot
+from nanobot.testing import Bot, Pause, ScriptedProvider, calls, open_bot
 
 
 async def test_an_answer_without_tools_is_the_reply(bot: Bot):
@@ -227,3 +227,31 @@ async def test_each_request_is_the_head_of_the_next(bot: Bot):
 
     for request, following in pairwise(bot.provider.requests):
         assert following[: len(request)] == request
+
+
+async def test_a_provider_that_fails_after_its_answer_was_whole_has_answered(bot: Bot):
+    class Stumbling(ScriptedProvider):
+        async def chat_stream(self, *args, **kwargs):
+            async for delta in super().chat_stream(*args, **kwargs):
+                yield delta
+            raise StreamCutError("no good-bye")
+
+    bot.provider.__class__ = Stumbling
+    bot.provider.script("whole")
+
+    result = await bot.turn("hello")
+
+    assert (result.outcome, result.text) == (TurnOutcome.ANSWERED, "whole")
+    assert bot.sink.types.count("text_ended") == 1
+
+
+async def test_what_was_continued_is_not_lost_at_the_step_limit(tmp_path):
+    config = Config.model_validate({"agents": {"defaults": {"maxToolIterations": 2}}})
+    parts = [LLMResponse("one ", finish_reason="length"), LLMResponse("two", finish_reason="length")]
+
+    async with open_bot(tmp_path, *parts, config=config) as bot:
+        result = await bot.turn("count")
+
+    assert result.outcome is TurnOutcome.PARTIAL
+    assert result.text.startswith("one two")
+    assert "limit of 2 steps" in result.text
