@@ -6,6 +6,7 @@ cache it.
 What changes with every message (time, channel, today's notes) stands at the end of the message, in the runtime context.
 """
 
+import os
 import platform
 import re
 import sys
@@ -94,6 +95,8 @@ class ContextBuilder:
         self.skills = SkillsLoader(self.workspace, builtin_skills_dir, disabled_skills)
         self._clock = clock or SystemClock()
         self._name = name
+        places = (*(self.workspace / name for name in BOOTSTRAP_FILES), self.memory.memory_file)
+        self._files = tuple(map(os.fspath, places))
         self._built: tuple[_Sources, str] | None = None
 
     def build_system_prompt(self, summary: str = "") -> str:
@@ -143,8 +146,7 @@ class ContextBuilder:
         return f"{notes}\n\n{block}" if notes and notes != _notes_shown_in(history) else block
 
     def _sources(self) -> _Sources:
-        places = (*(self.workspace / name for name in BOOTSTRAP_FILES), self.memory.memory_file)
-        return _Sources(tuple(map(_stamp, places)), self.skills.skills())
+        return _Sources(tuple(map(_stamp, self._files)), self.skills.skills())
 
     def _build(self, skills: Sequence[Skill]) -> str:
         always = [skill.name for skill in skills if skill.always and skill.available]
@@ -224,9 +226,10 @@ def _headed(heading: str, text: str) -> str:
     return f"{heading}\n\n{text}" if text else ""
 
 
-def _stamp(path: Path) -> _Stamp:
+def _stamp(path: str) -> _Stamp:
+    """Every turn asks, so it is kept lean."""
     try:
-        status = path.stat()
+        status = os.stat(path)  # noqa: PTH116 a Path costs more than the look
     except OSError:
         return None
     return status.st_ino, status.st_mtime_ns, status.st_size

@@ -21,6 +21,8 @@ from typing import Any
 from nanobot.utils.resources import skills_dir
 
 SKILL_FILE = "SKILL.md"
+_HOST_FOR_S = 2.0
+"""How long the programs on the PATH are taken to be as they were."""
 MAX_BYTES = 256_000
 """A larger SKILL.md is no text for a prompt."""
 
@@ -69,15 +71,30 @@ class SkillsLoader:
         self._disabled = frozenset(disabled)
         self._manuals: dict[str, _Manual] = {}
         self._known: dict[str, Skill] = {}
+        self._files: list[tuple[str, str, str, _Stamp]] | None = None
+        self._looked_at = 0.0
+        self._variables: set[str] = set()
+        self._last_host: tuple[str | None, ...] = ()
+        self._skills: tuple[Skill, ...] = ()
 
     def skills(self) -> tuple[Skill, ...]:
-        """Every skill, by name."""
-        found: dict[str, Skill] = {}
-        for source, folder in self._folders.items():
-            for name, path, stamp in _skill_files(folder):
+        """Every skill, by name. The very same tuple while neither a file nor, for a few seconds, the host changes."""
+        files = [(source, *file) for source, folder in self._folders.items() for file in _skill_files(folder)]
+        now, host = time.monotonic(), self._host()
+        if files != self._files or host != self._last_host or now - self._looked_at > _HOST_FOR_S:
+            found: dict[str, Skill] = {}
+            for source, name, path, stamp in files:
                 if name not in found and name not in self._disabled:
                     found[name] = self._look_at(name, path, source, stamp)
-        return tuple(found[name] for name in sorted(found))
+            self._skills = tuple(found[name] for name in sorted(found))
+            self._files, self._looked_at = files, now
+            self._variables = {name for path in self._known for name in _variables(self._manuals[path].front)}
+            self._last_host = self._host()
+        return self._skills
+
+    def _host(self) -> tuple[str | None, ...]:
+        """What of the environment decides which skills can be used."""
+        return tuple(os.environ.get(name) for name in ("PATH", *sorted(self._variables)))
 
     def list_skills(self, filter_unavailable: bool = True) -> list[dict[str, str]]:
         """Name, path and source of each skill; those that lack something only where asked for."""
@@ -149,19 +166,6 @@ def _skill_files(folder: Path) -> Iterator[tuple[str, str, _Stamp]]:
             continue
         if stat.S_ISREG(status.st_mode):  # opening a pipe of that name would wait for ever
             yield name, path, (status.st_ino, status.st_mtime_ns, status.st_size)
-
-
-def _has_program(name: str) -> bool:
-    """Whether a program is on the PATH, looked up anew after a few seconds: it may be installed meanwhile."""
-    key, now = (name, os.environ.get("PATH", "")), time.monotonic()
-    found = _programs.get(key)
-    if found is None or now - found[0] > _PROGRAMS_FOR_S:
-        found = _programs[key] = (now, shutil.which(name) is not None)
-    return found[1]
-
-
-_PROGRAMS_FOR_S = 5.0
-_programs: dict[tuple[str, str], tuple[float, bool]] = {}
 
 
 def _read_text(path: Path) -> tuple[str, str]:
@@ -241,14 +245,19 @@ def _missing(ours: dict[str, Any]) -> Iterator[str]:
         yield f"system: {' or '.join(systems)}"
     requires = _table(ours.get("requires"))
     for name in _names(requires.get("bins")):
-        if not _has_program(name):
+        if shutil.which(name) is None:
             yield f"program: {name}"
     any_of = _names(requires.get("anyBins"))
-    if any_of and not any(map(_has_program, any_of)):
+    if any_of and not any(map(shutil.which, any_of)):
         yield f"program: {' or '.join(any_of)}"
     for name in _names(requires.get("env")):
         if not os.environ.get(name):
             yield f"environment variable: {name}"
+
+
+def _variables(front: dict[str, Any]) -> list[str]:
+    """The environment variables a skill asks for."""
+    return _names(_table(_our_metadata(front).get("requires")).get("env"))
 
 
 def _one_line(value: object) -> str:

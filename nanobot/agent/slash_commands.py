@@ -176,7 +176,7 @@ class SlashCommands:
         history = session.get_history()
         parts = {
             "system prompt": estimate_tokens(desk.prompt.build_system_prompt()),
-            f"{len(desk.tools.names)} tools": estimate_tokens(str(desk.tools.get_definitions())),
+            f"{len(desk.tools.names)} tools": desk.tools.tokens,
             f"{len(history)} messages": estimate_tokens(history),
             "room for the reply": model.limits.max_tokens,
         }

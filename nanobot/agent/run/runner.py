@@ -103,7 +103,6 @@ class _Run:
         self._spec = spec
         self._rows = list(spec.history)
         self._schemas = spec.tools.get_definitions()
-        self._schema_tokens = estimate_tokens(str(self._schemas)) if self._schemas else 0
         self._system: ChatMessage = {"role": "system", "content": spec.system}
         self._trust = least_trusted(row.get("provenance", Provenance.TOOL) for row in self._rows)
         self._steps = 0
@@ -213,7 +212,7 @@ class _Run:
 
     def _request(self) -> list[ChatMessage]:
         limits = self._spec.model.limits
-        fixed = estimate_tokens(self._spec.system) + self._schema_tokens + limits.max_tokens
+        fixed = estimate_tokens(self._spec.system) + self._spec.tools.tokens + limits.max_tokens
         room = max(limits.window_tokens - fixed, limits.window_tokens // 8)
         return legalise([self._system, *fit(self._rows, room, limits.window_messages)])
 

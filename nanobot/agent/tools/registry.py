@@ -13,6 +13,7 @@ from typing import Any
 
 from nanobot.agent.tools.base import Tool, ToolContext, ToolResult
 from nanobot.agent.tools.validation import mended
+from nanobot.messages.tokens import estimate_tokens
 from nanobot.messages.types import Provenance, ToolSchema, text_of
 from nanobot.utils.text import nearest
 
@@ -26,6 +27,7 @@ class ToolRegistry:
         self._tools: dict[str, Tool] = {}
         self._aliases: dict[str, str] = {}
         self._definitions: list[ToolSchema] | None = None
+        self._weight: tuple[list[ToolSchema], int] | None = None
 
     def register(self, tool: Tool) -> None:
         """Add a tool; one of the same name is replaced. It also answers to the names in its `aliases`."""
@@ -67,6 +69,14 @@ class ToolRegistry:
         if self._definitions is None:
             self._definitions = [tool.to_schema() for tool in self]
         return self._definitions
+
+    @property
+    def tokens(self) -> int:
+        """What the definitions weigh in a request, estimated once a set of tools."""
+        definitions = self.get_definitions()
+        if self._weight is None or self._weight[0] is not definitions:
+            self._weight = (definitions, estimate_tokens(json.dumps(definitions)) if definitions else 0)
+        return self._weight[1]
 
     async def execute(self, name: str, params: dict[str, Any]) -> str:
         """Run a tool outside of a turn and give its text. Never raises for a failure: the text says what went wrong."""
