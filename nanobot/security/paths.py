@@ -60,6 +60,14 @@ class PathPolicy:
             )
         return real
 
+    def left_out_of(self, folder: Path) -> list[str]:
+        """What a search of this folder passes over, relative to it, with `/`: what may not be read, and the stored
+        conversations, which would otherwise answer every search with itself. A search inside them finds them."""
+        root = _real_key(folder)
+        inside = root.rstrip(os.sep) + os.sep
+        places = map(_real_key, (*self.unreadable, self.workspace / "sessions"))
+        return [place.removeprefix(inside).replace(os.sep, "/") for place in places if place.startswith(inside)]
+
     def _resolved(self, path: str | Path) -> Path:
         text = os.fspath(path)
         if not text.strip():

@@ -15,8 +15,11 @@ _CHUNK = 1024 * 1024
 _SNIFFED = 8 * 1024
 
 
-def files_below(root: str, noise: Collection[str]) -> Iterator[str]:
-    """Paths of all plain files below a folder, relative to it, in order of their names. Links are not followed."""
+def files_below(root: str, noise: Collection[str], skip: Collection[str] = ()) -> Iterator[str]:
+    """Paths of all plain files below a folder, relative to it, in order of their names. Links are not followed.
+
+    Not into folders of these names, wherever they are; nor to what `skip` names by its relative path.
+    """
     waiting = [("", root)]
     while waiting:
         prefix, place = waiting.pop()
@@ -29,6 +32,8 @@ def files_below(root: str, noise: Collection[str]) -> Iterator[str]:
         except OSError:
             continue
         for entry in entries:
+            if f"{prefix}{entry.name}" in skip:
+                continue
             try:
                 if entry.is_dir(follow_symlinks=False):
                     if entry.name not in noise:
@@ -129,14 +134,14 @@ def _search(path: str, wanted: "re.Pattern[str]", context: int) -> Iterator[str]
 
 def main(arguments: list[str]) -> int:
     """Search; 0 where something was found, 1 where nothing was, 2 where the search makes no sense."""
-    pattern, target, ignore_case, context, glob, noise = arguments
+    pattern, target, ignore_case, context, glob, noise, skip = arguments
     try:
         wanted = re.compile(pattern, re.IGNORECASE if ignore_case == "1" else 0)
     except (re.error, RecursionError, OverflowError) as error:
         sys.stderr.write(f"{pattern!r} is no regular expression ({error}). Escape special characters, or set literal.")
         return 2
     fits = re.compile(regex_of_glob(glob)) if glob else None
-    files = files_below(target, noise.split(",")) if target == "." else iter([target])
+    files = files_below(target, noise.split(","), skip.split("\n")) if target == "." else iter([target])
     out = sys.stdout.buffer
     found = False
     for path in files:

@@ -25,6 +25,8 @@ from nanobot.security.paths import PathDeniedError, PathPolicy
 from nanobot.utils.processes import child_process
 from nanobot.utils.text import clip_line, counted, decode
 
+_SPECIAL = re.compile(r"[*?\[{}]")
+"""What a glob does not take for itself; in brackets it does."""
 _LINE_CHARS = 400
 _RESULT_CHARS = 15_000
 _ROW_BYTES = 64 * 1024
@@ -66,7 +68,7 @@ class GlobTool(Tool):
             deadline = time.monotonic() + self._timeout_s
             found: list[str] = []
             notes = []
-            for relative in grep_child.files_below(str(root), NOISE):
+            for relative in grep_child.files_below(str(root), NOISE, self._paths.left_out_of(root)):
                 if wanted.fullmatch(relative):
                     if len(found) == max_results:
                         notes.append(f"More than {max_results} files fit: narrow the pattern or raise max_results.")
@@ -148,6 +150,7 @@ class GrepTool(Tool):
             target="." if is_dir else root.name,
             glob=glob if is_dir else None,
             ignore_case=ignore_case,
+            skip=tuple(self._paths.left_out_of(root)) if is_dir else (),
             context=0 if files_only else min(context, 20),
         )
         shown_root = path if is_dir else str(Path(path).parent)
@@ -199,6 +202,7 @@ class _Search:
     target: str
     glob: str | None
     ignore_case: bool
+    skip: tuple[str, ...]
     context: int
 
     def for_ripgrep(self) -> list[str]:
@@ -207,11 +211,13 @@ class _Search:
         options += ["--ignore-case"] if self.ignore_case else []
         options += [f"--glob={self.glob}"] if self.glob else []
         options += [f"--glob=!**/{name}/**" for name in sorted(NOISE)]
+        options += [f"--glob=!/{_plain(name)}" for name in self.skip]
         return [*options, f"--regexp={self.pattern}", "--", self.target]
 
     def for_python(self) -> list[str]:
         script = str(Path(grep_child.__file__))
         options = ["1" if self.ignore_case else "0", str(self.context), self.glob or "", ",".join(sorted(NOISE))]
+        options.append("\n".join(self.skip))
         return [sys.executable, "-I", "-S", script, self.pattern, self.target, *options]
 
 
@@ -273,6 +279,11 @@ async def _rows_of(stream: asyncio.StreamReader) -> Any:
             held, skipping = b"", True
     if held and not skipping:
         yield decode(held)
+
+
+def _plain(name: str) -> str:
+    """A glob for exactly this name."""
+    return _SPECIAL.sub(r"[\g<0>]", name)
 
 
 def _shown_path(root: Path, asked: str, relative: str) -> str:

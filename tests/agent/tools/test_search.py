@@ -170,3 +170,25 @@ async def test_paths_of_results_can_be_read_as_they_stand(call: Call, tree: Path
 @pytest.mark.parametrize("path", ["nowhere", "/dev/zero", ""])
 async def test_grep_refuses_what_cannot_be_searched(call: Call, tree: Path, path: str):
     assert (await call("grep", pattern="x", path=path)).error
+
+
+@pytest.mark.parametrize("ripgrep", [False, pytest.param(True, marks=needs_ripgrep)])
+async def test_a_search_passes_over_secrets_and_the_conversations_it_would_find_itself_in(tree: Path, ripgrep: bool):
+    (tree / "sessions").mkdir()
+    (tree / "sessions" / "cli_direct.jsonl").write_text("hello from a session\n", encoding="utf-8")
+    (tree / "odd [x]{y}*").mkdir()
+    (tree / "odd [x]{y}*" / "key.txt").write_text("hello secret\n", encoding="utf-8")
+    (tree / "src" / "sessions").mkdir()
+    (tree / "src" / "sessions" / "mine.txt").write_text("hello mine\n", encoding="utf-8")
+    paths = PathPolicy(tree, unreadable=(tree / "odd [x]{y}*", tree / "last"))
+
+    grep = str((await GrepTool(paths, ripgrep=ripgrep).execute("hello", files_only=True)).content)
+    glob = str((await GlobTool(paths).execute("*")).content)
+    inside = str((await GrepTool(paths, ripgrep=ripgrep).execute("hello", path="sessions")).content)
+
+    for found in (grep, glob):
+        assert "src/sessions/mine.txt" in found
+        assert "cli_direct" not in found
+        assert "key.txt" not in found
+        assert "last" not in found.splitlines()
+    assert "sessions/cli_direct.jsonl:1: hello from a session" in inside
