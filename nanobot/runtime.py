@@ -23,6 +23,7 @@ from nanobot.agent.vitals import Vitals
 from nanobot.bus.queue import MessageBus
 from nanobot.config.paths import Places
 from nanobot.config.provider_table import context_window
+from nanobot.config.saver import BACKUPS
 from nanobot.config.schema import Config
 from nanobot.providers.base import LLMProvider
 from nanobot.providers.factory import choose_provider
@@ -161,12 +162,14 @@ def tool_policies(config: Config, data_dir: Path, workspace: Path) -> ToolPolici
 
 def _path_policy(config: Config, data_dir: Path, workspace: Path) -> PathPolicy:
     places = Places(data_dir)
+    file = config.loaded_from.file or places.config
+    with_keys = [file, *(file.with_name(file.name + ending) for ending in BACKUPS)]
     return PathPolicy(
         workspace,
         restrict=config.tools.restrict_to_workspace,
         allowed=_places(config.tools.allowed_paths),
         protected=_places(config.tools.protected_paths),
-        unreadable=(places.config, places.pairing, places.state),
+        unreadable=(*with_keys, places.pairing, places.state),
         data_folder=data_dir,
         library=(skills_dir(),),
     )

@@ -1,0 +1,26 @@
+"""What the config becomes when it is wired."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from nanobot.config.loader import load_config, save_config
+from nanobot.runtime import tool_policies
+from nanobot.security.paths import PathDeniedError
+
+
+@pytest.mark.parametrize("name", ["config.json", "another.json"])
+def test_no_file_tool_reads_the_config_in_use_or_its_backups(tmp_path: Path, name: str):
+    path = tmp_path / name
+    path.write_text(json.dumps({"providers": {"openai": {"apiKey": "sk-1"}}}), encoding="utf-8")
+    config = load_config(path)
+    config.agents.defaults.max_tokens = 100
+    save_config(config, path)
+
+    paths = tool_policies(config, tmp_path, tmp_path / "workspace").paths
+
+    for file in tmp_path.glob("*.json*"):
+        with pytest.raises(PathDeniedError):
+            paths.readable(file)
+    assert len(list(tmp_path.glob("*.json*"))) == 2
