@@ -3,7 +3,6 @@
     NanobotError
     |-- ConfigError                 the config cannot be used (exit 78)
     |-- UsageError                  a command was called wrongly (exit 2)
-    |-- InstanceLockedError         another process holds the lock (exit 75)
     |-- StorageError                the disk refused: full, read-only, no permission
     |-- PluginError                 a "module:Class" name that cannot be loaded
     `-- ProviderError               a model gave no answer; its kinds live in providers/errors.py
@@ -28,12 +27,6 @@ class UsageError(NanobotError):
     """A command was called with words that do not fit."""
 
     exit_code = 2
-
-
-class InstanceLockedError(NanobotError):
-    """Another process holds what may be held once."""
-
-    exit_code = 75
 
 
 class StorageError(NanobotError):

@@ -18,7 +18,7 @@ from pathlib import Path, PurePath
 from nanobot.agent.memory import MemoryStore, read_capped
 from nanobot.agent.skills import Skill, SkillsLoader
 from nanobot.messages.shown import CONTEXT_CLOSE, CONTEXT_MARK
-from nanobot.messages.types import ChatMessage
+from nanobot.messages.types import ChatMessage, with_context
 from nanobot.utils.clock import Clock, SystemClock, zone_name
 
 BOOTSTRAP_FILES = ("AGENTS.md", "SOUL.md", "USER.md", "TOOLS.md", "IDENTITY.md")
@@ -192,7 +192,7 @@ def as_sent(message: ChatMessage) -> ChatMessage:
     if isinstance(content, list):
         sent["content"] = [*content, {"type": "text", "text": context}]
     else:
-        sent["content"] = f"{content}\n\n{context}"
+        sent["content"] = with_context(content or "", context)
     return sent
 
 

@@ -76,7 +76,6 @@ class Turn:
 
     message: InboundMessage
     emit: Emitter
-    started: float
     turn_id: str
     resources: AsyncExitStack = field(default_factory=AsyncExitStack)
     stop_requested: bool = False
@@ -108,7 +107,7 @@ def new_turn(message: InboundMessage, sink: EventSink | None, parts: Parts) -> T
         if sink is not None:
             sink(event)
 
-    return Turn(message, Emitter(turn_id, watched), parts.clock.monotonic(), turn_id)
+    return Turn(message, Emitter(turn_id, watched), turn_id)
 
 
 class Pipeline:

@@ -103,6 +103,11 @@ def is_our_word(message: ChatMessage) -> bool:
     return message["role"] == "user" and message.get("origin") == Origin.SYSTEM
 
 
+def with_context(text: str, context: str | None) -> str:
+    """A user's words as a model reads them: the runtime context sent with them stands behind, byte for byte."""
+    return f"{text}\n\n{context}" if context else text
+
+
 def text_of(content: Content) -> str:
     """The words of a content, its blocks joined by lines; images and unknown blocks left out."""
     if isinstance(content, str):

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 from urllib.parse import unquote, urlsplit
 
-from nanobot.messages.types import ChatMessage, ToolCall, ToolSchema, text_of
+from nanobot.messages.types import ChatMessage, ToolCall, ToolSchema, text_of, with_context
 
 LARGEST_IMAGE = 20 * 1024 * 1024
 
@@ -35,9 +35,7 @@ class Dialect:
 
 def wire_text(row: ChatMessage) -> str:
     """The words of a row as they go out: a user's with the runtime context that was sent with them."""
-    text = text_of(row["content"])
-    context = row.get("runtime_context") if row["role"] == "user" else None
-    return f"{text}\n\n{context}" if context else text
+    return with_context(text_of(row["content"]), row.get("runtime_context") if row["role"] == "user" else None)
 
 
 def wire_messages(rows: Iterable[ChatMessage], dialect: Dialect) -> list[dict[str, Any]]:

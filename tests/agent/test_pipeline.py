@@ -10,8 +10,9 @@ import pytest
 from nanobot.agent.turn import TurnEnded, TurnOutcome
 from nanobot.errors import ConfigError
 from nanobot.messages.types import ChatMessage
+from nanobot.providers.base import CallContext, call_context
 from nanobot.session.checkpoint import Checkpoint
-from nanobot.testing import Bot, Pause, calls, open_bot
+from nanobot.testing import Bot, Pause, ScriptedProvider, calls, open_bot
 
 
 def rows(home: Path) -> list[dict[str, Any]]:
@@ -158,3 +159,20 @@ async def test_a_disk_that_keeps_no_partial_text_does_not_end_the_turn(tmp_path:
         result = await turn
 
     assert (result.outcome, result.text) == (TurnOutcome.ANSWERED, "answered")
+
+
+async def test_a_provider_can_tell_what_a_call_is_for(bot: Bot):
+    asked: list[CallContext] = []
+
+    class Curious(ScriptedProvider):
+        async def chat_stream(self, *args, **kwargs):
+            asked.append(call_context())
+            async for delta in super().chat_stream(*args, **kwargs):
+                yield delta
+
+    bot.provider.__class__ = Curious
+    bot.provider.script("hi")
+
+    result = await bot.turn("hello", session="cli:work")
+
+    assert asked == [CallContext("turn", "cli:work", result.turn_id)]
