@@ -6,6 +6,7 @@
     |-- StorageError                the disk refused: full, read-only, no permission
     |-- PluginError                 a "module:Class" name that cannot be loaded
     `-- ProviderError               a model gave no answer; its kinds live in providers/errors.py
+        `-- BudgetExceededError     it was not asked: what may be spent is spent
 
 Errors are made where they are understood. `str(error)` is what a person reads: one or two lines, the next step in it.
 """
@@ -39,3 +40,7 @@ class PluginError(NanobotError):
 
 class ProviderError(NanobotError):
     """A model gave no answer. `providers/errors.py` has the kinds."""
+
+
+class BudgetExceededError(ProviderError):
+    """The model was not asked, since the call could cost more than the owner allows."""

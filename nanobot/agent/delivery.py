@@ -40,6 +40,8 @@ class Delivery:
                 self._post(OutboundKind.TOOL_HINT, hint(name, arguments), event)
             case events.ReasoningEnded(text=text) if policy.reasoning:
                 self._post(OutboundKind.REASONING, text, event)
+            case events.Notice(text=text, kind=events.NoticeKind.RECEIPT):
+                self._post(OutboundKind.RECEIPT, text, event)
             case events.Notice(text=text):
                 self._post(OutboundKind.NOTICE, text, event)
             case events.TurnEnded(text=text) if text:

@@ -32,7 +32,7 @@ from nanobot.agent.turn import (
 from nanobot.agent.vitals import Vitals
 from nanobot.bus.events import InboundMessage
 from nanobot.errors import NanobotError
-from nanobot.messages.types import ChatMessage, Provenance, text_of
+from nanobot.messages.types import ChatMessage, Origin, Provenance, text_of
 from nanobot.providers.base import CallContext, calling_for
 from nanobot.session.checkpoint import Checkpoint
 from nanobot.session.manager import Session, SessionManager
@@ -84,6 +84,7 @@ class Turn:
     checkpoint: Checkpoint | None = None
     history: list[ChatMessage] = field(default_factory=list)
     usage: dict[str, int] = field(default_factory=dict)
+    cost_usd: float | None = None
     outcome: TurnOutcome = TurnOutcome.FAILED
     text: str = ""
     error: str | None = None
@@ -145,7 +146,7 @@ class Pipeline:
         except Exception as error:  # the wall of a turn
             log.exception("turn %s broke", turn.turn_id)
             await self._failed(turn, error, f"Something broke inside nanobot: {type(error).__name__}: {error}.")
-        return TurnResult(turn.outcome, turn.text, turn.error, turn.turn_id, dict(turn.usage))
+        return TurnResult(turn.outcome, turn.text, turn.error, turn.turn_id, dict(turn.usage), turn.cost_usd)
 
     async def _through(self, turn: Turn, phase: TurnPhase) -> None:
         while phase is not TurnPhase.DONE:
@@ -221,9 +222,9 @@ class Pipeline:
             record=record,
             partial=turn.checkpoint.partial,
         )
-        with calling_for(CallContext("turn", message.session_key, turn.turn_id)):
+        with calling_for(_call_context(turn)):
             result = await run(spec)
-        turn.outcome, turn.text, turn.usage = result.outcome, result.text, result.usage
+        turn.outcome, turn.text, turn.usage, turn.cost_usd = result.outcome, result.text, result.usage, result.cost_usd
         return TurnPhase.SAVE
 
     async def _save(self, turn: Turn) -> TurnPhase:
@@ -240,6 +241,7 @@ class Pipeline:
                 text=turn.text,
                 error=turn.error,
                 usage=dict(turn.usage),
+                cost_usd=turn.cost_usd,
                 model=turn.model.name if turn.model else None,
                 phase_seconds=dict(turn.phase_seconds),
             )
@@ -283,6 +285,12 @@ class Pipeline:
         mine = [row for row in turn.session.get_history() if row.get("turn_id") == turn.turn_id]
         said = [text_of(row["content"]) for row in mine if row["role"] == "assistant"]
         return "\n\n".join(text for text in said if text)
+
+
+def _call_context(turn: Turn) -> CallContext:
+    message = turn.message
+    cause = message.origin if message.origin in (Origin.CRON, Origin.HEARTBEAT, Origin.SUBAGENT) else "turn"
+    return CallContext(cause, message.session_key, turn.turn_id, notify=lambda text: turn.emit(Notice(text=text)))
 
 
 def _is_answer(row: ChatMessage) -> bool:

@@ -45,6 +45,7 @@ class TurnResult:
     error: str | None = None
     turn_id: str = ""
     usage: dict[str, int] = field(default_factory=dict)
+    cost_usd: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,11 +73,12 @@ class RunStarted(TurnEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEnded(TurnEvent):
-    """The run is over. `usage` is the sum of its steps, in tokens."""
+    """The run is over. `usage` is the sum of its steps, in tokens; `cost_usd` too, None where no price is known."""
 
     type: ClassVar[str] = "run_ended"
     steps: int
     usage: dict[str, int]
+    cost_usd: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +97,7 @@ class StepEnded(TurnEvent):
     step: int
     finish_reason: str
     usage: dict[str, int]
+    cost_usd: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,12 +179,21 @@ class ToolEnded(TurnEvent):
     display: str | None = None
 
 
+class NoticeKind(StrEnum):
+    """What a notice is about, so that a channel may show it, fold it or make a sign of it."""
+
+    NOTE = "note"
+    RECEIPT = "receipt"
+    """The message is here and waits: it joins the running turn, or is the next."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice(TurnEvent):
     """A word of ours to the person: something is being tried again, something was left out."""
 
     type: ClassVar[str] = "notice"
     text: str
+    kind: NoticeKind = NoticeKind.NOTE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,6 +205,7 @@ class TurnEnded(TurnEvent):
     text: str
     error: str | None = None
     usage: dict[str, int] = field(default_factory=dict)
+    cost_usd: float | None = None
     model: str | None = None
     phase_seconds: dict[str, float] = field(default_factory=dict)
 

@@ -77,6 +77,7 @@ class OutboundKind(StrEnum):
     STREAM_DELTA = "stream_delta"
     STREAM_END = "stream_end"
     NOTICE = "notice"
+    RECEIPT = "receipt"
 
 
 class Receipt:

@@ -5,7 +5,7 @@ providers written for the original design have, so what a call is for travels be
 """
 
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -93,6 +93,8 @@ class LLMResponse:
     error_kind: str | None = None
     error_retry_after_s: float | None = None
     error_should_retry: bool | None = None
+    cost_usd: float | None = None
+    """What it cost, once it was metered; None where no price is known."""
 
     @property
     def has_tool_calls(self) -> bool:
@@ -140,6 +142,10 @@ class CallContext:
     cause: str = "turn"
     session_key: str = ""
     turn_id: str = ""
+    goal: bool = False
+    """Whether it works for a goal that may take hours: then no limit holds for the whole of an answer."""
+    notify: Callable[[str], None] = field(default=lambda text: None, compare=False, repr=False)
+    """Tell the person who waits, in a sentence, why it takes longer or who answers instead. Never raises."""
 
 
 _call_context: ContextVar[CallContext] = ContextVar("nanobot_call_context", default=CallContext())  # noqa: B039 frozen
@@ -173,6 +179,10 @@ class LLMProvider:
 
     def prepare(self) -> None:
         """A call is near: begin to load what it needs, beside whatever else there is to do. Returns at once."""
+
+    def notes(self) -> list[str]:
+        """What is out of order right now, each in a sentence for /status; empty where all is well."""
+        return []
 
     async def chat(
         self,

@@ -75,6 +75,8 @@ class RunSpec:
     record: Record
     partial: Callable[[str], None] = field(default=lambda text: None)
     """Told of the text of the running step as it streams, so that a crash loses none of it."""
+    joining: Callable[[], list[ChatMessage]] = field(default=list)
+    """Asked at each tool boundary for what the person has said meanwhile: user rows, which the run keeps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,7 @@ class RunResult:
     text: str
     usage: dict[str, int]
     steps: int
+    cost_usd: float | None = None
 
 
 async def run(spec: RunSpec) -> RunResult:
@@ -107,6 +110,7 @@ class _Run:
         self._trust = least_trusted(row.get("provenance", Provenance.TOOL) for row in self._rows)
         self._steps = 0
         self._usage: dict[str, int] = {}
+        self._cost_usd: float | None = None
 
     async def run(self) -> RunResult:
         spec = self._spec
@@ -114,7 +118,7 @@ class _Run:
         try:
             return await self._until_answer()
         finally:
-            spec.emit(events.RunEnded(steps=self._steps, usage=dict(self._usage)))
+            spec.emit(events.RunEnded(steps=self._steps, usage=dict(self._usage), cost_usd=self._cost_usd))
 
     async def _until_answer(self) -> RunResult:
         said: list[str] = []
@@ -158,10 +162,13 @@ class _Run:
         self._steps += 1
         spec.emit(events.StepStarted(step=step))
         usage: dict[str, int] = {}
+        cost: float | None = None
         reason = "interrupted"
         try:
             response = await self._ask()
-            usage, reason = response.usage, response.finish_reason
+            usage, cost, reason = response.usage, response.cost_usd, response.finish_reason
+            if cost is not None:
+                self._cost_usd = (self._cost_usd or 0) + cost
             for name, tokens in usage.items():
                 self._usage[name] = self._usage.get(name, 0) + tokens
             calls = _distinct(response) if may_call else []
@@ -176,7 +183,7 @@ class _Run:
                 self._trust = least_trusted([self._trust, *(row["provenance"] for row in results)])
             return response
         finally:
-            spec.emit(events.StepEnded(step=step, finish_reason=reason, usage=usage))
+            spec.emit(events.StepEnded(step=step, finish_reason=reason, usage=usage, cost_usd=cost))
 
     async def _ask(self) -> LLMResponse:
         """One model call, streamed to the sink. Text of an answer that broke off is kept before the error goes up."""
@@ -256,7 +263,7 @@ class _Run:
         return " ".join([*parts, f"Ask again, or say how to go on. (turn {turn_id})"])
 
     def _result(self, outcome: TurnOutcome, text: str) -> RunResult:
-        return RunResult(outcome, text.strip(), dict(self._usage), self._steps)
+        return RunResult(outcome, text.strip(), dict(self._usage), self._steps, self._cost_usd)
 
 
 class _Speech:

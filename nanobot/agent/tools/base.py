@@ -75,6 +75,8 @@ class Tool(ABC):
     effect: ClassVar[Effect] = Effect.ONCE
     alone: ClassVar[bool] = False
     """Whether no other call of the same step may run beside it."""
+    polls: ClassVar[bool] = False
+    """Whether asking the same again and again is its use: then no guard against loops minds it."""
     provenance: ClassVar[Provenance] = Provenance.TOOL
 
     @abstractmethod
