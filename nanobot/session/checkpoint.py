@@ -25,6 +25,8 @@ from nanobot.utils.refusals import refusal
 
 log = logging.getLogger(__name__)
 
+_SAYS_NOTHING_S = 3600
+
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
@@ -179,12 +181,17 @@ class Checkpoint:
 
 
 def keys_left(folder: Path) -> Iterator[str]:
-    """The sessions with a half-done turn: running ones, also of other processes, and those that a crash cut off."""
+    """The sessions with a half-done turn: running ones, also of other processes, and those that a crash cut off.
+
+    A file that a crash left before its first line was whole says nothing, and goes after an hour.
+    """
     for path in sorted(folder.glob("*.jsonl")) if folder.is_dir() else ():
         with suppress(OSError):
             key = next((row.get("key") for row in _rows(path.read_bytes())), None)
             if isinstance(key, str):
                 yield key
+            elif time.time() - path.stat().st_mtime > _SAYS_NOTHING_S:
+                path.unlink()
 
 
 def _half_done(rows: list[Row]) -> HalfDone:
@@ -209,7 +216,8 @@ def _is_of_another(path: Path, key: str) -> bool:
         data = path.read_bytes()
     except OSError:
         return False
-    return bool(data.strip()) and not _entries(data, key)
+    keys = {row.get("key") for row in _rows(data)}
+    return bool(keys) and key not in keys
 
 
 def _entries(data: bytes, key: str) -> list[Row]:
