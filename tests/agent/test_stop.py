@@ -3,8 +3,6 @@
 import asyncio
 import os
 import time
-from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +10,7 @@ import pytest
 
 from nanobot.agent.pipeline.work import Patience
 from nanobot.agent.tools.base import Tool
-from nanobot.agent.turn import TurnOutcome, TurnPhase
+from nanobot.agent.turn import TurnOutcome
 from nanobot.bus.events import InboundMessage
 from nanobot.config.schema import Config
 from nanobot.messages.types import Origin
@@ -130,9 +128,8 @@ async def test_stop_while_another_process_holds_the_session(bot: Bot, tmp_path: 
 
 async def test_stop_at_the_gate(tmp_path: Path):
     pause = Pause()
-    async with open_bot(tmp_path, pause) as bot:
+    async with open_bot(tmp_path, pause, environ={"NANOBOT_MAX_CONCURRENT_REQUESTS": "1"}) as bot:
         loop = bot.runtime.loop
-        loop._lanes.gate = asyncio.Semaphore(1)
         first = asyncio.create_task(bot.turn("one", "a:1"))
         await pause.reached.wait()
         second = asyncio.create_task(bot.turn("two", "a:2"))
@@ -174,49 +171,41 @@ def alive(pid: int) -> bool:
     return not status.exists() or status.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
-async def impatient(bot: Bot, **patience: Any) -> None:
-    """Make the watchdog quick."""
-    pipeline = bot.runtime.loop._pipeline
-    pipeline._parts = replace(pipeline._parts, patience=Patience(**patience))
-
-
-async def test_a_run_that_gives_no_sign_of_life_is_given_up_and_the_lane_is_free(bot: Bot):
-    await impatient(bot, run_silence=0.1, letting_go=0.05)
+async def test_a_run_that_gives_no_sign_of_life_is_given_up_and_the_lane_is_free(tmp_path: Path):
     deaf = Deaf()
-    bot.runtime.tools.register(deaf)
-    bot.provider.script(calls(("deaf", {})), "fine")
+    patience = Patience(run_silence=0.1, letting_go=0.05)
+    async with open_bot(tmp_path, calls(("deaf", {})), "fine", patience=patience) as bot:
+        bot.runtime.tools.register(deaf)
 
-    result = await bot.turn("go")
-    following = await bot.say("and now?")
-    deaf.over.set()
-    await asyncio.sleep(0)
+        result = await bot.turn("go")
+        following = await bot.say("and now?")
+        deaf.over.set()
+        await asyncio.sleep(0)
 
     assert result.outcome is TurnOutcome.FAILED
     assert "hung" in result.text and "run" in result.text
     assert following == "fine"
 
 
-async def test_a_run_that_gives_signs_of_life_is_not_given_up(bot: Bot):
-    await impatient(bot, run_silence=0.15)
-    bot.provider.script(*[calls(("exec", {"command": f"sleep 0.1; echo {n}"})) for n in range(4)], "done")
+async def test_a_run_that_gives_signs_of_life_is_not_given_up(tmp_path: Path):
+    steps = [calls(("exec", {"command": f"sleep 0.2; echo {number}"})) for number in range(4)]
+    async with open_bot(tmp_path, *steps, "done", patience=Patience(run_silence=0.6)) as bot:
+        assert await bot.say("go") == "done"
 
-    assert await bot.say("go") == "done"
 
-
-async def test_a_phase_that_hangs_is_given_up_and_named(bot: Bot, monkeypatch: pytest.MonkeyPatch):
+async def test_a_phase_that_hangs_is_given_up_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     async def never(wanted: str | None) -> None:
         await asyncio.Event().wait()
 
-    await impatient(bot, phases={TurnPhase.BUILD: 0.05})
-    with monkeypatch.context() as patch:
-        patch.setattr(bot.runtime.models, "get", never)
-        result = await bot.turn("go")
-    bot.provider.script("fine")
+    async with open_bot(tmp_path, "fine", patience=Patience(any_other=0.2)) as bot:
+        with monkeypatch.context() as patch:
+            patch.setattr(bot.runtime.models, "get", never)
+            result = await bot.turn("go")
+        following = await bot.say("and now?")
 
     assert result.outcome is TurnOutcome.FAILED
     assert "phase build" in result.text
-    assert await bot.say("and now?") == "fine"
-    assert len(list(pairwise(bot.provider.requests))) == 0
+    assert following == "fine"
 
 
 async def test_one_stuck_session_slows_nobody(tmp_path: Path):

@@ -9,11 +9,12 @@ it, or by the next message of its session, which then joins it: calls get their 
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 
 from nanobot.agent.context import with_attachments
 from nanobot.agent.pipeline.left_over import MOST_TRIES, TurnKeepsDyingError, answer_of, is_answer, missing_messages
-from nanobot.agent.pipeline.watch import in_time, watched
+from nanobot.agent.pipeline.watch import Watchdog, let_run
 from nanobot.agent.pipeline.work import Ending, Parts, Turn
 from nanobot.agent.run.runner import INTERRUPTED, Cut, RunSpec, open_calls, run
 from nanobot.agent.slash_commands import parse_command
@@ -60,26 +61,30 @@ class Pipeline:
         Never raises for a failure of a model, a tool or the disk. Cancelled, it keeps what was said and ends as
         STOPPED; where `turn.ending` does not say why, the cancel is raised then.
         """
+        watchdog = Watchdog(turn, self._parts.patience)
         try:
             await self._through(turn, TurnPhase.RESTORE)
         except asyncio.CancelledError:
-            await self._cancelled(turn)
-            if turn.ending is None:
-                raise
+            if watchdog.hung is not None:
+                _take_back_the_cancel()
+                await self._failed(turn, watchdog.hung, str(watchdog.hung))
+            else:
+                await self._cancelled(turn)
         except NanobotError as error:
             await self._failed(turn, error, str(error))
         except Exception as error:  # the wall of a turn
             log.exception("turn %s broke", turn.turn_id)
             await self._failed(turn, error, f"Something broke inside nanobot: {type(error).__name__}: {error}.")
+        finally:
+            watchdog.close()
         return turn.result()
 
     async def _through(self, turn: Turn, phase: TurnPhase) -> None:
-        clock, patience = self._parts.clock, self._parts.patience.phases
         while phase is not TurnPhase.DONE:
-            started = clock.monotonic()
-            work = self._phases[phase](turn)
-            following = await (in_time(work, phase, patience[phase]) if phase in patience else work)
-            turn.phase_seconds[phase] = clock.monotonic() - started
+            turn.phase = phase
+            turn.phase_began = turn.last_sign = time.monotonic()
+            following = await self._phases[phase](turn)
+            turn.phase_seconds[phase] = time.monotonic() - turn.phase_began
             phase = following
 
     async def _restore(self, turn: Turn) -> TurnPhase:
@@ -171,8 +176,7 @@ class Pipeline:
             cut=Cut(turn.left.started) if turn.resumes or open_calls(turn.history) else None,
         )
         with calling_for(_call_context(turn)):
-            working = asyncio.create_task(run(spec))
-        result = await watched(turn, working, parts.patience.run_silence, parts.patience.letting_go)
+            result = await let_run(turn, run(spec), parts.patience.letting_go)
         turn.outcome, turn.text, turn.usage, turn.cost_usd = result.outcome, result.text, result.usage, result.cost_usd
         return TurnPhase.SAVE
 
@@ -198,16 +202,16 @@ class Pipeline:
         return TurnPhase.DONE
 
     async def _cancelled(self, turn: Turn) -> None:
-        if turn.ending is not None:  # the cancel has said what it had to say
-            task = asyncio.current_task()
-            while task is not None and task.cancelling():
-                task.uncancel()
+        if turn.ending is not None:
+            _take_back_the_cancel()
         if turn.ending is Ending.INTERRUPT:
             accepted = TurnPhase.COMMAND in turn.phase_seconds or turn.resumes
             turn.outcome, turn.text = TurnOutcome.STOPPED, _GOES_ON_LATER if accepted else _COME_BACK
             await finish(self._leave_for_later(turn))
         else:
             await self._end(turn, TurnOutcome.STOPPED, self._said(turn))
+        if turn.ending is None:
+            raise asyncio.CancelledError
 
     async def _leave_for_later(self, turn: Turn) -> None:
         """nanobot ends: let go of the session, and leave the checkpoint to the next start."""
@@ -277,6 +281,13 @@ class Pipeline:
         mine = [row for row in turn.session.get_history() if row.get("turn_id") == turn.turn_id]
         said = [text_of(row["content"]) for row in mine if row["role"] == "assistant"]
         return "\n\n".join(text for text in said if text)
+
+
+def _take_back_the_cancel() -> None:
+    """The cancel has said what it had to say: the turn ends with a result."""
+    task = asyncio.current_task()
+    while task is not None and task.cancelling():
+        task.uncancel()
 
 
 def _call_context(turn: Turn) -> CallContext:

@@ -1,21 +1,23 @@
-"""The watchdog of a turn: no phase hangs for good, no run keeps a lane that does not let go of it."""
+"""The watchdog of a turn: no phase hangs for good, no run keeps a lane that does not let go of it.
+
+One timer a turn, which mostly never rings: it looks up now and then whether the phase has lasted too long, and in a run
+when something happened last.
+"""
 
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable
-from typing import TypeVar
+from collections.abc import Coroutine
+from typing import Any
 
 from nanobot.agent import turn as events
-from nanobot.agent.pipeline.work import Turn
+from nanobot.agent.pipeline.work import Patience, Turn
 from nanobot.agent.run.runner import RunResult
 from nanobot.agent.turn import TurnEvent, TurnPhase
 from nanobot.errors import NanobotError
 from nanobot.utils.aio import finish
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 _strays: set[asyncio.Task[RunResult]] = set()
 """Runs that were left behind: referred to, so that they are not collected while they run."""
@@ -31,30 +33,42 @@ class TurnHungError(NanobotError):
         )
 
 
-async def in_time(work: Awaitable[T], phase: TurnPhase, seconds: float) -> T:
-    """The work of a phase. Raises TurnHungError where it takes longer; then it is cancelled."""
-    try:
-        async with asyncio.timeout(seconds) as limit:
-            return await work
-    except TimeoutError:
-        if not limit.expired():
-            raise
-        raise TurnHungError(phase, seconds) from None
+class Watchdog:
+    """Cancels the task that opened it when its turn hangs; then `hung` says why."""
+
+    def __init__(self, turn: Turn, patience: Patience) -> None:
+        self.hung: TurnHungError | None = None
+        self._turn = turn
+        self._patience = patience
+        self._task = asyncio.current_task()
+        self._timer = asyncio.get_running_loop().call_later(patience.shortest, self._look)
+
+    def _look(self) -> None:
+        turn, phase = self._turn, self._turn.phase
+        limit_s = self._patience.of(phase)
+        since = turn.last_sign if phase is TurnPhase.RUN else turn.phase_began
+        left_s = since + limit_s - time.monotonic()
+        if left_s > 0 or self._task is None:
+            pause_s = min(max(left_s, 0.001), self._patience.shortest)
+            self._timer = asyncio.get_running_loop().call_later(pause_s, self._look)
+        else:
+            self.hung = TurnHungError(phase, limit_s)
+            self._task.cancel()
+
+    def close(self) -> None:
+        """The turn is over."""
+        self._timer.cancel()
 
 
-async def watched(turn: Turn, run: asyncio.Task[RunResult], silence_s: float, letting_go_s: float) -> RunResult:
-    """The run of a turn, as long as it gives signs of life. Raises TurnHungError where it does not, and what it raises.
+async def let_run(turn: Turn, work: Coroutine[Any, Any, RunResult], letting_go_s: float) -> RunResult:
+    """The run of a turn. On a cancel it is cancelled too.
 
-    On a cancel the run is cancelled too. One that does not let go in time is left behind: it runs on unheard, its rows
-    are refused, and what it had begun is told as ended.
+    One that does not let go in time is left behind: it goes on unheard, its rows are refused, and what it had begun is
+    told as ended.
     """
-    turn.last_sign = time.monotonic()
+    run = asyncio.create_task(work)
     try:
-        while not run.done():
-            silent_s = time.monotonic() - turn.last_sign
-            if silent_s >= silence_s:
-                raise TurnHungError(TurnPhase.RUN, silence_s)
-            await asyncio.wait((run,), timeout=silence_s - silent_s)
+        await asyncio.wait((run,))
     except BaseException:
         run.cancel()
         await finish(asyncio.wait((run,), timeout=letting_go_s))

@@ -2,7 +2,7 @@
 
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from enum import Enum
@@ -34,19 +34,23 @@ class PromptBuilder(SystemPrompt, Protocol):
 class Patience:
     """How long a turn is waited for, in seconds."""
 
-    phases: Mapping[TurnPhase, float] = field(
-        default_factory=lambda: {
-            TurnPhase.RESTORE: 1800,  # another process may be at work in the session; the person is told
-            TurnPhase.COMMAND: 120,
-            TurnPhase.BUILD: 120,
-            TurnPhase.SAVE: 120,
-            TurnPhase.RESPOND: 30,
-        }
-    )
+    restore: float = 1800
+    """Another process may be at work in the session; the person is told."""
     run_silence: float = 900
     """How long nothing at all may happen in a run: longer than any tool or model of ours may take by itself."""
+    any_other: float = 120
+    """What any other phase may take: it works for moments."""
     letting_go: float = 0.6
     """How long a run that was cancelled may take to end; then it is left behind, unheard."""
+
+    def of(self, phase: TurnPhase) -> float:
+        """How long this phase is waited for."""
+        return {TurnPhase.RESTORE: self.restore, TurnPhase.RUN: self.run_silence}.get(phase, self.any_other)
+
+    @property
+    def shortest(self) -> float:
+        """How long any phase is waited for at least."""
+        return min(self.restore, self.run_silence, self.any_other)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +104,10 @@ class Turn:
     """Rows that are kept at the next boundary: before them, calls of a cut off run must get their results."""
     open: dict[str, TurnEvent] = field(default_factory=dict)
     """What has started and not ended, by its kind and id."""
+    phase: TurnPhase = TurnPhase.RESTORE
+    phase_began: float = 0.0
     last_sign: float = 0.0
-    """When something happened in it last."""
+    """When something happened in it last, by `time.monotonic`, as when its phase began."""
     abandoned: bool = False
     """Whether its run did not let go: nothing of it counts any more."""
     history: list[ChatMessage] = field(default_factory=list)
