@@ -44,7 +44,7 @@ async def replies(runtime: Runtime, wanted: int) -> Counter[str]:
 
 
 async def status_times(runtime: Runtime) -> list[float]:
-    taken = []
+    taken: list[float] = []
     while True:
         started = time.perf_counter()
         try:
