@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nanobot import __version__
+from nanobot.agent.consolidation import Consolidator
 from nanobot.agent.context import ContextBuilder
 from nanobot.agent.delivery import DeliveryPolicy
+from nanobot.agent.idle import IdleWatch
 from nanobot.agent.loop import AgentLoop
 from nanobot.agent.pipeline import Parts
 from nanobot.agent.run.runner import Model, RunLimits
@@ -83,10 +85,16 @@ async def build_runtime(
     models = ConfiguredModels(config, places.state, environ, model, provider)
     commands = SlashCommands(Desk(sessions, models, context, tools, vitals, __version__))
     parts = Parts(sessions, models, context, tools, commands, vitals, clock, workspace, places.turns)
-    loop = AgentLoop(bus, parts, most_at_once=_most_at_once(environ), delivery=_delivery(config))
+    consolidator = Consolidator(
+        context.memory, sessions, models, vitals, clock, background_model=defaults.background_model
+    )
+    idle_s = defaults.idle_compact_after_minutes * 60
+    idle = IdleWatch(lambda key: consolidator.compact(key, loop.lane(key)), idle_s, clock)
+    loop = AgentLoop(bus, parts, most_at_once=_most_at_once(environ), delivery=_delivery(config), idle=idle)
     async with AsyncExitStack() as lives:
         lives.push_async_callback(models.close)
         lives.push_async_callback(loop.stop)
+        lives.push_async_callback(idle.close)
         yield Runtime(config, data_dir, workspace, loop, bus, sessions, tools, context, models, clock)
 
 

@@ -5,8 +5,10 @@ Reading order: loop -> pipeline (one turn) -> run/runner (one run) -> run/tool_c
 
 import asyncio
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 
 from nanobot.agent.delivery import Delivery, DeliveryPolicy, hint
+from nanobot.agent.idle import IdleWatch
 from nanobot.agent.lanes import Lanes
 from nanobot.agent.pipeline import Parts, Pipeline, Turn, new_turn
 from nanobot.agent.slash_commands import SlashCommands, parse_command
@@ -22,13 +24,20 @@ class AgentLoop:
     """Turns messages into replies: `run` for those from the bus, `run_turn` for who waits for the result."""
 
     def __init__(
-        self, bus: MessageBus, parts: Parts, *, most_at_once: int = 64, delivery: DeliveryPolicy | None = None
+        self,
+        bus: MessageBus,
+        parts: Parts,
+        *,
+        most_at_once: int = 64,
+        delivery: DeliveryPolicy | None = None,
+        idle: IdleWatch | None = None,
     ) -> None:
         self.bus = bus
         self._parts = parts
         self._pipeline = Pipeline(parts)
         self._lanes = Lanes(most_at_once)
         self._delivery = delivery or DeliveryPolicy()
+        self._idle = idle
         self._running: dict[str, tuple[Turn, asyncio.Task[TurnResult]]] = {}
         self._stopping = asyncio.Event()
 
@@ -70,6 +79,19 @@ class AgentLoop:
         command = parse_command(message.content)
         if command is not None and command.name in SlashCommands.AT_ONCE:
             return await self._at_once(message, command.name, sink)
+        try:
+            if self._idle is not None:
+                await self._idle.turn_begins(key)
+            return await self._in_lane(key, message, sink)
+        finally:
+            if self._idle is not None:
+                self._idle.turn_ended(key)
+
+    def lane(self, session_key: str) -> AbstractAsyncContextManager[None]:
+        """The session's lane, for work of ours between its turns."""
+        return self._lanes.enter(session_key)
+
+    async def _in_lane(self, key: str, message: InboundMessage, sink: EventSink | None) -> TurnResult:
         async with self._lanes.enter(key):
             if self._stopping.is_set():
                 return _ended(sink, TurnOutcome.STOPPED, "nanobot is stopping; send the message again later.")
