@@ -196,10 +196,7 @@ class Consolidator:
                 _log.warning("Session %s could not be consolidated: %s", session.key, reason)
                 return result
             self._failures.pop(session.key, None)
-            if not moved:
-                return _NOTHING
-            self._vitals.memory_note = f"{counted(moved, 'message')} moved into memory at {self._now()}"
-            return ConsolidationResult(ConsolidationOutcome.DONE, moved=moved)
+            return ConsolidationResult(ConsolidationOutcome.DONE, moved=moved) if moved else _NOTHING
 
     async def _move(self, session: Session, keep: int) -> int:
         if session.message_count - session.last_consolidated <= keep:
@@ -231,6 +228,7 @@ class Consolidator:
         """First the words, then the cursor."""
         await asyncio.to_thread(self._memory.take_in, saved, instead_of=memory)
         await self._sessions.move_cursor(session, part.count)
+        self._vitals.memory_note = f"{counted(part.count, 'message')} moved into memory at {self._now()}"
 
     def _now(self) -> str:
         return f"{self._clock.now():%Y-%m-%d %H:%M}"

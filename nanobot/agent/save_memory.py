@@ -93,9 +93,7 @@ _NO_ENTRY = (
     r")"
 )
 """How a refusal or an error begins that came in place of words to keep."""
-_PLACEHOLDERS = frozenset(
-    {"none", "null", "n/a", "nothing", "string", "text", "history_entry", "memory_update", "todo"}
-)
+_PLACEHOLDERS = frozenset({"none", "null", "n/a", "string", "history_entry", "memory_update"})
 
 
 class UnusableAnswerError(ProviderError):

@@ -266,9 +266,10 @@ async def watched_bot(home: Path, time: HeldTime) -> AsyncIterator[Bot]:
     async with open_bot(home) as bot:
         made, vitals = bot.runtime, Vitals(time)
         desk = Desk(made.sessions, made.models, made.context, made.tools, vitals, "0")
+        commands = SlashCommands(desk)
         parts = Parts(
-            made.sessions, made.models, made.context, made.tools, SlashCommands(desk), vitals, time, made.workspace, home
-        )  # fmt: skip
+            made.sessions, made.models, made.context, made.tools, commands, vitals, time, made.workspace, home / "turns"
+        )
         consolidator = Consolidator(made.context.memory, made.sessions, made.models, vitals, time)
         watch = IdleWatch(lambda key: consolidator.compact(key, loop.lane(key)), IDLE_S, time, time.sleep)
         loop = AgentLoop(made.bus, parts, idle=watch)
@@ -276,9 +277,9 @@ async def watched_bot(home: Path, time: HeldTime) -> AsyncIterator[Bot]:
         await watch.close()
 
 
-async def until_idle_work_is_done(bot: Bot, cursor: int) -> None:
+async def until_moved(bot: Bot, count: int) -> None:
     async with asyncio.timeout(5):
-        while bot.runtime.sessions.get_or_create("cli:direct").last_consolidated != cursor:
+        while f"Memory: {count} messages moved" not in await bot.say("/status"):
             await asyncio.sleep(0.005)
 
 
@@ -295,7 +296,7 @@ async def test_the_person_notices_nothing_but_the_memory(tmp_path: Path, time: H
         bot.provider.script(saving())
 
         await time.go_on(IDLE_S)
-        await until_idle_work_is_done(bot, 12)
+        await until_moved(bot, 12)
         bot.provider.script("eleven", "twelve", "thirteen")
         replies = [await bot.say(text) for text in ("and?", "then?", "so?")]
         status = await bot.say("/status")
@@ -327,7 +328,7 @@ async def test_a_message_that_comes_while_it_is_compacted_is_answered_at_once(tm
         assert bot.runtime.sessions.get_or_create("cli:direct").last_consolidated == 0
         assert not (bot.runtime.workspace / "memory" / "HISTORY.md").exists()
         await time.go_on(IDLE_S)
-        await until_idle_work_is_done(bot, 14)
+        await until_moved(bot, 14)
 
 
 async def test_24_idle_hours_after_a_short_talk_cost_no_token(tmp_path: Path, time: HeldTime):
