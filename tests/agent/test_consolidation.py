@@ -430,6 +430,8 @@ async def test_a_kill_between_the_steps_loses_no_message_and_no_words(tmp_path: 
     if after.cursor:
         assert after.log == "[2026-02-26 13:21] Talked.\n\n"
         assert after.memory.read_long_term() == "Likes tea.\n"
+    assert bool(after.log) == (POINTS.index(point) not in (0, 2))
+    assert bool(after.memory.read_long_term()) == (POINTS.index(point) in (5, 7, 8, 9))
     assert bool(after.cursor) == (point == "after save")
     after.model.script(saving())
     result = await after.consolidate()

@@ -1,6 +1,7 @@
 """The idle watch: a session nobody speaks in is compacted, once, and never in anybody's way."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from nanobot.agent.consolidation import Consolidator
 from nanobot.agent.idle import IdleWatch
@@ -251,6 +254,68 @@ async def test_with_zero_seconds_there_is_no_timer_and_no_task(time, compactions
     assert time.naps == 0
     assert len(asyncio.all_tasks()) == 1
     await watch.close()
+
+
+_KEYS = st.sampled_from("abc")
+_MOVES = st.one_of(
+    st.tuples(st.just("begin"), _KEYS),
+    st.tuples(st.just("end"), _KEYS),
+    st.tuples(st.just("wait"), st.sampled_from([1.0, IDLE_S / 2, IDLE_S, 3 * IDLE_S])),
+    st.tuples(st.just("let go"), st.none()),
+)
+
+
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(_MOVES, max_size=25))
+def test_whatever_happens_nobody_is_disturbed_and_every_silence_is_used_once(moves: list[tuple[str, Any]]):
+    async def story() -> None:
+        time, running, working = HeldTime(), Counter[str](), set[str]()
+        silent_since: dict[str, float] = {}
+        begun: list[tuple[bool, bool, float]] = []
+        go = asyncio.Event()
+
+        async def compact(session_key: str) -> None:
+            begun.append((not working, not running[session_key], time.monotonic() - silent_since.pop(session_key)))
+            working.add(session_key)
+            try:
+                await go.wait()
+            finally:
+                working.discard(session_key)
+
+        watch = IdleWatch(compact, IDLE_S, time, time.sleep)
+
+        async def end(session_key: str) -> None:
+            running[session_key] -= 1
+            if not running[session_key]:
+                silent_since[session_key] = time.monotonic()
+            watch.turn_ended(session_key)
+
+        for move, what in moves:
+            if move == "begin":
+                running[what] += 1
+                silent_since.pop(what, None)
+                await watch.turn_begins(what)
+                assert what not in working
+            elif move == "end" and running[what]:
+                await end(what)
+            elif move == "wait":
+                await time.go_on(what)
+            elif move == "let go":
+                go.set()
+            await settle()
+            go.clear()
+        for session_key in running.elements():
+            await end(session_key)
+        go.set()
+        await settle()
+        await time.go_on(IDLE_S)
+        await time.go_on(IDLE_S)
+        assert all(alone and idle and waited >= IDLE_S for alone, idle, waited in begun)
+        assert silent_since == {}
+        assert time.sleepers == 0
+        assert len(asyncio.all_tasks()) == 1
+
+    asyncio.run(story())
 
 
 # --- in a whole bot
