@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nanobot import __version__
-from nanobot.agent.consolidation import Consolidator
 from nanobot.agent.context import ContextBuilder
 from nanobot.agent.delivery import DeliveryPolicy
 from nanobot.agent.idle import IdleWatch
@@ -85,16 +84,22 @@ async def build_runtime(
     models = ConfiguredModels(config, places.state, environ, model, provider)
     commands = SlashCommands(Desk(sessions, models, context, tools, vitals, __version__))
     parts = Parts(sessions, models, context, tools, commands, vitals, clock, workspace, places.turns)
-    consolidator = Consolidator(
-        context.memory, sessions, models, vitals, clock, background_model=defaults.background_model
-    )
-    idle_s = defaults.idle_compact_after_minutes * 60
-    idle = IdleWatch(lambda key: consolidator.compact(key, loop.lane(key)), idle_s, clock)
+    idle: IdleWatch | None = None
+    if defaults.idle_compact_after_minutes:
+        from nanobot.agent.consolidation import Consolidator  # only who set the key waits for its import
+
+        consolidator = Consolidator(
+            context.memory, sessions, models, vitals, clock, background_model=defaults.background_model
+        )
+        idle = IdleWatch(
+            lambda key: consolidator.compact(key, loop.lane(key)), defaults.idle_compact_after_minutes * 60, clock
+        )
     loop = AgentLoop(bus, parts, most_at_once=_most_at_once(environ), delivery=_delivery(config), idle=idle)
     async with AsyncExitStack() as lives:
         lives.push_async_callback(models.close)
         lives.push_async_callback(loop.stop)
-        lives.push_async_callback(idle.close)
+        if idle is not None:
+            lives.push_async_callback(idle.close)
         yield Runtime(config, data_dir, workspace, loop, bus, sessions, tools, context, models, clock)
 
 

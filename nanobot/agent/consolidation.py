@@ -226,7 +226,7 @@ class Consolidator:
 
     async def _keep(self, session: Session, part: _Part, saved: Saved, memory: str) -> None:
         """First the words, then the cursor."""
-        await asyncio.to_thread(self._memory.take_in, saved, instead_of=memory)
+        await asyncio.to_thread(self._memory.take_in, saved.history_entry, saved.memory_update, instead_of=memory)
         await self._sessions.move_cursor(session, part.count)
         self._vitals.memory_note = f"{counted(part.count, 'message')} moved into memory at {self._now()}"
 

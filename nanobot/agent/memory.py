@@ -18,7 +18,6 @@ from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import Protocol
 
-from nanobot.agent.save_memory import Saved, ask_to_save, transcript_of
 from nanobot.errors import NanobotError, StorageError
 from nanobot.messages.types import ChatMessage
 from nanobot.providers.base import LLMProvider
@@ -84,7 +83,7 @@ class MemoryStore:
         except OSError as error:
             raise refusal("MEMORY.md cannot be read", error) from error
 
-    def take_in(self, saved: Saved, *, instead_of: str) -> None:
+    def take_in(self, history_entry: str, memory_update: str, *, instead_of: str) -> None:
         """Keep what a consolidation brought: first the entry for the log, then MEMORY.md where it changed.
 
         Raises StorageError; where MEMORY.md is no longer `instead_of`, nothing is written.
@@ -93,9 +92,9 @@ class MemoryStore:
             raise StorageError(
                 "MEMORY.md was changed meanwhile; the older messages stay until they are asked for again."
             )
-        self.append_history(saved.history_entry)
-        if saved.memory_update.strip() != instead_of.strip():
-            self.write_long_term(f"{saved.memory_update.strip()}\n")
+        self.append_history(history_entry)
+        if memory_update.strip() != instead_of.strip():
+            self.write_long_term(f"{memory_update.strip()}\n")
 
     async def consolidate(
         self,
@@ -111,6 +110,8 @@ class MemoryStore:
         True where that is done or there is nothing to do; then `session.last_consolidated` stands behind them, and
         `SessionManager.save` keeps it. False where the model or the disk failed: then nothing has moved.
         """
+        from nanobot.agent.save_memory import ask_to_save, transcript_of  # most turns consolidate nothing
+
         messages = session.messages
         end = len(messages) - (0 if archive_all else memory_window // 2)
         transcript = transcript_of(messages[session.last_consolidated : max(end, 0)])
@@ -119,7 +120,7 @@ class MemoryStore:
         try:
             memory = await asyncio.to_thread(self.read_to_rewrite)
             saved = await ask_to_save(provider, model, memory, transcript)
-            await finish(asyncio.to_thread(self.take_in, saved, instead_of=memory))
+            await finish(asyncio.to_thread(self.take_in, saved.history_entry, saved.memory_update, instead_of=memory))
         except NanobotError as error:
             _log.warning("Old messages could not be moved into memory: %s", error)
             return False

@@ -108,18 +108,20 @@ def test_whatever_is_damaged_each_message_comes_past_the_cursor_once(
     long_file(folder, 1_200, spoiled)
     seen: list[Any] = []
 
-    async def consume() -> None:
+    async def consume() -> list[ChatMessage]:
         manager = SessionManager(folder)
         while True:
             async with manager.hold(KEY) as session:
                 rows = manager.unconsolidated(session, step)
                 seen.extend(contents(rows))
                 await manager.move_cursor(session, len(rows))
-                if len(rows) < step:
-                    return
+            if len(rows) < step:
+                async with manager.hold(KEY) as session:
+                    return session.get_history()
 
-    asyncio.run(consume())
+    left = asyncio.run(consume())
 
+    assert left == []
     assert [text for text in seen if text != "two"] == numbers(0, 1_200)
     after = SessionManager(folder).get_or_create(KEY)
     assert after.get_history() == []
