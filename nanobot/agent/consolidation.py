@@ -108,7 +108,7 @@ class ConsolidationOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ConsolidationResult:
-    """DONE and how many messages moved, NOTHING to do, or FAILED and why; then all is as it was."""
+    """DONE and how many messages moved (and why no more did), NOTHING to do, or FAILED and why: all is as it was."""
 
     outcome: ConsolidationOutcome
     reason: str = ""

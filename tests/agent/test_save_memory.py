@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from nanobot.agent.save_memory import UnusableAnswerError, ask_to_save, checked, lines_of, transcript_of
 from nanobot.messages.types import ChatMessage, Provenance
 from nanobot.providers.base import LLMProvider, LLMResponse, ToolCallRequest
+from nanobot.providers.custom_provider import CustomProvider
 from nanobot.testing import ScriptedProvider, calls
+from tests.fake_models import Calls, FakeModels, Say
 
 ENTRY = "[2026-02-26 13:21] Made tea and talked about plums."
 MEMORY = "# Memory\n\n## The person\n\n" + "- likes tea, and plums in summer\n" * 20
@@ -247,3 +249,25 @@ async def test_a_provider_that_breaks_or_reports_an_error_is_one_of_our_errors()
         await ask_to_save(Breaks(), "m", "", transcript)
     with pytest.raises(Exception, match="overloaded"):
         await ask_to_save(ScriptedProvider(LLMResponse("overloaded", finish_reason="error")), "m", "", transcript)
+
+
+WRITTEN = (
+    '<tool_call>{"name": "save_memory", "arguments": {"history_entry": "Tea.", "memory_update": "Plums."}}</tool_call>'
+)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [Calls(("save_memory", {"history_entry": "Tea.", "memory_update": "Plums."})), Say(WRITTEN)],
+    ids=["called", "written"],
+)
+async def test_over_the_wire_a_strict_server_takes_the_question_and_its_call_is_understood(said: Any):
+    with FakeModels() as server:
+        server.script(said)
+        provider = CustomProvider("sk-1", server.v1, "m")
+        try:
+            saved = await ask_to_save(provider, "m", "", transcript_of([row("user", "Plums!", provenance="owner")]))
+        finally:
+            await provider.close()
+
+    assert (saved.history_entry, saved.memory_update) == ("Tea.", "Plums.")
