@@ -35,9 +35,12 @@ _MOST_CALLS = 8
 """Model calls for one idle time: of a session that never was consolidated the rest waits for the next."""
 _MOST_TOKENS = 32_000
 """Of conversation in one call; more at once makes for a worse account."""
+_LEAST_TOKENS = 500
 _ROWS_AT_ONCE = 500
 _PROMPT_TOKENS = 1_500
-"""Our own words, the schema, and room for the log entry."""
+"""Our own words, the schema, and what an estimate may be wrong by."""
+_ENTRY_TOKENS = 700
+"""Of the reply, for the entry and the call around both texts."""
 _TRY_AGAIN_S = 3600.0
 
 
@@ -217,9 +220,10 @@ class Consolidator:
         """Which messages go, from the cursor on: more are read only where so many hold nothing that could go."""
         most = _ROWS_AT_ONCE
         while True:
-            rows = self._sessions.unconsolidated(session, most)
-            is_all = len(rows) < most
-            part = _part_of(rows, len(rows) - keep if is_all else len(rows) - 1, room)
+            asked = most + max(keep, 1)
+            rows = self._sessions.unconsolidated(session, asked)
+            is_all = len(rows) < asked
+            part = _part_of(rows, len(rows) - keep if is_all else most, room)
             if part is not None or is_all:
                 return part
             most *= 4
@@ -238,13 +242,19 @@ def _room(model: AskedModel, memory: str) -> tuple[int, int]:
     """Tokens for the reply, and for the conversation it is asked about. Raises ProviderError where there are none."""
     window = model.limits.window_tokens
     reply = min(model.limits.max_tokens, window // 4)
+    if reply < _ENTRY_TOKENS or window - reply - _PROMPT_TOKENS < _LEAST_TOKENS:
+        raise ProviderError(
+            f"{model.name} has too small a window ({window:,} tokens) or reply ({reply:,}) to consolidate with. "
+            "Set agents.defaults.backgroundModel to a larger one."
+        )
     weight = estimate_tokens(memory)
-    if weight + _PROMPT_TOKENS // 2 > reply:
+    room = min(_MOST_TOKENS, window - reply - weight - _PROMPT_TOKENS)
+    if weight + _ENTRY_TOKENS > reply or room < _LEAST_TOKENS:
         raise ProviderError(
             f"MEMORY.md has about {weight:,} tokens; {model.name} cannot write it again in a reply of {reply:,}. "
             "Shorten it, or raise maxTokens."
         )
-    return reply, min(_MOST_TOKENS, window - reply - weight - _PROMPT_TOKENS)
+    return reply, room
 
 
 def _part_of(rows: Sequence[ChatMessage], most: int, room: int) -> _Part | None:

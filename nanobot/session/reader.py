@@ -122,7 +122,10 @@ def peek(path: Path) -> tuple[Opened, str | None]:
 
 
 def locate(path: Path, anchor: Anchor, count: int) -> Anchor:
-    """The place where the message number `count` begins, walking from a place known before it. Raises OSError."""
+    """The place where the message number `count` begins, walking from a place known before it. Raises OSError.
+
+    Where several messages share a damaged line, the place is the line.
+    """
     if count < anchor.count:
         anchor = Anchor()
     rows, lines = anchor.count, anchor.lines
@@ -135,6 +138,8 @@ def locate(path: Path, anchor: Anchor, count: int) -> Anchor:
                     return Anchor(rows, lines, at)
                 one = Found()
                 one.add(line)
+                if rows + len(one.rows) > count:  # a line of several: better one twice than one not at all
+                    return Anchor(rows, lines, at)
                 rows, lines, at = rows + len(one.rows), lines + one.lines, at + len(line)
     return Anchor(rows, lines, size)
 

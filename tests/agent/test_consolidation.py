@@ -291,6 +291,34 @@ async def test_of_a_very_long_session_eight_parts_go_and_the_rest_waits(tmp_path
     assert home.cursor == result.moved < 392
 
 
+@pytest.mark.parametrize("turns", [248, 250, 252, 254, 256, 1_050])
+async def test_however_many_there_are_the_last_eight_stay(home: Home, turns: int):
+    await home.talk(0, turns)
+    home.model.script(*[saving()] * 8)
+
+    result = await home.consolidator.compact(KEY, nullcontext())
+
+    assert result.moved == home.cursor == 2 * turns - 8
+
+
+async def test_keeping_none_moves_all(home: Home):
+    await home.talk(0, 260)
+    home.model.script(saving(), saving())
+
+    assert (await home.consolidate(keep=0)).moved == 500
+    assert (await home.consolidate(keep=0)).moved == 20
+
+
+async def test_a_window_without_room_is_named_with_the_key_to_set(tmp_path: Path):
+    home = Home(tmp_path, limits=RunLimits(window_tokens=2_500, max_tokens=1_000))
+    await home.talk(0, 10)
+
+    result = await home.consolidate()
+
+    assert "backgroundModel" in result.reason
+    assert home.model.requests == []
+
+
 async def test_a_memory_that_no_reply_can_hold_is_not_asked_for(tmp_path: Path):
     home = Home(tmp_path, limits=RunLimits(max_tokens=1_000))
     home.memory.write_long_term("Likes tea. " * 1_000)
