@@ -23,7 +23,7 @@ from nanobot.messages.types import ChatMessage
 from nanobot.providers.base import LLMProvider
 from nanobot.utils.aio import finish
 from nanobot.utils.clock import Clock, SystemClock
-from nanobot.utils.files import append_durable, make_private_folder, without_waiting, write_atomic
+from nanobot.utils.files import append_durable, make_private_folder, sweep_temps, without_waiting, write_atomic
 from nanobot.utils.refusals import refusal
 
 _log = logging.getLogger(__name__)
@@ -31,6 +31,8 @@ _log = logging.getLogger(__name__)
 MAX_PROMPT_CHARS = 16_000
 """More of one file than this is left for `read_file`."""
 
+_FORGOTTEN_S = 600.0
+"""After so long nobody is still writing a temp file."""
 _STAMP = re.compile(r"^\[(\d{4}-\d{2}-\d{2}[ T]\d{2}:\d{2})[^\]\n]*\]", re.MULTILINE)
 _BLANK_LINES = re.compile(r"\n[ \t]*(?:\n[ \t]*)+")
 
@@ -178,6 +180,7 @@ class MemoryStore:
     def _write(self, path: Path, content: str) -> None:
         try:
             make_private_folder(path.parent)
+            sweep_temps(path, older_than_s=_FORGOTTEN_S)
             write_atomic(path, content.encode("utf-8", "replace"))
         except OSError as error:
             raise refusal(f"Cannot write {path.name}", error) from error

@@ -177,6 +177,15 @@ def test_a_pipe_in_place_of_the_memory_is_empty_and_nobody_waits_for_it(tmp_path
     assert store.read_long_term() == ""
 
 
+def test_what_a_killed_write_left_goes_with_a_later_one(memory):
+    put(memory, ".MEMORY.md.0123abcd.tmp", "half")
+    os.utime(memory.memory_dir / ".MEMORY.md.0123abcd.tmp", (0, 0))
+
+    memory.write_long_term("whole")
+
+    assert [path.name for path in memory.memory_dir.iterdir()] == ["MEMORY.md"]
+
+
 def conversation(count: int, last_consolidated: int = 0) -> Session:
     rows: list[ChatMessage] = [{"role": "user", "content": f"message {at}"} for at in range(count)]
     return Session("cli:direct", rows, last_consolidated=last_consolidated)
