@@ -17,12 +17,14 @@ from hypothesis import strategies as st
 from nanobot.agent.consolidation import Consolidator
 from nanobot.agent.idle import IdleWatch
 from nanobot.agent.loop import AgentLoop
-from nanobot.agent.pipeline import Parts
+from nanobot.agent.pipeline.work import Parts
 from nanobot.agent.slash_commands import Desk, SlashCommands
 from nanobot.agent.vitals import Vitals
+from nanobot.bus.events import InboundMessage
 from nanobot.config.schema import Config
+from nanobot.messages.types import Origin
 from nanobot.providers.base import LLMResponse
-from nanobot.testing import Bot, Pause, calls, open_bot
+from nanobot.testing import Bot, Pause, RecordingSink, calls, open_bot
 from nanobot.utils.clock import FrozenClock
 
 IDLE_S = 600.0
@@ -394,6 +396,23 @@ async def test_a_message_that_comes_while_it_is_compacted_is_answered_at_once(tm
         assert not (bot.runtime.workspace / "memory" / "HISTORY.md").exists()
         await time.go_on(IDLE_S)
         await until_moved(bot, 14)
+
+
+async def test_a_message_from_the_bus_is_not_told_to_wait_for_a_compaction(tmp_path: Path, time: HeldTime):
+    async with watched_bot(tmp_path, time) as bot:
+        bot.provider.script(*["fine"] * 10)
+        for number in range(10):
+            await bot.say(f"question {number}")
+        pause, sink = Pause(), RecordingSink()
+        bot.provider.script(pause, "here I am")
+        await time.go_on(IDLE_S)
+        await pause.reached.wait()
+
+        message = InboundMessage.from_owner("cli", "direct", "quick!", session_key="cli:direct", origin=Origin.CLI)
+        result = await asyncio.wait_for(bot.runtime.loop.tell(message, sink), 5)
+
+        assert result.text == "here I am"
+        assert "notice" not in sink.types
 
 
 async def test_24_idle_hours_after_a_short_talk_cost_no_token(tmp_path: Path, time: HeldTime):
