@@ -1,7 +1,6 @@
 """One message, one answer and out. Imports only what the answer needs: Rich on a screen, never the line editor."""
 
 import asyncio
-import os
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -9,11 +8,10 @@ from typing import Protocol
 
 from nanobot.agent.turn import TurnEvent
 from nanobot.cli.closing import FAILURES, failure_line
-from nanobot.cli.inbound import terminal_message
+from nanobot.cli.inbound import heard, terminal_message
 from nanobot.cli.outlet import Outlet
 from nanobot.cli.signals import INTERRUPT, KILLS, exit_code_of, on_signals
 from nanobot.cli.terminal import Paint, can_redraw, wants_colour
-from nanobot.config.schema import Config
 from nanobot.errors import StorageError
 from nanobot.runtime import Runtime
 
@@ -74,8 +72,7 @@ class _OneTurn:
         self._stop()
 
     async def _ask(self, text: str, media: Sequence[str]) -> int:
-        if media:
-            text = await _heard(self._config, text, media)
+        text = await heard(self._config, text, media)
         result = await self._loop.run_turn(terminal_message(text, self._session_key, media), self._watch)
         return 1 if result.outcome in FAILURES else 0
 
@@ -91,20 +88,6 @@ class _OneTurn:
     async def _stop_turn(self) -> None:
         if not await self._loop.stop_turn(self._session_key) and self._turn is not None:
             self._turn.cancel()  # it has not begun: it waits for its session
-
-
-async def _heard(config: Config, text: str, media: Sequence[str]) -> str:
-    """The text with what is said in the recordings among the attachments."""
-    from nanobot.providers.transcription import choose_transcriber, is_recording, with_transcriptions
-
-    if not any(map(is_recording, media)):
-        return text
-    chosen = choose_transcriber(config, os.environ)
-    try:
-        return await with_transcriptions(text, media, chosen)
-    finally:
-        if chosen.transcriber is not None:
-            await chosen.transcriber.close()
 
 
 @asynccontextmanager

@@ -125,7 +125,7 @@ def _read_form(path: str, headers: dict[str, str], body: bytes) -> tuple[Upload 
         if name == "file":
             file = part
         else:
-            fields[str(name)] = bytes(part.get_payload(decode=True)).decode()  # type: ignore[arg-type]
+            fields[str(name)] = bytes(part.get_payload(decode=True)).decode()
     if file is None or not file.get_filename():
         return None, "file is required"
     if file.get_filename().rpartition(".")[2] not in FORMATS:

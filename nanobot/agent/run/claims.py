@@ -9,7 +9,9 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from functools import cached_property
 
-from nanobot.agent.run.claim_words import CHINESE, DEEDS, ENGLISH, KNOWN_TOOLS, LATER, Language, Speech
+from nanobot.agent.run.claim_chinese import CHINESE
+from nanobot.agent.run.claim_english import ENGLISH
+from nanobot.agent.run.claim_words import DEEDS, KNOWN_TOOLS, LATER, Language, Speech
 from nanobot.messages.types import ChatMessage, text_of
 
 _FENCED = re.compile(r"```.*?(?:```|\Z)|~~~.*?(?:~~~|\Z)", re.DOTALL)
