@@ -5,7 +5,7 @@ from nanobot.agent.run.claim_words import FILE, Frame, Language, Speech, Wording
 _EN_DONE = {
     "write": "created, written, wrote, saved, stored, added, appended, updated, edited, modified, changed, "
     "replaced, generated, made, set up, fixed, recorded, logged, inserted, put, refactored, configured, exported, "
-    "built, implemented, overwrote, patched",
+    "built, implemented, overwrote, patched, opened",
     "run": "ran, run, executed, started, launched, installed, built, compiled, deployed, restarted, stopped, "
     "killed, tested, committed, pushed, pulled, cloned, rebooted, upgraded, re-ran, rerun, merged, verified",
     "send": "sent, emailed, e-mailed, notified, messaged, forwarded, posted, texted, published, replied, shared, "
@@ -53,13 +53,22 @@ _EN_I_WILL = (
     r"going to)(?: (?:now|just|quickly|first|also|go ahead and|go and|try to|start by|begin by|right now|"
     r"immediately))* $"
 )
+_EN_KNOW = Wording(r"^ (?!me\b|us\b|you\b)[\w ]{1,30}? know\b")
 _EN_GREETING = r"(?:(?:done|ok|okay|sure|all set|great|perfect|got it|success|yes|alright)\b[\s!.,:–—-]*)?"
 
-_EN_STORED = rf"\b(?:files?|folders?|director(?:y|ies)|disk|workspace|repo(?:sitory)?|on your machine)\b|{FILE}"
+_EN_STORED = (
+    r"\b(?:files?|folders?|director(?:y|ies)|disk|workspace|repo(?:sitory)?|on your machine|pull request|"
+    rf"merge request)\b|{FILE}"
+)
 _EN_RUN_THING = (
     r"\b(?:commands?|scripts?|tests?|test suite|code|programs?|build|servers?|services?|containers?|packages?|"
     r"dependenc(?:y|ies)|process(?:es)?|migrations?|benchmarks?|linter|app|application|database|branch|changes|"
     r"pytest|npm|pip|docker|git|repo(?:sitory)?|playbook|pipeline|update|project|gateway)\b|CODE"
+)
+_EN_LOOK_THING = (
+    r"\b(?:web|internet|online|news|websites?|site|web ?pages?|url|https?|google|folders?|director(?:y|ies)|workspace|"
+    r"repo(?:sitory)?|code ?base|logs?|weather|forecast|prices?|server|disk|calendar|inbox|mails?|my notes|the files?|"
+    rf"your files?|files? in|documentation|docs|sources)\b|{FILE}"
 )
 _EN_DELETE_THING = (
     rf"\b(?:files?|folders?|director(?:y|ies)|trash|cache|downloads|desktop|logs|branch|backups?|reminders?|cron|"
@@ -78,6 +87,7 @@ ENGLISH = Language(
             ),
             parted=True,
         ),
+        Speech({"let": frozenset({"send"})}, (Frame(Wording(rf"{_EN_I_DID}$"), _EN_KNOW),), parted=True),
     ),
     is_done=(
         Speech(
@@ -97,7 +107,7 @@ ENGLISH = Language(
             deeds_by_verb(_EN_GOING),
             (
                 Frame(Wording(r"\b(?:I['’]m|I am) (?:now |currently |just )*$")),
-                Frame(Wording(r"^(?:now |ok(?:ay)?,? |sure[,!]? )?$")),
+                Frame(Wording(rf"^{_EN_GREETING}(?:now )?$")),
             ),
             parted=True,
         ),
@@ -111,17 +121,16 @@ ENGLISH = Language(
         schedule=r"\b(?:reminders?|alarms?|timers?|cron|cron ?jobs?|(?:daily|weekly|recurring|scheduled) (?:jobs?|"
         r"tasks?)|meetings?|calendar|appointments?|(?:at|for) \d|tomorrow|every (?:day|morning|week|hour|monday|"
         r"evening))\b",
-        look=r"\b(?:web|internet|online|news|websites?|site|web ?pages?|url|https?|google|folders?|director(?:y|"
-        r"ies)|workspace|repo(?:sitory)?|code ?base|logs?|weather|forecast|prices?|server|disk|calendar|inbox|"
-        r"the files?|"
-        rf"your files?|files? in|documentation|docs|sources)\b|{FILE}",
+        look=_EN_LOOK_THING,
         delete=_EN_DELETE_THING,
         delegate=r"\b(?:sub-?agents?|background|workers?)\b",
     ),
     asked=wordings(
-        write=r"\b(?:create|make|write|save|store|add|append|put|update|edit|change|fix|modify|replace|generate|"
+        write=r"\bopen (?:a|an) (?:pull request|merge request|pr|issue|ticket)|"
+        r"\b(?:create|make|write|save|store|add|append|put|update|edit|change|fix|modify|replace|generate|"
         r"record|insert|refactor|set up|build|export|implement|log|patch)\b.{0,80}?(?:\b(?:files?|folders?|"
-        r"director(?:y|ies)|script|notes|readme|config(?:uration)?|project|disk|workspace|repo|module|function in|"
+        r"director(?:y|ies)|script|(?:my|the|your) notes|readme|config(?:uration)?|project(?! (?:plan|"
+        r"proposal|idea|name))|disk|workspace|repo|module|function in|"
         rf"bug in|memory\.md)\b|{FILE})",
         run=r"\b(?:(?:run (?!me\b|through|by|down)|execute|install|compile|deploy|restart|reboot|upgrade|re-?run|"
         r"commit|push|clone)\b|(?:start|launch|stop|kill|turn off|turn on|pull|test|build|merge)\b.{0,80}?"
@@ -129,10 +138,11 @@ ENGLISH = Language(
         send=r"\b(?:send|notify|forward|publish|e-?mail (?!to\b)\w+|message (?!to\b)\w+|text (?:my|him|her|"
         r"\w+ that)|post (?:it|this|that|a|the)|tell (?!me)\w+|let (?!me|us)\w+ know|ping|share)\b",
         schedule=r"\b(?:remind(?: me)?\b|schedule|set (?:up )?(?:a|an|my|the)? ?(?:\w+ )?(?:reminder|alarm|timer|"
-        r"job|cron|meeting)|wake me|book (?:a|an|me)|add .{0,80}?\b(?:calendar|reminder)|every (?:day|morning|"
-        r"evening|hour|week|monday))",
-        look=r"\b(?:search|look up|look for|google|find|check|fetch|download|browse|read|open|list|show me|"
-        r"what(?:'s| is) in)\b",
+        r"job|cron|meeting)|wake me|book (?:a|an|me)|add .{0,80}?\b(?:calendar|reminder)|every (?:day|"
+        r"morning|evening|hour|week|monday).{0,60}?\b(?:send|tell|give|check|run|notify|post|ping)|(?:send|tell|give|check|"
+        r"run|notify|post|ping)\b.{0,60}?every (?:day|morning|evening|hour|week|monday))",
+        look=r"\b(?:(?:search|look up|google|download|fetch|browse|dig into|look into)\b|(?:find|check|read|open|list|"
+        rf"show me|look (?:at|through|for)|what(?:'s| is) in)\b.{{0,80}}?(?:{_EN_LOOK_THING}))",
         delete=r"\b(?:delete|remove|move|rename|copy|clean(?: up)?|clear|erase|archive|empty|back ?up|"
         r"trash)\b.{0,80}?"
         rf"(?:{_EN_DELETE_THING})",
@@ -175,7 +185,8 @@ ENGLISH = Language(
         r"please (?:tell|share|send|provide|confirm|give|let|paste|upload)|next time|in (?:the )?future|from now on|"
         r"going forward|every time|always|happy to|glad to|like me to|want me to|together|for example|assume[sd]?|"
         r"assuming|until then|say (?:go|yes|the word)|as soon as I|once it|then I['’]ll|step by step|in your|"
-        r"walk you through|explain|how (?:to|it|this|that))\b|\?\s*$"
+        r"walk you through|explain|how (?:to|it|this|that))\b|\?\s*$|"
+        r"^(?:send|give|tell|show|paste|share|name|upload)\b"
     ),
     past=Wording(
         r"\b(?:earlier|previously|last (?:time|turn|week|month|session|night|year)|yesterday|the other day|"
@@ -207,7 +218,7 @@ ENGLISH = Language(
     ),
     for_keeps=Wording(
         rf"\b(?:(?:to|in|as|into|the) (?:a |the |my )?(?:new )?files?|save|store|disk|workspace|send|run|execute|"
-        rf"post|remind|schedule)\b|{FILE}"
+        rf"post|remind|schedule|e-?mail (?:it|this|that|the|my))\b|{FILE}"
     ),
     nothing_done="(No action was executed in this turn.)",
     only_these="(This turn only used {tools}; the action described above was not executed.)",

@@ -11,7 +11,7 @@ from functools import cached_property
 
 from nanobot.agent.run.claim_chinese import CHINESE
 from nanobot.agent.run.claim_english import ENGLISH
-from nanobot.agent.run.claim_words import DEEDS, KNOWN_TOOLS, LATER, Language, Speech
+from nanobot.agent.run.claim_words import DEEDS, FILE, KNOWN_TOOLS, LATER, Language, Speech, Wording
 from nanobot.messages.types import ChatMessage, text_of
 
 _FENCED = re.compile(r"```.*?(?:```|\Z)|~~~.*?(?:~~~|\Z)", re.DOTALL)
@@ -26,6 +26,8 @@ _SENTENCE = re.compile(r"(?:[^.!?。！？；;\n]|[.](?=\w)|[.!?](?=[\"”’)])
 _KANA = re.compile(r"[\u3040-\u30ff\uac00-\ud7af]")
 _HAN = re.compile(r"[\u4e00-\u9fff]")
 _LATIN_WORD = re.compile(r"[A-Za-z]{2,}")
+
+_PATH = Wording(FILE)
 
 _MOST_CHARS = 20_000
 _LONGEST_SENTENCE = 400
@@ -108,7 +110,7 @@ class _Answer:
     ) -> None:
         self._language = language
         self._sentences = _sentences(text)
-        self._has_code = "```" in text
+        self._shows = "```" in text or bool(_TABLE_LINE.search(text[:_MOST_CHARS]))
         self._request = request[:_REQUEST_CHARS]
         self._called = called
         self._has_tools = has_tools
@@ -133,12 +135,16 @@ class _Answer:
     def _done_in(self, clause: str, sentence: str) -> set[str]:
         words = self._language
         found = {deed for deed in _stated(words.says_done, clause) if self._is_real(deed, sentence)}
-        found |= _stated(words.is_done, clause) & self._asked
+        found |= {deed for deed in _stated(words.is_done, clause) & self._asked if self._is_real(deed, sentence)}
         return set() if found and words.taken_back.found_in(clause) else found
 
     def _is_real(self, deed: str, sentence: str) -> bool:
-        """Whether a deed is one out there, not one in the text of the answer."""
-        return deed in self._asked or (not self._has_code and self._language.things[deed].found_in(sentence))
+        """Whether a deed is one out there, not one in the answer itself: code or a table that stands there."""
+        asked = deed in self._asked
+        if self._shows:
+            thing = _PATH if deed == "write" else self._language.things[deed]
+            return asked and thing.found_in(sentence)
+        return asked or self._language.things[deed].found_in(sentence)
 
     def _promises(self, index: int) -> bool:
         words, sentence = self._language, self._sentences[index]
@@ -160,7 +166,7 @@ class _Answer:
     def _is_last_word(self, index: int) -> bool:
         """Whether the answer ends with this: no question, and nothing that would keep the promise, stands behind it."""
         behind = self._sentences[index + 1 :]
-        if self._has_code or len(behind) > _STALLS_WITHIN or sum(map(len, behind)) > _SHORT_ANSWER:
+        if self._shows or len(behind) > _STALLS_WITHIN or sum(map(len, behind)) > _SHORT_ANSWER:
             return False
         return not _leads_on(self._sentences[index]) and not any(map(_asks, self._sentences))
 
