@@ -5,19 +5,24 @@ from nanobot.agent.run.claim_words import FILE, Frame, Language, Speech, Wording
 _EN_DONE = {
     "write": "created, written, wrote, saved, stored, added, appended, updated, edited, modified, changed, "
     "replaced, generated, made, set up, fixed, recorded, logged, inserted, put, refactored, configured, exported, "
-    "built, implemented, overwrote, patched, opened",
+    "built, implemented, overwrote, patched, opened, set, switched, converted, extracted, formatted, organized, "
+    "organised, sorted, corrected, resolved, applied, enabled, disabled, reset, rewrote, rewritten, moved",
     "run": "ran, run, executed, started, launched, installed, built, compiled, deployed, restarted, stopped, "
-    "killed, tested, committed, pushed, pulled, cloned, rebooted, upgraded, re-ran, rerun, merged, verified",
+    "killed, tested, committed, pushed, pulled, cloned, rebooted, upgraded, re-ran, rerun, merged, verified, "
+    "uninstalled, enabled, disabled, migrated, synced, turned on, turned off, zipped, unzipped, compressed, packed, "
+    "running, reset",
     "send": "sent, emailed, e-mailed, notified, messaged, forwarded, posted, texted, published, replied, shared, "
-    "told, informed",
-    "schedule": "scheduled, set, set up, created, added, booked, arranged, configured",
-    "look": "searched, looked up, looked at, looked into, looked through, looked for, googled, browsed, fetched, "
-    "downloaded, checked, scanned, read, opened, inspected, examined, reviewed, visited, researched, went through, "
-    "gone through, queried",
+    "told, informed, uploaded, submitted, delivered, tweeted",
+    "schedule": "scheduled, set, set up, created, added, booked, arranged, configured, reserved, ordered, cancelled",
+    "look": "searched, looked up, looked it, looked that, looked this, looked at, looked into, looked through, "
+    "looked for, googled, browsed, fetched, downloaded, checked, scanned, read, opened, inspected, examined, "
+    "reviewed, visited, researched, went through, gone through, queried",
     "delete": "deleted, removed, moved, renamed, copied, cleaned, cleaned up, cleared, erased, archived, trashed, "
     "emptied, backed up",
     "delegate": "delegated, handed, spawned, started, assigned, dispatched, kicked off, launched",
 }
+_EN_ORDERS = frozenset({"run", "set", "set up", "put", "read", "reset", "running"})
+"""At the beginning of a sentence these are no participles."""
 _EN_COMING = {
     "write": "create, write, save, store, add, append, update, edit, modify, change, replace, generate, make, "
     "set up, fix, record, put, refactor, configure, export, build, implement, insert, prepare, patch",
@@ -45,7 +50,8 @@ _EN_GOING = {
 }
 
 _EN_I_DID = (
-    r"\b(?:I|we)(?:['’]ve| have)? (?:(?:just|now|already|also|successfully|then|finally|gone ahead and|"
+    r"(?:^\W*|[,:;!–—(-]\s*|\b(?:and|so|then|but|yes|ok|okay|sure|done|now|also|finally|great|perfect|"
+    r"alright) )(?:I|we)(?:['’]ve| have)? (?:(?:just|now|already|also|successfully|then|finally|gone ahead and|"
     r"went ahead and|both|all) )*"
 )
 _EN_I_WILL = (
@@ -66,8 +72,9 @@ _EN_RUN_THING = (
     r"pytest|npm|pip|docker|git|repo(?:sitory)?|playbook|pipeline|update|project|gateway)\b|CODE"
 )
 _EN_LOOK_THING = (
-    r"\b(?:web|internet|online|news|websites?|site|web ?pages?|url|https?|google|folders?|director(?:y|ies)|workspace|"
-    r"repo(?:sitory)?|code ?base|logs?|weather|forecast|prices?|server|disk|calendar|inbox|mails?|my notes|the files?|"
+    r"\b(?:web|internet|online|news|websites?|site|web ?pages?|url|https?|google|folders?|director(?:y|ies)|"
+    r"workspace|repo(?:sitory)?|code ?base|logs?|weather|forecast|prices?|server|disk|calendar|inbox|mails?|"
+    r"my notes|the files?|"
     rf"your files?|files? in|documentation|docs|sources)\b|{FILE}"
 )
 _EN_DELETE_THING = (
@@ -95,9 +102,13 @@ ENGLISH = Language(
             (
                 Frame(Wording(r"\b(?:has|have) (?:(?:now|just|already|also|all|both) )*been (?:successfully )?$")),
                 Frame(Wording(r"\b(?:was|were|is|are) (?:(?:now|all|already|successfully) )*$")),
-                Frame(Wording(rf"^{_EN_GREETING}(?:(?:successfully|just) )?$")),
                 Frame(Wording(""), Wording(r"^(?: successfully| now)?[.!✅ ]*$")),
             ),
+            parted=True,
+        ),
+        Speech(
+            {verb: deeds for verb, deeds in deeds_by_verb(_EN_DONE).items() if verb not in _EN_ORDERS},
+            (Frame(Wording(rf"^\W*{_EN_GREETING}(?:(?:successfully|just) )?$")),),
             parted=True,
         ),
     ),
@@ -126,21 +137,24 @@ ENGLISH = Language(
         delegate=r"\b(?:sub-?agents?|background|workers?)\b",
     ),
     asked=wordings(
-        write=r"\bopen (?:a|an) (?:pull request|merge request|pr|issue|ticket)|"
-        r"\b(?:create|make|write|save|store|add|append|put|update|edit|change|fix|modify|replace|generate|"
-        r"record|insert|refactor|set up|build|export|implement|log|patch)\b.{0,80}?(?:\b(?:files?|folders?|"
-        r"director(?:y|ies)|script|(?:my|the|your) notes|readme|config(?:uration)?|project(?! (?:plan|"
-        r"proposal|idea|name))|disk|workspace|repo|module|function in|"
+        write=r"\bopen (?:a|an) (?:pull request|merge request|pr|issue|ticket)|\b(?:create|make|write|rewrite|"
+        r"convert|extract|format|organi[sz]e|sort|enable|disable|set|switch|save|store|add|append|put|update|edit|"
+        r"change|fix|modify|replace|generate|record|insert|refactor|set up|build|export|implement|log|"
+        r"patch)\b.{0,80}?(?:\b(?:files?|folders?|director(?:y|ies)|script|(?:my|the|your) notes|readme|"
+        r"config(?:uration)?|project(?! (?:plan|proposal|idea|name))|disk|workspace|repo|module|function in|"
         rf"bug in|memory\.md)\b|{FILE})",
-        run=r"\b(?:(?:run (?!me\b|through|by|down)|execute|install|compile|deploy|restart|reboot|upgrade|re-?run|"
-        r"commit|push|clone)\b|(?:start|launch|stop|kill|turn off|turn on|pull|test|build|merge)\b.{0,80}?"
+        run=r"\b(?:(?:run (?!me\b|through|by|down)|execute|(?:un)?install|compile|deploy|restart|reboot|upgrade|"
+        r"migrate|re-?run|commit|push|clone|(?:un)?zip|compress)\b|(?:start|launch|stop|kill|turn off|turn on|"
+        r"enable|disable|sync|pull|test|build|merge)\b.{0,80}?"
         rf"(?:{_EN_RUN_THING}))",
         send=r"\b(?:send|notify|forward|publish|e-?mail (?!to\b)\w+|message (?!to\b)\w+|text (?:my|him|her|"
-        r"\w+ that)|post (?:it|this|that|a|the)|tell (?!me)\w+|let (?!me|us)\w+ know|ping|share)\b",
+        r"\w+ that)|post (?:it|this|that|a|the|QUOTE)|upload|submit|tell (?!me)\w+|let (?!me|us)\w+ know|ping|"
+        r"share)\b",
         schedule=r"\b(?:remind(?: me)?\b|schedule|set (?:up )?(?:a|an|my|the)? ?(?:\w+ )?(?:reminder|alarm|timer|"
-        r"job|cron|meeting)|wake me|book (?:a|an|me)|add .{0,80}?\b(?:calendar|reminder)|every (?:day|"
-        r"morning|evening|hour|week|monday).{0,60}?\b(?:send|tell|give|check|run|notify|post|ping)|(?:send|tell|give|check|"
-        r"run|notify|post|ping)\b.{0,60}?every (?:day|morning|evening|hour|week|monday))",
+        r"job|cron|meeting)|wake me|(?:book|reserve|order|cancel) (?:a|an|me|the|my)|add .{0,80}?\b(?:calendar|"
+        r"reminder)|every (?:day|morning|evening|hour|week|monday).{0,60}?\b(?:send|tell|give|check|run|notify|post|"
+        r"ping)|(?:send|tell|give|check|run|notify|post|ping)\b.{0,60}?every (?:day|morning|evening|hour|week|"
+        r"monday))",
         look=r"\b(?:(?:search|look up|google|download|fetch|browse|dig into|look into)\b|(?:find|check|read|open|list|"
         rf"show me|look (?:at|through|for)|what(?:'s| is) in)\b.{{0,80}}?(?:{_EN_LOOK_THING}))",
         delete=r"\b(?:delete|remove|move|rename|copy|clean(?: up)?|clear|erase|archive|empty|back ?up|"
@@ -169,15 +183,16 @@ ENGLISH = Language(
     at_once=Wording(
         r"\b(?:now|right away|immediately|straight away|at once|this instant|right now)\b|^(?:now )?\w+ing\b"
     ),
-    clause=Wording(r", but |; "),
+    clause=Wording(r", |; "),
     condition=Wording(
         r"\b(?:if|once|when|whenever|after|until|before|unless|whether|suppose|supposing|imagine|assuming|as if|"
         r"as though)\b"
     ),
     taken_back=Wording(
-        r"\b(?:would|could|should|might|may|can|cannot|can['’]t|not|never|nothing|none|no|neither|nor|without|"
-        r"(?:was|is|were|have|has|did)n['’]t|says?|said|means?|shows?|claims?|pretend|make sure|ensure|confirm(?:s|"
-        r"ing)? that|tells? you|told me|you(?:['’]ve| have)|like|which|who|mentally|by hand|in my head)\b|\?\s*$"
+        r"\b(?:would|could|should|might|(?<!\d )may(?! \d)|can|cannot|can['’]t|not|never|nothing|none|no|neither|"
+        r"nor|(?:was|is|were|have|has|did)n['’]t|says?|said|means?|shows?|claims?|pretend|make sure|ensure|"
+        r"confirm(?:s|ing)? that|tells? you|told me|you(?:['’]ve| have)|like|which|who|mentally|by hand|"
+        r"in my head)\b|\?\s*$"
     ),
     open_ended=Wording(
         r"\b(?:if|unless|until|whether|after you|once you|when(?:ever)? you|as soon as you|once I (?:have|know|get)|"
@@ -185,8 +200,8 @@ ENGLISH = Language(
         r"please (?:tell|share|send|provide|confirm|give|let|paste|upload)|next time|in (?:the )?future|from now on|"
         r"going forward|every time|always|happy to|glad to|like me to|want me to|together|for example|assume[sd]?|"
         r"assuming|until then|say (?:go|yes|the word)|as soon as I|once it|then I['’]ll|step by step|in your|"
-        r"walk you through|explain|how (?:to|it|this|that))\b|\?\s*$|"
-        r"^(?:send|give|tell|show|paste|share|name|upload)\b"
+        r"walk you through|explain|how (?:to|it|this|that))\b|\?\s*$|^(?:send|give|tell|show|paste|share|name|"
+        r"upload)\b"
     ),
     past=Wording(
         r"\b(?:earlier|previously|last (?:time|turn|week|month|session|night|year)|yesterday|the other day|"
@@ -196,13 +211,17 @@ ENGLISH = Language(
     ),
     already=Wording(r"\balready\b"),
     not_asked=Wording(
-        r"^\W*(?:how|what|why|who|whose|when|where|which|is|are|am|does|do i|do you|do we|did|have|has|had|was|were|"
-        r"should|explain|describe|compare|define|tell me|teach|suggest|recommend|list the|give me|i wonder|"
-        r"i(?:['’]m| am) (?:curious|wondering)|thanks|thank you|hi|hello|can i|could i|may i|can you (?:explain|"
-        r"tell|describe|teach)|could you (?:explain|tell|describe)|walk me|what if|suppose|imagine|best way|"
-        r"difference)\b"
+        r"^\W*(?:i(?:['’]m| am| just| already| have|['’]ve| will|['’]ll| was| did)|how|what|why|who|whose|when|"
+        r"where|which|is|are|am|does|do i|do you|do we|did|have|has|had|was|were|should|explain|describe|compare|"
+        r"define|tell me|teach|suggest|recommend|list the|give me|i wonder|i(?:['’]m| am) (?:curious|wondering)|"
+        r"thanks|thank you|hi|hello|can i|could i|may i|can you (?:explain|tell|describe|teach)|"
+        r"could you (?:explain|tell|describe)|walk me|what if|suppose|imagine|best way|difference)\b"
+    ),
+    would=Wording(
+        r"\b(?:what|how|when|where|why|if)\b.{0,60}\bwould\b|\bwould you (?:have|ever)|your plan|(?:how|what) will you"
     ),
     about_past=Wording(
+        r"\bhow(?:['’]s| is)\b.{0,40}\bgoing\b|^is (?:the|my|it|that)\b.{0,40}\b(?:done|ready|finished|still|set)\b|"
         r"\b(?:did (?:you|it|that|they)|have you|had you|has (?:it|the|that)|what (?:did|have) you|when did you|"
         r"where did you|which \w+ did you|you (?:just )?(?:did|made|created|changed|ran|sent|wrote|said|deleted)|"
         r"so far|last time|remember when|recap)\b"
@@ -218,7 +237,7 @@ ENGLISH = Language(
     ),
     for_keeps=Wording(
         rf"\b(?:(?:to|in|as|into|the) (?:a |the |my )?(?:new )?files?|save|store|disk|workspace|send|run|execute|"
-        rf"post|remind|schedule|e-?mail (?:it|this|that|the|my))\b|{FILE}"
+        rf"post|remind|schedule|sub-?agent|background|e-?mail (?:it|this|that|the|my))\b|{FILE}"
     ),
     nothing_done="(No action was executed in this turn.)",
     only_these="(This turn only used {tools}; the action described above was not executed.)",

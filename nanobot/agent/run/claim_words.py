@@ -128,6 +128,8 @@ class Language:
     already: Wording
     not_asked: Wording
     """A request with this asks for words: how, what, why."""
+    would: Wording
+    """A request with this asks what the speaker would do: an answer to it promises nothing."""
     about_past: Wording
     """A request with this asks what was done before."""
     words_wanted: Wording

@@ -155,7 +155,9 @@ class _Answer:
                 words.stalling.pattern.sub("", sentence)
             )
         found = {deed for deed in _stated(words.is_coming, sentence) if self._is_due(deed, sentence)}
-        return bool(found) and not self._founded(found) and not words.open_ended.found_in(sentence)
+        if not found or self._founded(found) or words.open_ended.found_in(sentence):
+            return False
+        return not self._asked_in.would.found_in(self._own_request)
 
     def _is_due(self, deed: str, sentence: str) -> bool:
         words = self._language
