@@ -1,5 +1,7 @@
 """How English claims that something was done, or is about to be."""
 
+import re
+
 from nanobot.agent.run.claim_words import FILE, Frame, Language, Speech, Wording, deeds_by_verb, wordings
 
 _EN_DONE = {
@@ -8,9 +10,9 @@ _EN_DONE = {
     "built, implemented, overwrote, patched, opened, set, switched, converted, extracted, formatted, organized, "
     "organised, sorted, corrected, resolved, applied, enabled, disabled, reset, rewrote, rewritten, moved",
     "run": "ran, run, executed, started, launched, installed, built, compiled, deployed, restarted, stopped, "
-    "killed, tested, committed, pushed, pulled, cloned, rebooted, upgraded, re-ran, rerun, merged, verified, "
-    "uninstalled, enabled, disabled, migrated, synced, turned on, turned off, zipped, unzipped, compressed, packed, "
-    "running, reset",
+    "killed, tested, rebuilt, tagged, committed, pushed, pulled, cloned, rebooted, upgraded, re-ran, rerun, merged, "
+    "verified, uninstalled, enabled, disabled, migrated, synced, turned on, turned off, zipped, unzipped, "
+    "compressed, packed, running, reset",
     "send": "sent, emailed, e-mailed, notified, messaged, forwarded, posted, texted, published, replied, shared, "
     "told, informed, uploaded, submitted, delivered, tweeted",
     "schedule": "scheduled, set, set up, created, added, booked, arranged, configured, reserved, ordered, cancelled",
@@ -21,6 +23,11 @@ _EN_DONE = {
     "emptied, backed up",
     "delegate": "delegated, handed, spawned, started, assigned, dispatched, kicked off, launched",
 }
+_EN_CHANGED = re.compile(
+    r"(?!(?:us|mention|list|includ|notic|assum|bas|explain|describ|nam|call|mark|quot|look|check|want|tri|need|"
+    r"learn|attach|consider|not|show|discuss|rank|rat|answer|lik|lov|wonder|ask|cover|finish)ed)[a-z]+ed"
+)
+"""Participles that no table has; their deed is a change, which wants a file."""
 _EN_ORDERS = frozenset({"run", "set", "set up", "put", "read", "reset", "running"})
 """At the beginning of a sentence these are no participles."""
 _EN_COMING = {
@@ -68,8 +75,9 @@ _EN_STORED = (
 )
 _EN_RUN_THING = (
     r"\b(?:commands?|scripts?|tests?|test suite|code|programs?|build|servers?|services?|containers?|packages?|"
-    r"dependenc(?:y|ies)|process(?:es)?|migrations?|benchmarks?|linter|app|application|database|branch|changes|"
-    r"pytest|npm|pip|docker|git|repo(?:sitory)?|playbook|pipeline|update|project|gateway)\b|CODE"
+    r"dependenc(?:y|ies)|firewall|vpn|images?|website|daemon|cluster|release|tag|process(?:es)?|migrations?|"
+    r"benchmarks?|linter|app|application|database|branch|changes|pytest|npm|pip|docker|git|repo(?:sitory)?|playbook|"
+    r"pipeline|update|project|gateway)\b|CODE"
 )
 _EN_LOOK_THING = (
     r"\b(?:web|internet|online|news|websites?|site|web ?pages?|url|https?|google|folders?|director(?:y|ies)|"
@@ -93,6 +101,7 @@ ENGLISH = Language(
                 ),
             ),
             parted=True,
+            changes=_EN_CHANGED,
         ),
         Speech({"let": frozenset({"send"})}, (Frame(Wording(rf"{_EN_I_DID}$"), _EN_KNOW),), parted=True),
     ),
@@ -130,10 +139,11 @@ ENGLISH = Language(
         r"ations)|group|channel|team|inbox)\b|\bto (?!you\b|your (?:message|question|request)|above|below|"
         r"the chat)\w+",
         schedule=r"\b(?:reminders?|alarms?|timers?|cron|cron ?jobs?|(?:daily|weekly|recurring|scheduled) (?:jobs?|"
-        r"tasks?)|meetings?|calendar|appointments?|(?:at|for) \d|tomorrow|every (?:day|morning|week|hour|monday|"
-        r"evening))\b",
+        r"tasks?)|meetings?|calendar|appointments?|(?:at|for) \d|at (?:noon|midnight)|tonight|tomorrow|every (?:day|"
+        r"morning|week|hour|monday|evening))\b",
         look=_EN_LOOK_THING,
         delete=_EN_DELETE_THING,
+        change=FILE,
         delegate=r"\b(?:sub-?agents?|background|workers?)\b",
     ),
     asked=wordings(
@@ -141,20 +151,21 @@ ENGLISH = Language(
         r"convert|extract|format|organi[sz]e|sort|enable|disable|set|switch|save|store|add|append|put|update|edit|"
         r"change|fix|modify|replace|generate|record|insert|refactor|set up|build|export|implement|log|"
         r"patch)\b.{0,80}?(?:\b(?:files?|folders?|director(?:y|ies)|script|(?:my|the|your) notes|readme|"
-        r"config(?:uration)?|project(?! (?:plan|proposal|idea|name))|disk|workspace|repo|module|function in|"
+        r"config(?:uration)?|project(?! (?:plan|proposal|idea|name))|disk|workspace|repo|module|branch|tag|"
+        r"function in|"
         rf"bug in|memory\.md)\b|{FILE})",
         run=r"\b(?:(?:run (?!me\b|through|by|down)|execute|(?:un)?install|compile|deploy|restart|reboot|upgrade|"
         r"migrate|re-?run|commit|push|clone|(?:un)?zip|compress)\b|(?:start|launch|stop|kill|turn off|turn on|"
-        r"enable|disable|sync|pull|test|build|merge)\b.{0,80}?"
+        r"enable|disable|sync|pull|test|try|build|rebuild|merge|tag)\b.{0,80}?"
         rf"(?:{_EN_RUN_THING}))",
-        send=r"\b(?:send|notify|forward|publish|e-?mail (?!to\b)\w+|message (?!to\b)\w+|text (?:my|him|her|"
-        r"\w+ that)|post (?:it|this|that|a|the|QUOTE)|upload|submit|tell (?!me)\w+|let (?!me|us)\w+ know|ping|"
-        r"share)\b",
+        send=r"\b(?:send|notify|alert (?!me)|inform|forward|publish|e-?mail (?!to\b)\w+|message (?!to\b)\w+|"
+        r"text (?:my|him|her|\w+ that)|post (?:it|this|that|a|the|QUOTE)|upload|submit|tell (?!me)\w+|let (?!me|"
+        r"us)\w+ know|ping|share)\b",
         schedule=r"\b(?:remind(?: me)?\b|schedule|set (?:up )?(?:a|an|my|the)? ?(?:\w+ )?(?:reminder|alarm|timer|"
-        r"job|cron|meeting)|wake me|(?:book|reserve|order|cancel) (?:a|an|me|the|my)|add .{0,80}?\b(?:calendar|"
-        r"reminder)|every (?:day|morning|evening|hour|week|monday).{0,60}?\b(?:send|tell|give|check|run|notify|post|"
-        r"ping)|(?:send|tell|give|check|run|notify|post|ping)\b.{0,60}?every (?:day|morning|evening|hour|week|"
-        r"monday))",
+        r"job|cron|meeting)|wake me|(?:book|reserve|order|cancel) (?:a|an|me|the|my)|(?:add|"
+        r"put) .{0,80}?\b(?:calendar|reminder)|every (?:day|morning|evening|hour|week|monday).{0,60}?\b(?:send|tell|"
+        r"give|check|run|notify|post|ping)|(?:send|tell|give|check|run|notify|post|ping)\b.{0,60}?every (?:day|"
+        r"morning|evening|hour|week|monday))",
         look=r"\b(?:(?:search|look up|google|download|fetch|browse|dig into|look into)\b|(?:find|check|read|open|list|"
         rf"show me|look (?:at|through|for)|what(?:'s| is) in)\b.{{0,80}}?(?:{_EN_LOOK_THING}))",
         delete=r"\b(?:delete|remove|move|rename|copy|clean(?: up)?|clear|erase|archive|empty|back ?up|"

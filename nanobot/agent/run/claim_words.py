@@ -17,11 +17,13 @@ DEEDS: dict[str, frozenset[str]] = {
     "send": frozenset({"message", "exec"}),
     "schedule": _WRITING | {"cron"},
     "look": READING | {"exec"},
-    "delete": _WRITING,
+    "delete": _WRITING | {"cron"},
+    "change": _WRITING,
     "delegate": frozenset({"spawn"}),
     "work": _WRITING | {"message", "cron", "spawn"},
 }
-"""A deed and the tools that can do it. "work" is any of them that is not only a look."""
+"""A deed and the tools that can do it. "work" is any of them that is not only a look; a "change" is whatever was done
+to a file in words that no other deed has."""
 
 KNOWN_TOOLS = READING | {"write_file", "edit_file", "exec", "message", "message_user", "spawn", "cron"}
 LATER = frozenset({"spawn", "cron"})
@@ -69,12 +71,14 @@ class Speech:
     frames: tuple[Frame, ...]
     parted: bool
     """Whether words are parted by spaces."""
+    changes: re.Pattern[str] | None = None
+    """Words like this are verbs too: of a change."""
 
     def deeds_in(self, clause: str) -> frozenset[str]:
         """The deeds this clause states."""
         return frozenset().union(
             *(
-                self.verbs[verb.lower()]
+                self.verbs.get(verb.lower(), _CHANGE)
                 for start, verb in self._verbs_in(clause)
                 if any(frame.fits(clause, start, start + len(verb)) for frame in self.frames)
             )
@@ -88,11 +92,15 @@ class Speech:
             spans = [(start, start + size) for start in range(len(clause)) for size in (3, 2, 1)]
         reached = 0
         for start, end in spans:
-            if start >= reached and clause[start:end].lower() in self.verbs:
+            if start >= reached and self._is_verb(clause[start:end].lower()):
                 reached = end
                 yield start, clause[start:end]
 
+    def _is_verb(self, word: str) -> bool:
+        return word in self.verbs or (self.changes is not None and self.changes.fullmatch(word) is not None)
 
+
+_CHANGE = frozenset({"change"})
 _WORD = re.compile(r"[A-Za-z]+(?:-[A-Za-z]+)?")
 
 

@@ -129,7 +129,7 @@ class _Answer:
         found = {deed for clause in words.clause.pattern.split(sentence) for deed in self._done_in(clause, sentence)}
         if not found or self._founded(found) or words.condition.found_in(sentence) or words.past.found_in(sentence):
             return False
-        mentioned_before = self._about_past or words.already.found_in(sentence)
+        mentioned_before = not self._asked or words.already.found_in(sentence)
         return not (mentioned_before and any(DEEDS[deed] & self._before for deed in found))
 
     def _done_in(self, clause: str, sentence: str) -> set[str]:
