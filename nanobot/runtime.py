@@ -19,6 +19,8 @@ from nanobot.agent.slash_commands import Desk, SlashCommands
 from nanobot.agent.tools.builtin import ToolPolicies, build_tools
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.tools.shell import ExecPolicy
+from nanobot.agent.trace.folder import TraceFolder
+from nanobot.agent.trace.writer import TraceWriter
 from nanobot.agent.vitals import Vitals
 from nanobot.bus.queue import MessageBus
 from nanobot.config.paths import Places
@@ -28,6 +30,7 @@ from nanobot.config.schema import Config
 from nanobot.providers.base import LLMProvider
 from nanobot.providers.factory import choose_provider
 from nanobot.security.paths import PathPolicy
+from nanobot.security.secrets import Redactor, secrets_of
 from nanobot.session.manager import SessionManager
 from nanobot.utils.clock import Clock, SystemClock, zone_named
 from nanobot.utils.resources import skills_dir
@@ -82,10 +85,13 @@ async def build_runtime(
     vitals = Vitals(clock)
     models = ConfiguredModels(config, places.state, environ, model, provider)
     commands = SlashCommands(Desk(sessions, models, context, tools, vitals, __version__))
-    parts = Parts(sessions, models, context, tools, commands, vitals, clock, workspace, places.turns)
+    redactor = Redactor(lambda: secrets_of(config.model_dump(), environ))
+    traces = TraceWriter(TraceFolder(places.traces, redactor), clock)
+    parts = Parts(sessions, models, context, tools, commands, vitals, clock, workspace, places.turns, traces)
     loop = AgentLoop(bus, parts, most_at_once=_most_at_once(environ), delivery=_delivery(config))
     async with AsyncExitStack() as lives:
         lives.push_async_callback(models.close)
+        lives.push_async_callback(traces.close)
         lives.push_async_callback(loop.stop)
         yield Runtime(config, data_dir, workspace, loop, bus, sessions, tools, context, models, clock)
 

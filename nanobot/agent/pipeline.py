@@ -18,6 +18,8 @@ from nanobot.agent.run.runner import Model, RunSpec, run
 from nanobot.agent.slash_commands import Command, Models, SlashCommands, SystemPrompt, parse_command
 from nanobot.agent.tools.base import ToolContext
 from nanobot.agent.tools.registry import ToolRegistry
+from nanobot.agent.trace.turn_trace import TurnTrace
+from nanobot.agent.trace.writer import TraceWriter
 from nanobot.agent.turn import (
     Emitter,
     EventSink,
@@ -68,6 +70,7 @@ class Parts:
     clock: Clock
     workspace: Path
     turns_folder: Path
+    traces: TraceWriter
 
 
 @dataclass(slots=True)
@@ -77,6 +80,7 @@ class Turn:
     message: InboundMessage
     emit: Emitter
     turn_id: str
+    trace: TurnTrace
     resources: AsyncExitStack = field(default_factory=AsyncExitStack)
     stop_requested: bool = False
     command: Command | None = None
@@ -101,14 +105,13 @@ class Turn:
 def new_turn(message: InboundMessage, sink: EventSink | None, parts: Parts) -> Turn:
     """A turn about to begin."""
     turn_id = secrets.token_hex(6)
+    trace = parts.traces.open_turn(turn_id, message)
 
     def watched(event: TurnEvent) -> None:
         if isinstance(event, StepEnded):
             parts.vitals.used(message.session_key, event.usage)
-        if sink is not None:
-            sink(event)
 
-    return Turn(message, Emitter(turn_id, watched), turn_id)
+    return Turn(message, Emitter(turn_id, watched, trace, sink), turn_id, trace)
 
 
 class Pipeline:
@@ -135,6 +138,7 @@ class Pipeline:
             await self._through(turn, TurnPhase.RESTORE)
         except asyncio.CancelledError:
             if not turn.stop_requested:
+                turn.trace.close()
                 await finish(turn.resources.aclose())
                 raise
             task = asyncio.current_task()
@@ -222,6 +226,7 @@ class Pipeline:
             record=record,
             partial=turn.checkpoint.partial,
         )
+        turn.trace.runs(spec)
         with calling_for(_call_context(turn)):
             result = await run(spec)
         turn.outcome, turn.text, turn.usage, turn.cost_usd = result.outcome, result.text, result.usage, result.cost_usd

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from nanobot.providers import errors
 from nanobot.providers.errors import CallTarget
-from nanobot.providers.failures import Mend, error_of, mend_for, read_refusal, redact, retry_after_s
+from nanobot.providers.failures import Mend, error_of, mend_for, read_refusal, retry_after_s
 
 TARGET = CallTarget("acme", "m-1", "https://api.acme.test/v1", "providers.acme.apiKey")
 
