@@ -139,10 +139,12 @@ class Desk:
         difference = first_difference(turn.steps, again.turn.steps)
         if self._json:
             self._show_json(_against_json(turn, again, difference))
-            return
-        from nanobot.cli.replayed import against_lines
+        else:
+            from nanobot.cli.replayed import against_lines
 
-        _print(lambda paint, width: against_lines(turn, again, difference, self.redactor, paint, width))
+            _print(lambda paint, width: against_lines(turn, again, difference, self.redactor, paint, width))
+        if again.turn.outcome == "failed":
+            raise typer.Exit(1)
 
     async def _replay(self, turn: "RecordedTurn", prompt: "RecordedPrompt", wanted: str) -> "Replay":
         from nanobot.agent.replay import replay as run_again

@@ -124,13 +124,14 @@ def against_lines(
     page.line("")
     page.line(*_parting(difference, page))
     page.line("")
-    page.diff(turn, again.turn)
+    if again.turn.outcome == "failed":
+        page.line(paint.red("It failed: "), page.clean(again.turn.text))
+    else:
+        page.diff(turn, again.turn)
     page.line("")
     page.line(paint.dim(f"{'':9}{'steps':>6}{'in':>10}{'cached':>10}{'out':>8}{'time':>10}  cost"))
     for name, one in (("recorded", turn), ("now", again.turn)):
         page.line(_sums(name, one))
-    if again.turn.outcome == "failed":
-        page.speech("It failed", again.turn.text)
     return page.lines
 
 
@@ -216,7 +217,7 @@ class _Page:
         if call.result is None:
             self.line(self._paint.dim(f"{_INDENT * 2}no result was kept"))
             return
-        lines = visible(self._redactor.text(call.result)).expandtabs(4).strip().splitlines()
+        lines = visible(self._redactor.text(call.result)).expandtabs(4).strip("\n").splitlines()
         for line in lines[:RESULT_LINES]:
             self.line(self._paint.dim(clipped(_INDENT * 2 + line, self._width)))
         if len(lines) > RESULT_LINES:
@@ -242,12 +243,12 @@ def _parting(difference: Difference | None, page: _Page) -> Iterator[str]:
     if difference is None:
         yield "No difference: the same calls, and the same words."
         return
-    yield f"First difference: step {difference.step}, {difference.what}"
+    yield f"First difference: {difference.what} in step {difference.step}"
     if difference.what == "other words":
         yield "; all calls were the same."
         return
-    yield f": {page.clean(difference.replayed) or 'nothing'}"
-    yield f" where the recorded turn had {page.clean(difference.recorded) or 'nothing'}"
+    yield f", {page.clean(difference.replayed) or 'nothing'}"
+    yield f" where the recorded turn had {page.clean(difference.recorded) or 'nothing'}."
 
 
 def _sums(name: str, turn: RecordedTurn) -> str:

@@ -21,16 +21,16 @@ _SHAPES = [
     for hints, pattern in (
         (("-----BEGIN",), r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY.*?(?:-----END [A-Z0-9 ]*PRIVATE KEY[A-Z -]*|\Z)"),
         (("k-", "k_", "i-"), r"\b(?:sk|gsk|xai|pk|rk)[-_][\w*.…-]{6,}"),
-        (("gh", "glpat"), r"\b(?:gh[pousr]_\w{10,}|github_pat_\w{10,}|glpat-[\w-]{10,})"),
+        (("gh", "github_pat", "glpat"), r"\b(?:gh[pousr]_\w{10,}|github_pat_\w{10,}|glpat-[\w-]{10,})"),
         (("AKIA", "ASIA"), r"\b(?:AKIA|ASIA)[0-9A-Z]{12,}"),
         (("xox", "xapp-", "xwfp-"), r"\b(?:xox[a-z][.-]|xapp-|xwfp-)[\w.-]{8,}"),
         (("AIza", "ya29."), r"\b(?:AIza[\w-]{20,}|ya29\.[\w-]{10,})"),
         (("hf_", "npm_", "dop_v1_", "shpat_"), r"\b(?:hf|npm|dop_v1|shpat)_\w{12,}"),
         (("pypi-", "SG."), r"\b(?:pypi-|SG\.)[\w.-]{16,}"),
         (("eyJ",), r"\beyJ[\w-]{8,}(?:\.[\w-]*)*"),
-        ((":AA",), r"\b\d{6,12}:AA[\w-]{30,}"),  # Telegram's
+        ((":AA",), r"(?<!\d)\d{6,12}:AA[\w-]{30,}"),  # Telegram's
         (("earer ", "EARER "), r"(?<=[Bb]earer )[\w.~+/=-]{8,}|(?<=BEARER )[\w.~+/=-]{8,}"),
-        (("://",), r"(?<=://)(?:[^\s/@:\"']{0,80}:[^\s\"']{0,200}?|[^\s/@:\"']{20,200})(?=@[\w\[])"),
+        (("://",), r"(?<=://)(?:[^\s/@:\"']{0,80}:[^\s\"'?]{0,200}?|[^\s/@:\"']{20,200})(?=@[\w\[])"),
     )
 ]
 """What to look for first, since that costs nothing, and then in full."""

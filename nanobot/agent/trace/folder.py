@@ -13,7 +13,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
@@ -61,7 +61,8 @@ class TraceFolder:
         """Append these. Never raises for the disk: what it refuses is lost, and said once in the log."""
         lines: dict[str, list[bytes]] = {}
         try:
-            make_private_folder(self._blobs)
+            if not self._blobs.is_dir():
+                make_private_folder(self._blobs)
             for piece in pieces:
                 lines.setdefault(stem_of(piece.facts["session"]), []).append(self._line(piece))
             for stem, some in lines.items():
@@ -194,15 +195,24 @@ class TraceFolder:
             return None
         return data.decode() if _name_of(data) == name else None
 
-    def forget(self, key: str) -> None:
-        """Throw away every trace of a session. Raises OSError."""
+    def forget(self, key: str, turns: Container[str]) -> None:
+        """Throw away what is known of these turns, and of those of the session that said nothing (a slash command).
+
+        Raises OSError.
+        """
         path = self.path / f"{stem_of(key)}.jsonl"
+        asked = {facts.get("turn") for facts in (*_lines(_older(path)), *_lines(path)) if "model" in facts}
         for place in (path, _older(path)):
-            others = [facts for facts in _lines(place) if facts.get("session") != key]
-            if others:
-                write_atomic(place, b"".join(encode(facts) for facts in others))
-            else:
+            lines = [*_lines(place)]
+            kept = [
+                facts
+                for facts in lines
+                if facts.get("session") != key or (facts.get("turn") not in turns and facts.get("turn") in asked)
+            ]
+            if not kept:
                 place.unlink(missing_ok=True)
+            elif len(kept) < len(lines):
+                write_atomic(place, b"".join(encode(facts) for facts in kept))
 
 
 def merge(known: Facts, more: Facts) -> None:
