@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
+from pathlib import Path
 from typing import Any, cast
 
 from nanobot.agent.run.runner import RunLimits
@@ -170,9 +171,9 @@ def read_recording(name: str, sessions: SessionManager, folder: TraceFolder) -> 
     if session is None and not traces:
         return None
     conversations = [session.messages] if session is not None else []
-    archived = {str(row["path"]): str(row["key"]) for row in sessions.list_sessions() if row["archived"]}
+    archived = {Path(row["path"]): str(row["key"]) for row in sessions.list_sessions() if row["archived"]}
     here = _turn_ids(conversations)
-    if path is not None and str(path) in archived:
+    if path is not None and path in archived:
         return Recording(key, conversations, [facts for facts in traces if facts.get("turn") in here])
     if {str(facts.get("turn")) for facts in traces} - here:
         older = [sessions.read(file) for file, owner in archived.items() if owner == key]
