@@ -86,7 +86,7 @@ async def build_runtime(
     models = ConfiguredModels(config, places.state, environ, model, provider)
     commands = SlashCommands(Desk(sessions, models, context, tools, vitals, __version__))
     redactor = Redactor(lambda: secrets_of(config.model_dump(), environ))
-    traces = TraceWriter(TraceFolder(places.traces, redactor), clock)
+    traces = TraceWriter(TraceFolder(places.traces, redactor), clock, workspace)
     parts = Parts(sessions, models, context, tools, commands, vitals, clock, workspace, places.turns, traces)
     loop = AgentLoop(bus, parts, most_at_once=_most_at_once(environ), delivery=_delivery(config))
     async with AsyncExitStack() as lives:

@@ -80,8 +80,9 @@ async def replay(
     try:
         with calling_for(CallContext("replay", recorded.session, recorded.turn_id)):
             emit(_ended(await run(spec)))
-    except NanobotError as error:
-        emit(TurnEnded(outcome=TurnOutcome.FAILED, text=str(error), error=type(error).__name__))
+    except Exception as error:  # the wall of a turn, as in the pipeline
+        text = str(error) if isinstance(error, NanobotError) else f"{type(error).__name__}: {error}"
+        emit(TurnEnded(outcome=TurnOutcome.FAILED, text=text, error=type(error).__name__))
     return Replay(merged_turn(recorded, rows, [piece.facts for piece in pieces]), tools.unrecorded)
 
 

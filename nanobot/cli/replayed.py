@@ -122,7 +122,7 @@ def against_lines(
         page.side("recorded", then, again)
         page.side("now     ", now, again)
     page.line("")
-    page.line(*_parting(difference, page))
+    page.line(paint.bold("".join(_parting(difference, page))))
     page.line("")
     if again.turn.outcome == "failed":
         page.line(paint.red("It failed: "), page.clean(again.turn.text))
@@ -190,13 +190,13 @@ class _Page:
         if step is None:
             self.line(head, self._paint.dim("had ended"))
             return
+        if step.text.strip() or not step.calls:
+            self.line(head, self._paint.dim("says "), self.clean(step.text) or "nothing")
         for call in step.calls:
             unknown = any(call.name == one.name and call.arguments == one.arguments for one in again.unrecorded)
             note = "  not recorded, not run" if unknown and name.startswith("now") else ""
             room = self._width - len(name) - len(note) - 8
             self.line(head, clipped(one_line(self._redactor.text(call.in_words)), room), self._paint.red(note))
-        if step.text.strip() or not step.calls:
-            self.line(head, self._paint.dim("says "), self.clean(step.text) or "nothing")
 
     def diff(self, turn: RecordedTurn, again: RecordedTurn) -> None:
         """The two answers, line by line."""
@@ -228,7 +228,7 @@ class _Page:
 
 
 def _measures(step: RecordedStep) -> str:
-    first = f"first word after {_time(step.first_s)}" if step.first_s is not None else ""
+    first = f"first word after {_time(step.first_s)}" if step.first_s is not None and step.first_s >= 0.1 else ""
     finish = "" if step.finish in ("stop", "tool_calls", "") else step.finish
     told = [_time(step.seconds), first, _tokens(step.usage), _money(step.cost_usd), finish]
     return "".join(f"  {one}" for one in told if one)
@@ -274,6 +274,8 @@ def _money(dollars: float | None) -> str:
 def _time(seconds: float | None) -> str:
     if seconds is None:
         return ""
+    if seconds < 0.001:
+        return "<1 ms"
     if seconds < 0.1:
         return f"{seconds * 1000:.0f} ms"
     return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:,.0f} s"

@@ -172,7 +172,10 @@ def step(*made: tuple[str, dict[str, Any]], text: str = "") -> RecordedStep:
     return RecordedStep(text, calls=[RecordedCall("", name, arguments) for name, arguments in made])
 
 
-A, B, OTHER = ("read", {"path": "a"}), ("read", {"path": "b"}), ("list", {})
+Call = tuple[str, dict[str, Any]]
+A: Call = ("read", {"path": "a"})
+B: Call = ("read", {"path": "b"})
+OTHER: Call = ("list", {})
 
 
 @pytest.mark.parametrize(
@@ -229,6 +232,25 @@ async def test_an_old_session_tells_what_its_rows_tell(tmp_path: Path):
     assert (second.message, second.outcome) == ("second", None)
     with pytest.raises(NanobotError, match="not traced"):
         found.prompt(first, folder(tmp_path))
+
+
+async def test_two_workspaces_with_a_session_of_one_name_do_not_see_each_other(tmp_path: Path):
+    async with open_bot(tmp_path, "here") as bot:
+        await bot.say("hello")
+
+    assert read_recording("cli:direct", SessionManager(tmp_path / "elsewhere"), folder(tmp_path)) is None
+
+
+async def test_a_step_that_was_paid_for_before_the_turn_failed_is_counted(tmp_path: Path):
+    paid = calls(("list_dir", {"path": "."}))
+    paid.usage, paid.cost_usd = {"prompt_tokens": 9}, 0.25
+    async with open_bot(tmp_path, paid, ModelOverloadedError("busy")) as bot:
+        await bot.say("go")
+
+    turn = recording(tmp_path).find()
+
+    assert (turn.outcome, turn.cost_usd, turn.usage) == ("failed", 0.25, {"prompt_tokens": 9})
+    assert [step.text for step in turn.steps] == ["", ""]
 
 
 async def test_turns_of_a_conversation_put_away_are_still_found(tmp_path: Path):
@@ -289,9 +311,12 @@ async def test_swept_prompts_and_deleted_messages_are_said(home: Path):
 
 def test_a_trace_that_was_edited_by_hand_does_not_break_it(tmp_path: Path):
     odd = {"turn": "t1", "session": "s", "steps": [1, {"calls": 3}, {"calls": [4, {}]}], "notices": "x", "at": None}
-    rows: list[ChatMessage] = [
+    rows: Any = [
         {"role": "user", "content": "go", "turn_id": "t1"},
-        {"role": "assistant", "content": None, "turn_id": "t1", "tool_calls": [{"id": 1}, {"function": {}}]},  # type: ignore[list-item]
+        {"role": "assistant", "content": None, "turn_id": "t1", "tool_calls": [{"id": 1}, {"function": {}}]},
+        {"role": "tool", "content": 7, "turn_id": "t1", "tool_call_id": "None"},
+        {"role": "tool", "content": [1, "x"], "turn_id": "t1", "tool_call_id": "1"},
+        {"role": "assistant", "content": ["odd"], "turn_id": "t1", "reasoning_content": 3},
     ]
 
     (turn,) = Recording("s", [rows], [json.loads(json.dumps(odd))]).turns

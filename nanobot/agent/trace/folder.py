@@ -120,8 +120,8 @@ class TraceFolder:
         self._make_room(path, len(data))
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | O_BINARY, PRIVATE_FILE)
         try:
-            if not _ends_a_line(descriptor):
-                data = b"\n" + data  # behind half a line, which a full disk or a kill left
+            if not _ends_a_line(descriptor):  # a full disk or a kill left half a line; or another process is writing
+                data = b"\n" + data
             write_whole(descriptor, data)
         finally:
             os.close(descriptor)

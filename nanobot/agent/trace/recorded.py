@@ -167,15 +167,16 @@ def read_recording(name: str, sessions: SessionManager, folder: TraceFolder) -> 
     path = sessions.find(name)
     session = sessions.read(path) if path is not None else None
     key = session.key if session is not None else name
-    traces = folder.turns(key)
+    here = (None, str(sessions.folder.parent))  # another workspace may have a session of this name
+    traces = [facts for facts in folder.turns(key) if facts.get("workspace") in here]
     if session is None and not traces:
         return None
     conversations = [session.messages] if session is not None else []
     archived = {Path(row["path"]): str(row["key"]) for row in sessions.list_sessions() if row["archived"]}
-    here = _turn_ids(conversations)
+    told = _turn_ids(conversations)
     if path is not None and path in archived:
-        return Recording(key, conversations, [facts for facts in traces if facts.get("turn") in here])
-    if {str(facts.get("turn")) for facts in traces} - here:
+        return Recording(key, conversations, [facts for facts in traces if facts.get("turn") in told])
+    if {str(facts.get("turn")) for facts in traces} - told:
         older = [sessions.read(file) for file, owner in archived.items() if owner == key]
         conversations += [found.messages for found in older if found is not None]
     return Recording(key, conversations, traces)
@@ -210,8 +211,14 @@ def rows_as_steps(rows: Iterable[ChatMessage]) -> list[RecordedStep]:
             steps.append(RecordedStep(shown_text(row), row.get("reasoning_content") or "", made, heard))
             heard = []
         elif role == "tool" and (call := calls.get(str(row.get("tool_call_id")))) is not None:
-            call.content, call.provenance = row.get("content"), row.get("provenance")
+            call.content, call.provenance = _content_of(row), row.get("provenance")
     return steps
+
+
+def _content_of(row: ChatMessage) -> Content:
+    """The content, whatever a file holds under that name."""
+    content: object = row.get("content")
+    return content if isinstance(content, str) else _dicts(content)
 
 
 def _is_placeholder(row: ChatMessage) -> bool:
@@ -260,10 +267,11 @@ def _add_trace(turn: RecordedTurn, facts: Facts) -> None:
     turn.text = str(facts.get("text") or turn.text)
     turn.seconds = facts.get("seconds")
     turn.phases, turn.usage = dict(facts.get("phases", {})), dict(facts.get("usage", {}))
-    turn.cost_usd = facts.get("usd")
     turn.notices = _dicts(facts.get("notices"))
     turn.steps = _steps_of(turn.steps, _dicts(facts.get("steps")))
     turn.usage = turn.usage or _sum_of(turn.steps)
+    paid = [step.cost_usd for step in turn.steps if step.cost_usd is not None]
+    turn.cost_usd = facts.get("usd", sum(paid) if paid else None)
 
 
 def _steps_of(said: Sequence[RecordedStep], traced: Sequence[Facts]) -> list[RecordedStep]:

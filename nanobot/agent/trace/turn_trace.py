@@ -42,6 +42,7 @@ class TurnTrace:
         clock: Clock,
         put: Callable[[Piece], None],
         *,
+        workspace: str = "",
         first_s: float = 0.25,
         every_s: float = 2.0,
     ) -> None:
@@ -52,8 +53,9 @@ class TurnTrace:
         self._next_s = first_s
         self._started = clock.monotonic()
         self._who: Facts = {"turn": turn_id, "session": message.session_key}
+        where = {"workspace": workspace} if workspace else {}
         said = {"at": timestamp(clock), "origin": message.origin.value, "message": message.content}
-        self._piece = Piece({**self._who, **said})
+        self._piece = Piece({**self._who, **where, **said})
         self._step: Facts | None = None
         self._calls: dict[str, Facts] = {}
         self._steps = self._notices = 0

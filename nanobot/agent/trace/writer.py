@@ -7,6 +7,7 @@ line in the log.
 import asyncio
 import logging
 from contextlib import suppress
+from pathlib import Path
 
 from nanobot.agent.trace.folder import TraceFolder
 from nanobot.agent.trace.turn_trace import Piece, TurnTrace
@@ -22,16 +23,17 @@ TOGETHER_S = 0.05
 class TraceWriter:
     """The traces of one bot. `close` it when its turns have ended."""
 
-    def __init__(self, folder: TraceFolder, clock: Clock) -> None:
+    def __init__(self, folder: TraceFolder, clock: Clock, workspace: Path) -> None:
         self._folder = folder
         self._clock = clock
+        self._workspace = str(workspace)
         self._waiting: list[Piece] = []
         self._timer: asyncio.TimerHandle | None = None
         self._writing: asyncio.Future[None] | None = None
 
     def open_turn(self, turn_id: str, message: InboundMessage) -> TurnTrace:
         """A sink for the turn that begins. Costs nothing on the disk until something happens in it."""
-        return TurnTrace(turn_id, message, self._clock, self._put)
+        return TurnTrace(turn_id, message, self._clock, self._put, workspace=self._workspace)
 
     async def close(self) -> None:
         """Write what is left."""

@@ -193,7 +193,7 @@ def test_processes_at_once_append_whole_lines(tmp_path: Path):
 
     assert [writer.wait(30) for writer in writers] == [0, 0, 0]
     lines = (tmp_path / "traces" / "cli_direct.jsonl").read_text().splitlines()
-    found = [json.loads(line)["turn"] for line in lines]
+    found = [json.loads(line)["turn"] for line in lines if line]
     assert sorted(found) == sorted(f"{writer}-{number}" for writer in range(3) for number in range(300))
 
 
