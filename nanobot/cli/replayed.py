@@ -68,11 +68,11 @@ class TurnFacts:
 def turn_lines(turn: RecordedTurn, redactor: Redactor, paint: Paint, width: int) -> list[str]:
     """A turn from the message to its end."""
     page = _Page(redactor, paint, width)
-    origin = f", from {turn.origin}" if turn.origin else ""
-    page.line(paint.bold(f"{one_line(turn.session)}, turn {turn.turn_id}"), f", {_when(turn.at, seconds=True)}{origin}")
+    origin = f", from {one_line(turn.origin)}" if turn.origin else ""
+    page.line(paint.bold(_named(turn)), f", {_when(turn.at, seconds=True)}{origin}")
     if turn.model:
         before = int((turn.traced or {}).get("history", 1)) - int((turn.traced or {}).get("own", 1))
-        page.line(paint.dim(f"{turn.model} ({turn.provider}), {counted(before, 'message')} before it"))
+        page.line(paint.dim(f"{_asked(turn)}, {counted(before, 'message')} before it"))
     elif turn.traced is None:
         page.line(paint.dim("This turn was not traced: this is what the session tells of it."))
     page.speech("You", turn.message)
@@ -112,9 +112,9 @@ def against_lines(
 ) -> list[str]:
     """Two turns step by step, where they part, how they end, and what they cost."""
     page = _Page(redactor, paint, width)
-    page.line(paint.bold(f"{one_line(turn.session)}, turn {turn.turn_id}, again"))
-    page.line(paint.dim(f"recorded: {turn.model} ({turn.provider})"))
-    page.line(paint.dim(f"now:      {again.turn.model} ({again.turn.provider}); no tool ran"))
+    page.line(paint.bold(f"{_named(turn)}, again"))
+    page.line(paint.dim(f"recorded: {_asked(turn)}"))
+    page.line(paint.dim(f"now:      {_asked(again.turn)}; no tool ran"))
     page.speech("You", turn.message)
     for number, (then, now) in enumerate(zip_longest(turn.steps, again.turn.steps), 1):
         page.line("")
@@ -175,7 +175,7 @@ class _Page:
     def ending(self, turn: RecordedTurn) -> None:
         """How it ended, and what it took."""
         outcome = (turn.outcome or "no end was recorded: it still runs, or the process died").capitalize()
-        error = f" ({turn.error})" if turn.error else ""
+        error = f" ({one_line(turn.error)})" if turn.error else ""
         after = f" after {_time(turn.seconds)}" if turn.seconds is not None else ""
         told = [counted(len(turn.steps), "step"), _tokens(turn.usage), _money(turn.cost_usd)]
         paint = self._paint.red if turn.outcome == "failed" else self._paint.bold
@@ -225,6 +225,14 @@ class _Page:
 
     def _indented(self, text: str, depth: int) -> None:
         self.lines += textwrap.indent(visible(self._redactor.text(text)).strip(), _INDENT * depth).splitlines()
+
+
+def _named(turn: RecordedTurn) -> str:
+    return one_line(f"{turn.session}, turn {turn.turn_id}")
+
+
+def _asked(turn: RecordedTurn) -> str:
+    return one_line(f"{turn.model} ({turn.provider})")
 
 
 def _measures(step: RecordedStep) -> str:
