@@ -7,7 +7,7 @@ What is taken for one by mistake costs a word; what is missed costs a key. So in
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 from urllib.parse import quote
 
@@ -16,39 +16,47 @@ MARK = "[key]"
 LOOK_AHEAD = 320
 """How far behind the end of what is kept of a text we look, so that no secret is cut in half and not known again."""
 
-_SHAPES = [
-    (hints, re.compile(pattern, re.DOTALL))
-    for hints, pattern in (
-        (("-----BEGIN",), r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY.*?(?:-----END [A-Z0-9 ]*PRIVATE KEY[A-Z -]*|\Z)"),
-        (("k-", "k_", "i-"), r"\b(?:sk|gsk|xai|pk|rk)[-_][\w*.…-]{6,}"),
-        (("gh", "github_pat", "glpat"), r"\b(?:gh[pousr]_\w{10,}|github_pat_\w{10,}|glpat-[\w-]{10,})"),
-        (("AKIA", "ASIA"), r"\b(?:AKIA|ASIA)[0-9A-Z]{12,}"),
-        (("xox", "xapp-", "xwfp-"), r"\b(?:xox[a-z][.-]|xapp-|xwfp-)[\w.-]{8,}"),
-        (("AIza", "ya29."), r"\b(?:AIza[\w-]{20,}|ya29\.[\w-]{10,})"),
-        (("hf_", "npm_", "dop_v1_", "shpat_"), r"\b(?:hf|npm|dop_v1|shpat)_\w{12,}"),
-        (("pypi-", "SG."), r"\b(?:pypi-|SG\.)[\w.-]{16,}"),
-        (("eyJ",), r"\beyJ[\w-]{8,}(?:\.[\w-]*)*"),
-        ((":AA",), r"(?<!\d)\d{6,12}:AA[\w-]{30,}"),  # Telegram's
-        (("earer ", "EARER "), r"(?<=[Bb]earer )[\w.~+/=-]{8,}|(?<=BEARER )[\w.~+/=-]{8,}"),
-        (("://",), r"(?<=://)(?:[^\s/@:\"']{0,80}:[^\s\"'?]{0,200}?|[^\s/@:\"']{20,200})(?=@[\w\[])"),
-    )
-]
-"""What to look for first, since that costs nothing, and then in full."""
-
-_NAMES = r"(?:password|passwd|passphrase|pwd|secret|token|api[_-]?key|access[_-]?key|private[_-]?key|authorization)"
-_NAMED = re.compile(
+_SHAPES = (
+    (("-----BEGIN",), r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY.*?(?:-----END [A-Z0-9 ]*PRIVATE KEY[A-Z -]*|\Z)"),
+    (("k-", "k_", "i-"), r"\b(?:sk|gsk|xai|pk|rk)[-_][\w*.…-]{6,}"),
+    (("gh", "github_pat", "glpat"), r"\b(?:gh[pousr]_\w{10,}|github_pat_\w{10,}|glpat-[\w-]{10,})"),
+    (("AKIA", "ASIA"), r"\b(?:AKIA|ASIA)[0-9A-Z]{12,}"),
+    (("xox", "xapp-", "xwfp-"), r"\b(?:xox[a-z][.-]|xapp-|xwfp-)[\w.-]{8,}"),
+    (("AIza", "ya29."), r"\b(?:AIza[\w-]{20,}|ya29\.[\w-]{10,})"),
+    (("hf_", "npm_", "dop_v1_", "shpat_"), r"\b(?:hf|npm|dop_v1|shpat)_\w{12,}"),
+    (("pypi-", "SG."), r"\b(?:pypi-|SG\.)[\w.-]{16,}"),
+    (("eyJ",), r"\beyJ[\w-]{8,}(?:\.[\w-]*)*"),
+    ((":AA",), r"(?<!\d)\d{6,12}:AA[\w-]{30,}"),  # Telegram's
+    (("earer ", "EARER "), r"(?<=[Bb]earer )[\w.~+/=-]{8,}|(?<=BEARER )[\w.~+/=-]{8,}"),
+    (("://",), r"(?<=://)(?:[^\s/@:\"']{0,80}:[^\s\"'?]{0,200}?|[^\s/@:\"']{20,200})(?=@[\w\[])"),
+)
+_NAMES = (
+    r"(?:password|passwd|passphrase|pwd|secret|token|cookie|authorization|"
+    r"(?:api|access|account|encryption|master|private|secret|shared|signing)[_-]?key)"
+)
+_NAMED = (
     # name: value, "name": "value", name=value, --name value; in JSON inside JSON the quotes have backslashes
     rf"(?P<name>{_NAMES}(?:\\*[\"'])?\s*[:=]\s*|--(?:[a-z]+-)*{_NAMES}\s+)(?P<scheme>(?:basic|bearer|token)\s+)?"
-    r"(?P<value>\[key\]|\"(?:\\.|[^\"\\])*\"?|\\+\"(?:(?!\\+\").)*(?:\\+\")?|'[^']*'?|[^\s\"'&,;)}\]\\]+)",
-    re.IGNORECASE | re.DOTALL,
+    r"(?P<value>\[key\]|\"(?:\\.|[^\"\\])*\"?|\\+\"(?:(?!\\+\").)*(?:\\+\")?|'[^']*'?|[^\s\"'&,;)}\]\\]+)"
 )
-_NAME_HINTS = ("password", "passwd", "passphrase", "pwd", "secret", "token", "key", "authorization")
+_NAME_HINTS = ("password", "passwd", "passphrase", "pwd", "secret", "token", "cookie", "key", "authorization")
 _TELLING_NAME = re.compile(
     r"(?:key|token|secret|password|passwd|passphrase|cookie|credentials?|authorization|auth)$|.(?<!^old)pwd$",
     re.IGNORECASE,
 )
 """`PWD` and `OLDPWD` are folders."""
 _TELLING_HEADER = re.compile(r"auth|key|token|secret|cookie", re.IGNORECASE)
+
+
+@cache
+def _shapes() -> list[tuple[tuple[str, ...], re.Pattern[str]]]:
+    """What to look for first, since that costs nothing, and then in full. Compiled when first needed: it takes 3 ms."""
+    return [(hints, re.compile(pattern, re.DOTALL)) for hints, pattern in _SHAPES]
+
+
+@cache
+def _named() -> re.Pattern[str]:
+    return re.compile(_NAMED, re.IGNORECASE | re.DOTALL)
 
 
 def redact(text: str, secrets: Iterable[str] = ()) -> str:
@@ -58,7 +66,7 @@ def redact(text: str, secrets: Iterable[str] = ()) -> str:
     for secret in secrets:
         if len(secret) >= 4:
             text = text.replace(secret, MARK)
-    for hints, shape in _SHAPES:
+    for hints, shape in _shapes():
         if any(hint in text for hint in hints):
             text = shape.sub(MARK, text)
     return text
@@ -72,7 +80,7 @@ def secrets_in(api_key: str | None, headers: Mapping[str, str]) -> list[str]:
 def secrets_of(settings: Mapping[str, Any], environ: Mapping[str, str]) -> set[str]:
     """The values that settings and environment hold under names that tell a secret, and passwords in addresses.
 
-    Words that stand for "no key" (`none`, `ollama`) are none: only a word of letters alone, and short, can be one.
+    A short word of letters alone (`none`, `ollama`) stands for "no key", and would be missed everywhere.
     """
     found = {*_values_in(settings), *_values_in(environ)}
     return {value for value in found if len(value) >= 8 or (len(value) >= 4 and not value.isalpha())}
@@ -89,7 +97,7 @@ class Redactor:
         text = redact(text, self._known)
         lower = text.lower()
         if any(hint in lower for hint in _NAME_HINTS):
-            text = _NAMED.sub(_without_value, text)
+            text = _named().sub(_without_value, text)
         return text
 
     def head(self, text: str, limit: int) -> str:
@@ -168,4 +176,4 @@ def _values_in(value: object, name: str = "") -> Iterator[str]:
 
 
 def _named_values(text: str) -> Iterator[str]:
-    return (match["value"].strip("\"'\\") for match in _NAMED.finditer(text))
+    return (match["value"].strip("\"'\\") for match in _named().finditer(text))

@@ -33,6 +33,8 @@ SHAPES = {
     "variable": ("hunter2", "PGPASSWORD=hunter2 psql"),
     "json": ('hun"ter2', json.dumps({"token": 'hun"ter2', "a": 1})),
     "json in json": ("hunter2", json.dumps(json.dumps({"client_secret": "hunter2"}))),
+    "header": ("hunter2", "curl -H 'X-API-Key: hunter2' -H 'Cookie: sid=hunter2' http://x"),
+    "connection string": ("hunter2", "AccountName=me;AccountKey=hunter2;EndpointSuffix=x"),
     "quoted": ("hunter 2", "password='hunter 2' rest"),
     "query": ("hunter2", "GET /x?access_token=hunter2&a=1"),
 }
