@@ -128,7 +128,7 @@ class _StandIn(Tool):
         """As it was sent, whatever else stood in it."""
         return self._schema
 
-    async def execute(self, **arguments: Any) -> ToolResult:
+    async def execute(self, /, **arguments: Any) -> ToolResult:
         """The recorded result of this call."""
         for entry in self._waiting:
             given, call = entry

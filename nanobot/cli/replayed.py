@@ -82,7 +82,7 @@ def turn_lines(turn: RecordedTurn, redactor: Redactor, paint: Paint, width: int)
         page.step(number, step)
         page.notices(turn, number)
     page.notices(turn, len(turn.steps) + 1)
-    if turn.text and (not turn.steps or turn.outcome not in ("answered", "partial")):
+    if turn.text.strip() not in "".join(step.text for step in turn.steps):
         page.speech("nanobot", turn.text)
     page.line("")
     page.ending(turn)

@@ -268,6 +268,13 @@ async def test_turns_of_a_conversation_put_away_are_still_found(tmp_path: Path):
     assert [turn.message for turn in recording(tmp_path, archived).turns] == ["before"]
 
 
+def test_rows_without_ids_are_turns_by_their_place():
+    rows: list[ChatMessage] = [{"role": "user", "content": str(number)} for number in range(12)]
+    found = Recording("s", [rows], [])
+
+    assert (found.find("row-1").message, found.find("row-10").message) == ("1", "10")
+
+
 async def test_what_a_kill_left_is_shown_with_the_turn_it_belongs_to(tmp_path: Path):
     rows: list[ChatMessage] = [
         {"role": "user", "content": "go", "turn_id": "t1", "timestamp": "2026-01-02T03:04:05"},

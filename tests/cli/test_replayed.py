@@ -39,6 +39,14 @@ def test_a_turn_without_an_end_says_so():
     assert lines(turn())[-1].startswith("No end was recorded: it still runs, or the process died")
 
 
+def test_our_own_last_word_is_shown_and_what_a_step_said_only_once():
+    said = turn(RecordedStep("half of it"), outcome="stopped", text="half of it")
+    ours = turn(RecordedStep("half of it"), outcome="partial", text="(Stopped at the limit.)")
+
+    assert lines(said).count("  half of it") == 1
+    assert "  (Stopped at the limit.)" in lines(ours)
+
+
 def test_a_call_without_a_result_says_so_and_a_long_result_is_counted():
     unknown = RecordedCall("1", "exec", {"command": "sleep 1"})
     long = RecordedCall("2", "list_dir", {}, content="\n".join(f"line {number}" for number in range(20)))

@@ -27,8 +27,8 @@ from nanobot.utils.files import O_BINARY, PRIVATE_FILE, make_private_folder, wri
 
 log = logging.getLogger(__name__)
 
-_TEXT, _WORD = 200, 160
-"""Characters kept of what was said, and of one value in the arguments of a call."""
+_TEXT, _WORD, _NAME = 200, 160, 80
+"""Characters kept of what was said, of one value in the arguments of a call, and of a tool's name."""
 _ARGUMENTS = 1000
 _REFERENCE = re.compile(rb'"(?:system|tools|limits)": ?"([0-9a-f]{24})"')
 _DAY_S = 86_400
@@ -83,6 +83,7 @@ class TraceFolder:
             notice["text"] = clean.head(notice["text"], _TEXT)
         for step in facts.get("steps", ()):
             for call in step.get("calls", ()):
+                call["tool"] = clean.head(str(call.get("tool")), _NAME)  # a model may call anything
                 call["args"] = self._arguments(call.get("args", {}))
                 if "error" in call:
                     call["error"] = clean.head(call["error"], _TEXT)

@@ -125,8 +125,9 @@ class Recording:
                 return self.turns[-int(which[1:])]
             raise NanobotError(f"There is no turn {which}: session {self.key!r} has {len(self.turns)}.")
         found = [turn for turn in self.turns if turn.turn_id.startswith(which)]
-        if len(found) == 1 or (found and found[0].turn_id == which):
-            return found[0]
+        exact = [turn for turn in found if turn.turn_id == which]
+        if len(exact or found) == 1:
+            return (exact or found)[0]
         near = [turn.turn_id for turn in found] or nearest(which, [turn.turn_id for turn in self.turns], cutoff=0.3)
         many = "is the beginning of several" if found else "is no turn of this session"
         hint = f" Did you mean {' or '.join(near[:3])}?" if near else ""
@@ -264,7 +265,8 @@ def _add_trace(turn: RecordedTurn, facts: Facts) -> None:
     turn.model, turn.provider = str(facts.get("model", "")), str(facts.get("provider", ""))
     turn.outcome = facts.get("outcome")
     turn.error = facts.get("error", turn.error if turn.outcome is None else None)
-    turn.text = str(facts.get("text") or turn.text)
+    told = str(facts.get("text", ""))  # only its head: what the rows hold goes before it, but for why a turn failed
+    turn.text = (told or turn.text) if turn.outcome == "failed" else (turn.text or told)
     turn.seconds = facts.get("seconds")
     turn.phases, turn.usage = dict(facts.get("phases", {})), dict(facts.get("usage", {}))
     turn.notices = _dicts(facts.get("notices"))

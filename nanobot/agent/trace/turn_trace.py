@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from nanobot.agent import turn as events
 from nanobot.agent.run.runner import RunSpec
@@ -21,7 +21,6 @@ Facts = dict[str, Any]
 
 MOST_NOTICES = 40
 _MOST_KEYS, _MOST_ITEMS, _DEEPEST = 16, 8, 3
-_SPOKEN_OF = (events.TurnOutcome.ANSWERED, events.TurnOutcome.PARTIAL)
 
 
 @dataclass(slots=True)
@@ -60,28 +59,22 @@ class TurnTrace:
         self._calls: dict[str, Facts] = {}
         self._steps = self._notices = 0
         self._timer: asyncio.TimerHandle | None = None
-        self._closed = False
-        self._takes: dict[type[events.TurnEvent], Callable[[Any], None]] = {
-            events.RunStarted: lambda event: self._learn(model=event.model),
-            events.StepStarted: self._step_started,
-            events.ReasoningStarted: lambda _: self._first_word(),
-            events.TextStarted: lambda _: self._first_word(),
-            events.TextEnded: self._text_ended,
-            events.ToolStarted: self._tool_started,
-            events.ToolEnded: self._tool_ended,
-            events.StepEnded: self._step_ended,
-            events.Notice: self._notice,
-            events.TurnEnded: self._turn_ended,
-        }
+        self._asked = self._closed = False
 
     def __call__(self, event: events.TurnEvent) -> None:
         """Take in what happened."""
         take = self._takes.get(type(event))
         if take is not None and not self._closed:
-            take(event)
+            take(self, event)
 
     def runs(self, spec: RunSpec) -> None:
-        """The run begins: this is what the model is sent, beside the rows that its session keeps."""
+        """The run begins: this is what the model is sent, beside the rows that its session keeps.
+
+        Of several runs of one turn the first one counts.
+        """
+        if self._asked:
+            return
+        self._asked = True
         model = spec.model
         own = _rows_of(spec.history, self._who["turn"])
         self._piece.prompt = {"system": spec.system, "tools": spec.tools.get_definitions(), "limits": model.limits}
@@ -98,12 +91,15 @@ class TurnTrace:
 
     # --- what happened
 
+    def _run_started(self, event: events.RunStarted) -> None:
+        self._learn(model=event.model)
+
     def _step_started(self, event: events.StepStarted) -> None:
         if self._step is not None:
             self._end_step()
         self._step = {"at": self._since()}
 
-    def _first_word(self) -> None:
+    def _first_word(self, event: events.TurnEvent) -> None:
         step = self._open_step()
         step.setdefault("first_s", _rounded(self._since() - step["at"]))
 
@@ -146,10 +142,23 @@ class TurnTrace:
             facts["more_notices"] = self._notices - MOST_NOTICES
         if event.error is not None:
             facts["error"] = event.error
-        if event.outcome not in _SPOKEN_OF or not self._steps:
-            facts["text"] = event.text  # no row of the session has it
+        if event.outcome is not events.TurnOutcome.ANSWERED or not self._steps:
+            facts["text"] = event.text  # it may be our own word, which no row of the session has
         self._piece.facts |= {"outcome": event.outcome.value, **facts}
         self.close()
+
+    _takes: ClassVar[dict[type[events.TurnEvent], Callable[["TurnTrace", Any], None]]] = {
+        events.RunStarted: _run_started,
+        events.StepStarted: _step_started,
+        events.ReasoningStarted: _first_word,
+        events.TextStarted: _first_word,
+        events.TextEnded: _text_ended,
+        events.ToolStarted: _tool_started,
+        events.ToolEnded: _tool_ended,
+        events.StepEnded: _step_ended,
+        events.Notice: _notice,
+        events.TurnEnded: _turn_ended,
+    }
 
     # --- handing on
 
