@@ -102,7 +102,7 @@ class Desk:
     def show_turn(self, turn: "RecordedTurn") -> None:
         """The turn, as it happened."""
         if self._json:
-            self._show_json(as_json(turn))
+            show_json(self.redactor.value(as_json(turn)))
             return
         from nanobot.cli.replayed import turn_lines
 
@@ -118,7 +118,7 @@ class Desk:
         prompt = self.recording.prompt(turn, self.folder)
         messages = asyncio.run(first_request(turn, prompt, clock=SystemClock()))
         if self._json:
-            self._show_json(_prompt_json(prompt, messages))
+            show_json(self.redactor.texts(_prompt_json(prompt, messages)))
             return
         from nanobot.cli.replayed import prompt_lines
 
@@ -138,7 +138,7 @@ class Desk:
             raise typer.Exit(INTERRUPTED) from None
         difference = first_difference(turn.steps, again.turn.steps)
         if self._json:
-            self._show_json(_against_json(turn, again, difference))
+            show_json(self.redactor.value(_against_json(turn, again, difference)))
         else:
             from nanobot.cli.replayed import against_lines
 
@@ -154,9 +154,6 @@ class Desk:
         async with build_runtime(setup.config, data_dir=setup.data_dir, workspace=setup.workspace) as runtime:
             model = await runtime.models.get(wanted)
             return await run_again(turn, prompt, model, clock=runtime.clock, workspace=runtime.workspace)
-
-    def _show_json(self, value: Any) -> None:
-        show_json(self.redactor.texts(value))
 
 
 def as_json(turn: "RecordedTurn") -> dict[str, Any]:

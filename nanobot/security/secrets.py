@@ -111,8 +111,8 @@ class Redactor:
             shown = shown[: -self.look_ahead]
         return f"{shown[:limit]}... [{len(text) - limit} more characters]"
 
-    def value(self, value: Any, limit: int) -> Any:
-        """JSON without secrets: under a telling name nothing is left, long texts keep their head."""
+    def value(self, value: Any, limit: int = 1 << 40) -> Any:
+        """JSON without secrets: under a telling name nothing is left, longer texts keep their head."""
         if isinstance(value, str):
             return self.head(value, limit)
         if isinstance(value, dict):
@@ -171,6 +171,7 @@ def _values_in(value: object, name: str = "") -> Iterator[str]:
     elif isinstance(value, str):
         if is_telling(name):
             yield value
+            yield value.rpartition(" ")[2]  # `Bearer ...` may be repeated without its first word
         else:
             yield from _named_values(value)
         yield from (match[1] for match in re.finditer(r"://[^\s/@:]{0,80}:([^\s/]{1,200})@", value))

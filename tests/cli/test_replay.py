@@ -30,6 +30,7 @@ def home(no_outside: None) -> Path:
                 calls(
                     ("list_dir", {"path": "."}),
                     ("exec", {"command": "echo --token hunter2; exit 3"}),
+                    ("no_such_tool", {"token": "hunter2"}),
                     text="Let me look.",
                 ),
                 LLMResponse("Some *files*.\nAnd more.", usage=USAGE, cost_usd=0.0042),
@@ -102,7 +103,7 @@ def test_as_json(home: Path):
     rows = json.loads(run("cli:direct", "--list", "--json").stdout)
 
     assert (turn["outcome"], turn["usage"], turn["cost_usd"]) == ("answered", USAGE, 0.0042)
-    assert [call["name"] for call in turn["steps"][0]["calls"]] == ["list_dir", "exec"]
+    assert [call["name"] for call in turn["steps"][0]["calls"]] == ["list_dir", "exec", "no_such_tool"]
     assert [row["outcome"] for row in rows] == ["answered", "answered", "failed"]
     assert rows[0]["turn"] == turn["turn_id"]
 
@@ -113,7 +114,15 @@ def test_the_prompt_is_shown_as_it_was_sent(home: Path):
 
     assert "# nanobot\n" in text
     assert "Current Time: " in text
-    assert [row["role"] for row in sent["messages"]] == ["user", "assistant", "tool", "tool", "assistant", "user"]
+    assert [row["role"] for row in sent["messages"]] == [
+        "user",
+        "assistant",
+        "tool",
+        "tool",
+        "tool",
+        "assistant",
+        "user",
+    ]
     assert sent["messages"][-1]["content"].startswith("again\n\n[Runtime Context")
     assert "list_dir" in [tool["function"]["name"] for tool in sent["tools"]]
 

@@ -84,7 +84,8 @@ def test_the_values_of_config_and_environment_are_known_by_the_names_they_stand_
         "tools": {
             "web": {"proxy": "http://me:in-the-url@proxy:1"},
             "mcp_servers": {
-                "x": {"args": ["--token", "from-args-1"], "env": {"HOME_DIR": "/usr/bin", "X_SECRET": "env-of-mcp"}}
+                "x": {"args": ["--token", "from-args-1"], "env": {"HOME_DIR": "/usr/bin", "X_SECRET": "env-of-mcp"}},
+                "y": {"headers": {"Authorization": "Bearer from-a-header", "X-Title": "my program"}},
             },
         },
         "names": {"ollama": {"api_key": "ollama"}, "none": {"api_key": "none"}},
@@ -97,6 +98,8 @@ def test_the_values_of_config_and_environment_are_known_by_the_names_they_stand_
         "in-the-url",
         "from-args-1",
         "env-of-mcp",
+        "Bearer from-a-header",
+        "from-a-header",
         "acme-acme",
         "db-pwd-1",
     }
