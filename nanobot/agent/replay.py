@@ -7,7 +7,7 @@ call that was not made then has no answer; it is the difference that one looks f
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from nanobot.agent.trace.turn_trace import Piece, TurnTrace
 from nanobot.agent.turn import Emitter, TurnEnded, TurnOutcome
 from nanobot.bus.events import Address, InboundMessage
 from nanobot.errors import NanobotError
-from nanobot.messages.types import ChatMessage, Origin, Provenance, ToolSchema
+from nanobot.messages.types import ChatMessage, Provenance, ToolSchema
 from nanobot.providers.base import CallContext, Delta, Finished, LLMProvider, LLMResponse, calling_for
 from nanobot.utils.clock import Clock
 
@@ -61,10 +61,15 @@ async def replay(
     trace = TurnTrace(recorded.turn_id, message, clock, pieces.append)
     emit = Emitter(recorded.turn_id, trace)
     tools = RecordedTools(prompt.tools, [call for step in recorded.steps for call in step.calls])
-    joining = deque(_heard(step) for step in recorded.steps[1:])
+    boundaries = deque(step.heard for before, step in pairwise(recorded.steps) if before.calls)
 
     async def record(row: ChatMessage) -> None:
         rows.append(row)
+
+    async def joining() -> list[ChatMessage]:
+        joined = boundaries.popleft() if boundaries else []
+        rows.extend(joined)
+        return joined
 
     spec = RunSpec(
         model=replace(model, limits=_limits(model, recorded)),
@@ -74,7 +79,7 @@ async def replay(
         context=ToolContext(recorded.session, Address("cli", "replay"), recorded.turn_id, workspace, clock),
         emit=emit,
         record=record,
-        joining=lambda: joining.popleft() if joining else [],
+        joining=joining,
     )
     trace.runs(spec)
     try:
@@ -205,10 +210,6 @@ class _Listener(LLMProvider):
 def _limits(model: Model, recorded: RecordedTurn) -> RunLimits:
     steps = min(model.limits.max_steps, len(recorded.steps) + STEPS_MORE)
     return replace(model.limits, max_steps=steps, max_result_chars=_NEVER)  # results were cut when they were recorded
-
-
-def _heard(step: RecordedStep) -> list[ChatMessage]:
-    return [{"role": "user", "content": text, "origin": Origin.USER} for text in step.heard]
 
 
 def _ended(result: RunResult) -> TurnEnded:

@@ -217,10 +217,16 @@ EventSink = Callable[[TurnEvent], None]
 class Emitter:
     """Stamps each event with the turn and its number, and hands it to the sinks."""
 
-    def __init__(self, turn_id: str, *sinks: EventSink | None) -> None:
+    def __init__(self, turn_id: str, *sinks: EventSink | None, seq: "count[int] | None" = None) -> None:
         self.turn_id = turn_id
         self._sinks = [sink for sink in sinks if sink is not None]
-        self._seq = count()
+        self._seq = seq or count()
+
+    def handed_over(self) -> "Emitter":
+        """Another one that goes on from here; this one is heard no more."""
+        other = Emitter(self.turn_id, *self._sinks, seq=self._seq)
+        self._sinks = []
+        return other
 
     def __call__(self, event: TurnEvent) -> None:
         """Tell what happened. A sink that raises all the same is not told of this turn again; the others are."""

@@ -158,8 +158,12 @@ class Desk:
 
 def as_json(turn: "RecordedTurn") -> dict[str, Any]:
     """The turn for programs: docs/guides/replay.md has the fields."""
+    from nanobot.messages.shown import shown_text
+
     shown = asdict(turn)
     del shown["traced"]
+    for step, told in zip(turn.steps, shown["steps"], strict=True):
+        told["heard"] = [shown_text(row) for row in step.heard]
     return shown
 
 

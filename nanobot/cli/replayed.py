@@ -12,6 +12,7 @@ from nanobot.agent.trace.recorded import RecordedCall, RecordedPrompt, RecordedS
 from nanobot.cli.common import one_line
 from nanobot.cli.terminal import Paint, visible
 from nanobot.cli.tool_lines import clipped
+from nanobot.messages.shown import shown_text
 from nanobot.messages.types import ChatMessage
 from nanobot.providers.wire import wire_text
 from nanobot.security.secrets import Redactor
@@ -71,14 +72,14 @@ def turn_lines(turn: RecordedTurn, redactor: Redactor, paint: Paint, width: int)
     origin = f", from {one_line(turn.origin)}" if turn.origin else ""
     page.line(paint.bold(_named(turn)), f", {_when(turn.at, seconds=True)}{origin}")
     if turn.model:
-        before = int((turn.traced or {}).get("history", 1)) - int((turn.traced or {}).get("own", 1))
+        before = int((turn.traced or {}).get("history", 1)) - 1
         page.line(paint.dim(f"{_asked(turn)}, {counted(before, 'message')} before it"))
     elif turn.traced is None:
         page.line(paint.dim("This turn was not traced: this is what the session tells of it."))
     page.speech("You", turn.message)
     for number, step in enumerate(turn.steps, 1):
-        for text in step.heard:
-            page.speech("You, meanwhile", text)
+        for row in step.heard:
+            page.speech("You, meanwhile", shown_text(row))
         page.step(number, step)
         page.notices(turn, number)
     page.notices(turn, len(turn.steps) + 1)

@@ -298,7 +298,7 @@ async def test_words_that_joined_stand_where_they_were_heard(tmp_path: Path):
 
     (turn,) = Recording("cli:direct", [rows], []).turns
 
-    assert (turn.message, [step.heard for step in turn.steps]) == ("go", [[], ["faster"]])
+    assert (turn.message, [step.heard for step in turn.steps]) == ("go", [[], [rows[2]]])
 
 
 async def test_swept_prompts_and_deleted_messages_are_said(home: Path):

@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 _TEXT, _WORD, _NAME = 200, 160, 80
 """Characters kept of what was said, of one value in the arguments of a call, and of a tool's name."""
 _ARGUMENTS = 1000
+_BEGAN = frozenset({"at", "message", "history", "until", "system", "tools", "limits"})
+"""What the first word counts for: a turn that is taken up after a crash says it again."""
 _REFERENCE = re.compile(rb'"(?:system|tools|limits)": ?"([0-9a-f]{24})"')
 _DAY_S = 86_400
 
@@ -217,11 +219,11 @@ class TraceFolder:
 
 
 def merge(known: Facts, more: Facts) -> None:
-    """Add what a later line says of a turn: lists grow, the rest is said anew."""
+    """Add what a later line says of a turn: lists grow, how it began stays, the rest is said anew."""
     for name, fact in more.items():
         if isinstance(fact, list) and isinstance(known.get(name), list):
             known[name] += fact
-        else:
+        elif name not in known or name not in _BEGAN:
             known[name] = fact
 
 

@@ -54,7 +54,7 @@ class RecordedStep:
     text: str = ""
     reasoning: str = ""
     calls: list[RecordedCall] = field(default_factory=list)
-    heard: list[str] = field(default_factory=list)
+    heard: list[ChatMessage] = field(default_factory=list)
     seconds: float | None = None
     first_s: float | None = None
     finish: str = ""
@@ -141,7 +141,7 @@ class Recording:
             raise NanobotError(f"Turn {turn.turn_id} asked no model, or was not traced: its prompt is not known.")
         if None in parts.values():
             raise NanobotError(f"The prompt of turn {turn.turn_id} was swept away with old traces.")
-        history = self._history(turn.turn_id, int(traced.get("history", 0)), int(traced.get("own", 1)))
+        history = self._history(turn.turn_id, int(traced.get("history", 0)), traced.get("until"))
         if not history:
             raise NanobotError(f"The messages of turn {turn.turn_id} are not in the session any more.")
         known = {one.name for one in fields(RunLimits)}
@@ -150,13 +150,10 @@ class Recording:
             str(parts["system"]), json.loads(str(parts["tools"])), replace(RunLimits(), **limits), history
         )
 
-    def _history(self, turn_id: str, count: int, own: int) -> list[ChatMessage]:
-        """The rows that were sent: so many, up to the turn's own first ones."""
+    def _history(self, turn_id: str, count: int, until: object) -> list[ChatMessage]:
+        """The rows that were sent: so many, up to the one of that moment."""
         rows = [row for row in self._home.get(turn_id, ()) if not row.get("_command")]
-        mine = [at for at, row in enumerate(rows) if row.get("turn_id") == turn_id]
-        if len(mine) < own:
-            return []
-        end = mine[own - 1] + 1
+        end = next((at for at in range(len(rows), 0, -1) if rows[at - 1].get("timestamp") == until), 0)
         return rows[max(0, end - count) : end]
 
 
@@ -199,12 +196,12 @@ def rows_as_steps(rows: Iterable[ChatMessage]) -> list[RecordedStep]:
     """The steps that rows of a turn tell of, without the message it began with."""
     steps: list[RecordedStep] = []
     calls: dict[str, RecordedCall] = {}
-    heard: list[str] = []
+    heard: list[ChatMessage] = []
     begun = False
     for row in rows:
         role = row.get("role")
         if role == "user" and not is_our_word(row):
-            heard += [shown_text(row)] if begun else []
+            heard += [row] if begun else []
             begun = True
         elif role == "assistant" and not _is_placeholder(row):
             made = [call for given in _dicts(row.get("tool_calls")) if (call := _call_of(given)) is not None]

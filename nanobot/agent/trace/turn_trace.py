@@ -5,7 +5,7 @@ in the middle of it leaves more than the rows of its session. Text is not gather
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -13,7 +13,6 @@ from typing import Any, ClassVar
 from nanobot.agent import turn as events
 from nanobot.agent.run.runner import RunSpec
 from nanobot.bus.events import InboundMessage
-from nanobot.messages.types import ChatMessage
 from nanobot.utils.clock import Clock, timestamp
 
 Facts = dict[str, Any]
@@ -76,9 +75,9 @@ class TurnTrace:
             return
         self._asked = True
         model = spec.model
-        own = _rows_of(spec.history, self._who["turn"])
+        until = spec.history[-1].get("timestamp") if spec.history else None
         self._piece.prompt = {"system": spec.system, "tools": spec.tools.get_definitions(), "limits": model.limits}
-        self._learn(model=model.name, provider=model.provider_name, history=len(spec.history), own=own)
+        self._learn(model=model.name, provider=model.provider_name, history=len(spec.history), until=until)
 
     def close(self) -> None:
         """The turn is over, whatever became of it. Doing it twice is harmless."""
@@ -214,16 +213,6 @@ def bounded(value: Any, deepest: int = _DEEPEST) -> Any:
         items = [bounded(inner, deepest - 1) for inner in value[:_MOST_ITEMS]]
         return items if len(items) == len(value) else [*items, f"... {len(value) - len(items)} more"]
     return value if value is None or isinstance(value, str | bool | int | float) else str(value)
-
-
-def _rows_of(history: Sequence[ChatMessage], turn_id: str) -> int:
-    """How many rows at the end of a history are the turn's own: one, unless it goes on after a crash."""
-    own = 0
-    for row in reversed(history):
-        if row.get("turn_id") != turn_id:
-            break
-        own += 1
-    return own
 
 
 def _rounded(seconds: float) -> float:
