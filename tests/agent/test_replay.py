@@ -1,5 +1,6 @@
 """A recorded turn is shown as it was, and run again on what was recorded: no tool runs, nothing is written."""
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,14 @@ from nanobot.agent.replay import Replay, first_difference, first_request, replay
 from nanobot.agent.run.runner import Model
 from nanobot.agent.trace.folder import TraceFolder
 from nanobot.agent.trace.recorded import RecordedCall, RecordedStep, Recording, read_recording
+from nanobot.bus.events import InboundMessage
 from nanobot.errors import NanobotError
-from nanobot.messages.types import ChatMessage
+from nanobot.messages.shown import shown_text
+from nanobot.messages.types import ChatMessage, Origin
 from nanobot.providers.base import CallContext, LLMResponse, call_context
 from nanobot.providers.errors import ModelOverloadedError
 from nanobot.session.manager import SessionManager
-from nanobot.testing import ScriptedProvider, calls, open_bot
+from nanobot.testing import Pause, ScriptedProvider, calls, open_bot
 from nanobot.utils.clock import SystemClock
 
 LOOK = calls(("list_dir", {"path": "."}), ("read_file", {"path": "a.txt"}), text="Let me look.")
@@ -132,6 +135,40 @@ async def test_repeated_calls_get_the_results_in_the_order_in_which_they_came(tm
     assert "x" in second
     assert "not run" in third
     assert len(replayed.unrecorded) == 1
+
+
+async def test_what_joined_the_turn_joins_it_again_at_the_same_place(tmp_path: Path):
+    def said(text: str) -> InboundMessage:
+        return InboundMessage.from_owner("cli", "direct", text, session_key="cli:direct", origin=Origin.CLI)
+
+    waiting = [said("in one line, please")]
+    look = calls(("list_dir", {"path": "."}))
+    async with open_bot(tmp_path, look, "One line.") as bot:
+        await bot.runtime.loop.run_turn(said("what is here?"), waiting=lambda most: [waiting.pop()] if waiting else [])
+
+    replayed, provider = await again(tmp_path, look, "Another line.")
+
+    assert [row["role"] for row in provider.requests[1]] == ["system", "user", "assistant", "tool", "user"]
+    assert provider.requests[1][-1]["content"] == "in one line, please"
+    assert [shown_text(row) for row in replayed.turn.steps[1].heard] == ["in one line, please"]
+
+
+async def test_a_turn_that_was_taken_up_after_a_crash_is_one_turn(tmp_path: Path):
+    async with open_bot(tmp_path) as bot:
+        pause = Pause("half ")
+        bot.provider.script(calls(("list_dir", {"path": "."})), pause)
+        turn = asyncio.create_task(bot.turn("go"))
+        await pause.reached.wait()
+        await bot.runtime.loop.stop()  # nanobot ends
+        await turn
+    async with open_bot(tmp_path, "and the rest.") as bot:
+        await bot.runtime.loop.resume("cli:direct")
+
+    (found,) = recording(tmp_path).turns
+
+    assert (found.message, found.outcome) == ("go", "answered")
+    assert [step.text for step in found.steps] == ["", "half ", "and the rest."]
+    assert [call.name for call in found.steps[0].calls] == ["list_dir"]
 
 
 async def test_a_model_that_never_ends_is_stopped_soon(home: Path):
