@@ -20,6 +20,8 @@ from nanobot.agent.slash_commands import Desk, SlashCommands
 from nanobot.agent.tools.builtin import ToolPolicies, build_tools
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.tools.shell import ExecPolicy
+from nanobot.agent.trace.folder import TraceFolder
+from nanobot.agent.trace.writer import TraceWriter
 from nanobot.agent.vitals import Vitals
 from nanobot.bus.queue import MessageBus
 from nanobot.config.paths import Places
@@ -29,6 +31,7 @@ from nanobot.config.schema import Config
 from nanobot.providers.base import LLMProvider
 from nanobot.providers.factory import choose_provider
 from nanobot.security.paths import PathPolicy
+from nanobot.security.secrets import Redactor, secrets_of
 from nanobot.session.manager import SessionManager
 from nanobot.utils.clock import Clock, SystemClock, zone_named
 from nanobot.utils.resources import skills_dir
@@ -84,8 +87,20 @@ async def build_runtime(
     vitals = Vitals(clock)
     models = ConfiguredModels(config, places.state, environ, model, provider)
     commands = SlashCommands(Desk(sessions, models, context, tools, vitals, __version__))
+    redactor = Redactor(lambda: secrets_of(config.model_dump(), environ))
+    traces = TraceWriter(TraceFolder(places.traces, redactor), clock, workspace)
     parts = Parts(
-        sessions, models, context, tools, commands, vitals, clock, workspace, places.turns, patience or Patience()
+        sessions,
+        models,
+        context,
+        tools,
+        commands,
+        vitals,
+        clock,
+        workspace,
+        places.turns,
+        traces,
+        patience or Patience(),
     )
     policy = LoopPolicy(_most_at_once(environ), defaults.steering == "join", _delivery(config))
     idle: IdleWatch | None = None
@@ -101,6 +116,7 @@ async def build_runtime(
     loop = AgentLoop(bus, parts, policy, idle)
     async with AsyncExitStack() as lives:
         lives.push_async_callback(models.close)
+        lives.push_async_callback(traces.close)
         lives.push_async_callback(loop.stop)
         if idle is not None:
             lives.push_async_callback(idle.close)
