@@ -28,7 +28,8 @@ from nanobot.providers.errors import (
     ProviderTimeoutError,
     TryElsewhere,
 )
-from nanobot.providers.failures import error_of, read_refusal, redact, secrets_in
+from nanobot.providers.failures import error_of, read_refusal
+from nanobot.security.secrets import redact, secrets_in
 from nanobot.utils.http import HttpPools, is_loopback, load_httpx
 from nanobot.utils.text import human_size
 
