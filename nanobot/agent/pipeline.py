@@ -15,6 +15,8 @@ from typing import Protocol
 
 from nanobot.agent.context import with_attachments
 from nanobot.agent.run.runner import Model, RunSpec, run
+from nanobot.agent.run.window import Window
+from nanobot.agent.session_window import keep_window, open_window
 from nanobot.agent.slash_commands import Command, Models, SlashCommands, SystemPrompt, parse_command
 from nanobot.agent.tools.base import ToolContext
 from nanobot.agent.tools.registry import ToolRegistry
@@ -31,7 +33,7 @@ from nanobot.agent.turn import (
 )
 from nanobot.agent.vitals import Vitals
 from nanobot.bus.events import InboundMessage
-from nanobot.errors import NanobotError
+from nanobot.errors import NanobotError, RequestTooLongError
 from nanobot.messages.types import ChatMessage, Origin, Provenance, text_of
 from nanobot.providers.base import CallContext, calling_for
 from nanobot.session.checkpoint import Checkpoint
@@ -44,6 +46,7 @@ log = logging.getLogger(__name__)
 _NO_ANSWER = {
     TurnOutcome.FAILED: "(No answer: the turn failed.)",
     TurnOutcome.STOPPED: "(No answer: the turn was stopped.)",
+    TurnOutcome.REFUSED: "(No answer: the message was too long.)",
 }
 
 
@@ -83,6 +86,7 @@ class Turn:
     model: Model | None = None
     checkpoint: Checkpoint | None = None
     history: list[ChatMessage] = field(default_factory=list)
+    window: Window = field(default_factory=Window)
     usage: dict[str, int] = field(default_factory=dict)
     cost_usd: float | None = None
     outcome: TurnOutcome = TurnOutcome.FAILED
@@ -141,6 +145,9 @@ class Pipeline:
             while task is not None and task.cancelling():
                 task.uncancel()
             await self._end(turn, TurnOutcome.STOPPED, self._said(turn))
+        except RequestTooLongError as error:
+            turn.error = type(error).__name__
+            await self._end(turn, TurnOutcome.REFUSED, str(error))
         except NanobotError as error:
             await self._failed(turn, error, str(error))
         except Exception as error:  # the wall of a turn
@@ -193,7 +200,7 @@ class Pipeline:
         if message.media:
             row["media"] = list(message.media)
         await self._record(turn, row)
-        turn.history = turn.session.get_history()
+        turn.history, turn.window = open_window(turn.session)
         turn.model = await parts.models.get(turn.session.metadata.get("model"))
         turn.model.provider.prepare()
         return TurnPhase.RUN
@@ -205,6 +212,7 @@ class Pipeline:
         async def record(row: ChatMessage) -> None:
             await self._record(turn, row)
 
+        first = turn.session.message_count - len(turn.history)
         context = ToolContext(
             session_key=message.session_key,
             address=message.address,
@@ -221,6 +229,8 @@ class Pipeline:
             emit=turn.emit,
             record=record,
             partial=turn.checkpoint.partial,
+            window=turn.window,
+            keep_window=lambda window: keep_window(turn.session, first, window),
         )
         with calling_for(_call_context(turn)):
             result = await run(spec)

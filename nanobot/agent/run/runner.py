@@ -8,14 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from nanobot.agent import turn as events
+from nanobot.agent.run.requests import Requests, Room
 from nanobot.agent.run.tool_calls import Record, ToolBench, run_calls
-from nanobot.agent.run.window import fit
-from nanobot.agent.tools.base import ToolContext
+from nanobot.agent.run.window import MOST_ROWS, Window
+from nanobot.agent.tools.base import Effect, ToolContext
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.turn import Emitter, TurnOutcome
 from nanobot.errors import ProviderError
-from nanobot.messages.repair import legalise
-from nanobot.messages.tokens import estimate_tokens
 from nanobot.messages.types import ChatMessage, Origin, Provenance, least_trusted, text_of
 from nanobot.providers.base import (
     Finished,
@@ -25,7 +24,7 @@ from nanobot.providers.base import (
     TextDelta,
     ToolCallRequest,
 )
-from nanobot.providers.errors import StreamCutError
+from nanobot.providers.errors import ContextOverflowError, StreamCutError
 from nanobot.utils.aio import finish
 from nanobot.utils.clock import timestamp
 
@@ -46,7 +45,7 @@ class RunLimits:
     max_tokens: int = 8192
     temperature: float = 0.1
     window_tokens: int = 65_536
-    window_messages: int = 500
+    window_messages: int = MOST_ROWS
     max_result_chars: int = 16_000
 
 
@@ -77,6 +76,10 @@ class RunSpec:
     """Told of the text of the running step as it streams, so that a crash loses none of it."""
     joining: Callable[[], list[ChatMessage]] = field(default=list)
     """Asked at each tool boundary for what the person has said meanwhile: user rows, which the run keeps."""
+    window: Window = field(default_factory=Window)
+    """What is left of the history."""
+    keep_window: Callable[[Window], None] = field(default=lambda window: None)
+    """Told of each change of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +109,7 @@ class _Run:
         self._spec = spec
         self._rows = list(spec.history)
         self._schemas = spec.tools.get_definitions()
-        self._system: ChatMessage = {"role": "system", "content": spec.system}
+        self._requests = Requests(_room(spec), spec.window, spec.keep_window)
         self._trust = least_trusted(row.get("provenance", Provenance.TOOL) for row in self._rows)
         self._steps = 0
         self._usage: dict[str, int] = {}
@@ -165,7 +168,12 @@ class _Run:
         cost: float | None = None
         reason = "interrupted"
         try:
-            response = await self._ask()
+            try:
+                response = await self._ask()
+            except ContextOverflowError:
+                if not self._requests.overflowed():
+                    raise
+                response = await self._ask()
             usage, cost, reason = response.usage, response.cost_usd, response.finish_reason
             if cost is not None:
                 self._cost_usd = (self._cost_usd or 0) + cost
@@ -190,9 +198,10 @@ class _Run:
         spec, limits = self._spec, self._spec.model.limits
         speech = _Speech(spec)
         response: LLMResponse | None = None
+        request = await self._requests.build(self._rows)
         try:
             async for delta in spec.model.provider.chat_stream(
-                self._request(), self._schemas or None, spec.model.name, limits.max_tokens, limits.temperature
+                request, self._schemas or None, spec.model.name, self._requests.reply, limits.temperature
             ):
                 if isinstance(delta, Finished):
                     response = delta.response
@@ -208,6 +217,7 @@ class _Run:
             raise
         if response is None:
             raise StreamCutError(f"{type(spec.model.provider).__name__} ended its answer without finishing it")
+        self._requests.answered(response.usage.get("prompt_tokens", 0))
         return response
 
     async def _keep_broken_off(self, speech: "_Speech") -> None:
@@ -216,12 +226,6 @@ class _Run:
             row = self._assistant_row(LLMResponse(speech.text))
             row["error"] = "interrupted"
             await finish(self._keep(row))
-
-    def _request(self) -> list[ChatMessage]:
-        limits = self._spec.model.limits
-        fixed = estimate_tokens(self._spec.system) + self._spec.tools.tokens + limits.max_tokens
-        room = max(limits.window_tokens - fixed, limits.window_tokens // 8)
-        return legalise([self._system, *fit(self._rows, room, limits.window_messages)])
 
     async def _keep(self, row: ChatMessage) -> None:
         await self._spec.record(row)
@@ -312,6 +316,19 @@ class _Speech:
             self._thinking = False
             self._emit(events.ReasoningEnded(text="".join(self._reasoning)))
             self._reasoning.clear()
+
+
+def _room(spec: RunSpec) -> Room:
+    limits = spec.model.limits
+    return Room(
+        spec.model.name,
+        limits.window_tokens,
+        limits.max_tokens,
+        spec.system,
+        spec.tools.tokens,
+        limits.window_messages,
+        frozenset(tool.name for tool in spec.tools if tool.effect is Effect.READ),
+    )
 
 
 def _distinct(response: LLMResponse) -> list[ToolCallRequest]:
