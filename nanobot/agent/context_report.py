@@ -57,7 +57,8 @@ class ContextReport:
     def _last(self) -> Iterator[str]:
         sent, cached = self.last_usage.get("prompt_tokens", 0), self.last_usage.get("cached_tokens", 0)
         if sent:
-            yield f"The last request: {sent:,} tokens, {cached:,} cached ({cached / sent:.0%}), {sent - cached:,} fresh."
+            share = f"{cached:,} cached ({cached / sent:.0%}), {sent - cached:,} fresh"
+            yield f"The last request: {sent:,} tokens, {share}."
 
     def _next(self) -> Iterator[str]:
         departure = next_to_go(self.rows, self.window, Scale(), Shrinker())

@@ -167,9 +167,12 @@ def is_picture(path: object) -> bool:
 
 def _texts(message: ChatMessage) -> Iterator[str]:
     """All of a message that a model reads."""
-    found: list[object] = [message.get("content"), message.get("runtime_context"), message.get("reasoning_content")]
+    content: object = message.get("content")
+    if content is not None and not isinstance(content, str | list):
+        content = str(content)
+    found: list[object] = [content, message.get("runtime_context"), message.get("reasoning_content")]
     found += [message.get("tool_call_id")]
-    found += [block.get("text") for block in _list(message.get("content")) if isinstance(block, dict)]
+    found += [block.get("text") for block in _list(content) if isinstance(block, dict)]
     for call in _list(message.get("tool_calls")):
         found += _call_texts(call)
     for block in _list(message.get("thinking_blocks")):

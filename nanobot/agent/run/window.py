@@ -22,7 +22,8 @@ from typing import Any
 
 from nanobot.agent.run.shrink import Depth, Shrinker, note_of
 from nanobot.errors import RequestTooLongError
-from nanobot.messages.tokens import Scale
+from nanobot.messages.repair import NO_RESULT
+from nanobot.messages.tokens import TOKENS_PER_MESSAGE, Scale, estimate_tokens
 from nanobot.messages.types import ChatMessage, is_our_word
 from nanobot.utils.text import counted
 
@@ -33,14 +34,15 @@ KEPT_STEPS = 4
 SHRUNK_CHARS = 700
 MOST_ROWS = 400
 """Below what a session reads of its end when it is opened, so that the window is in memory from then on."""
-_LAST_STEP_CHARS = (8_000, 4_000, 2_000)
-_NO_OTHER_WAY_CHARS = (1_000, 400)
+_LAST_STEP_CHARS = (8_000, 4_000, 2_000, SHRUNK_CHARS)
+_NO_OTHER_WAY_CHARS = (300,)
 _AIM = 0.6
 """What an event comes down to, of the budget."""
 _TIGHT = 0.85
 """An event that ends above this has not made much room: what comes is then made small before it is first sent."""
 _REPLY_STEP = 256
 """In a small window the room for the reply is rounded: it is sent with each request, and should stay the same."""
+_NO_RESULT_TOKENS = estimate_tokens(NO_RESULT) + 4 * TOKENS_PER_MESSAGE
 _MOST_SPANS = 64
 _MOST_MODELS = 16
 
@@ -274,7 +276,7 @@ def _in_words(stage: Stage, before: Sequence[ChatMessage], after: Sequence[ChatM
         step = at if row["role"] == "assistant" else step
         if id(row) not in kept and row["role"] in ("assistant", "tool"):
             steps.add(step)
-    return f"the results of {counted(len(steps), 'old step')}" if steps else "what was sent beside old messages"
+    return f"the results of {counted(len(steps), 'old step')}" if steps else "parts of old messages"
 
 
 def _event(sheet: "_Sheet", window: Window, budget: Budget, tokens: int) -> Fitted:
@@ -396,8 +398,11 @@ class _Sheet:
         return shown
 
     def weigh(self, shown: Sequence[ChatMessage]) -> int:
-        """What rows weigh together."""
-        return sum(map(self._scale.weigh, shown))
+        """What rows weigh together, with the words that stand in for results nobody recorded."""
+        asked = [call.get("id") for row in shown for call in _calls(row)]
+        answered = {row.get("tool_call_id") for row in shown if row["role"] == "tool"}
+        missing = sum(1 for call_id in asked if call_id not in answered)
+        return sum(map(self._scale.weigh, shown)) + missing * _NO_RESULT_TOKENS
 
     def closed(self, window: Window) -> Window:
         """The window without spans over what is yet to come."""
@@ -443,6 +448,11 @@ def _turns(rows: Sequence[ChatMessage]) -> list[int]:
 def _is_persons(row: ChatMessage) -> bool:
     """Whether these are somebody's words, not ours to the model."""
     return row["role"] == "user" and not is_our_word(row) and not row.get("_command")
+
+
+def _calls(row: ChatMessage) -> list[Any]:
+    found: object = row.get("tool_calls")
+    return [call for call in found if isinstance(call, dict)] if isinstance(found, list) else []
 
 
 def _natural(value: object) -> int | None:
