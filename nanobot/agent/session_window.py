@@ -25,17 +25,19 @@ def open_window(session: Session) -> tuple[list[ChatMessage], Window]:
     found = session.metadata.get(_NAME)
     kept: Mapping[str, Any] = found if isinstance(found, dict) else {}
     window = Window.from_json(kept)
-    usual = session.message_count - MOST_ROWS
     if kept:
-        rows = session.since(max(window.start, session.message_count - _FURTHEST))
-        first = session.message_count - len(rows)
+        rows, first = _rows_from(session, window.start)
         shift = _shift(kept.get("at"), rows, first)
+        if shift:  # the numbers have changed: it may begin before these rows
+            rows, first = _rows_from(session, window.start + shift)
+            shift = _shift(kept.get("at"), rows, first)
         if shift is not None:
             return rows, window.moved(shift - first)
-    rows = session.since(usual)
+    usual = session.message_count - MOST_ROWS
+    rows, first = _rows_from(session, usual)
     window = Window(learned=window.learned)
     if usual > session.last_consolidated:  # the beginning was cut off, and should not move with every turn
-        keep_window(session, session.message_count - len(rows), window)
+        keep_window(session, first, window)
     return rows, window
 
 
@@ -44,6 +46,12 @@ def keep_window(session: Session, first: int, window: Window) -> None:
     last = session.last_message
     at = [session.message_count - 1, None if last is None else last.get("timestamp")]
     session.metadata[_NAME] = {**window.moved(first).to_json(), "at": at}
+
+
+def _rows_from(session: Session, index: int) -> tuple[list[ChatMessage], int]:
+    """The rows from this message on, and the number of the first one."""
+    rows = session.since(max(index, session.message_count - _FURTHEST))
+    return rows, session.message_count - len(rows)
 
 
 def _shift(noted: object, rows: Sequence[ChatMessage], first: int) -> int | None:
