@@ -14,7 +14,7 @@ from nanobot.agent.run.window import MOST_ROWS, Window
 from nanobot.agent.tools.base import Effect, ToolContext
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.turn import Emitter, TurnOutcome
-from nanobot.errors import ProviderError
+from nanobot.errors import ProviderError, RequestTooLongError
 from nanobot.messages.types import ChatMessage, Origin, Provenance, least_trusted, text_of
 from nanobot.providers.base import (
     Finished,
@@ -96,7 +96,8 @@ class RunResult:
 async def run(spec: RunSpec) -> RunResult:
     """Run until an answer or a limit.
 
-    Raises ProviderError when a model fails, StorageError when a row cannot be kept; what was said by then is recorded.
+    Raises ProviderError when a model fails, RequestTooLongError where none could read what is asked, StorageError when
+    a row cannot be kept; what was said by then is recorded.
     Cancelling is safe at any point: tools are stopped, text that was shown is recorded, events stay in pairs.
     """
     return await _Run(spec).run()
@@ -153,7 +154,7 @@ class _Run:
         await self._tell_model(_STEPS_USED_UP.format(steps=steps))
         try:
             response = await self._step(may_call=False)
-        except ProviderError:
+        except (ProviderError, RequestTooLongError):
             return self._result(TurnOutcome.PARTIAL, self._account(limit))
         if not (response.content or "").strip():
             return self._result(TurnOutcome.PARTIAL, self._account(limit))

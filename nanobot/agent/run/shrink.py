@@ -11,6 +11,7 @@ from collections.abc import Collection, Sequence
 from enum import IntEnum
 from typing import Any, cast
 
+from nanobot.messages.tokens import is_picture
 from nanobot.messages.types import ChatMessage, Origin, Provenance, ToolCall
 from nanobot.providers.base import ToolCallRequest
 from nanobot.utils.text import clip, counted
@@ -165,8 +166,11 @@ def _short_value(value: object, chars: int) -> object:
 def _user(row: ChatMessage, depth: Depth) -> ChatMessage:
     content = row.get("content")
     words = _in_words(content) if _has_pictures(content) else content
-    if unnamed := [f"[file: {path}]" for path in _list(row.get("media")) if str(path) not in _in_words(words)]:
-        words = "\n".join([_in_words(words), *unnamed])
+    unnamed = [path for path in _list(row.get("media")) if str(path) not in _in_words(words)]
+    if unnamed:
+        words = "\n".join(
+            [_in_words(words), *(f"[{'image' if is_picture(path) else 'file'}: {path}]" for path in unnamed)]
+        )
     if depth >= Depth.WORDS:
         words = clip(_in_words(words), WORDS_CHARS)
     if words == content and not row.get("media"):

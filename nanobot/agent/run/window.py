@@ -40,6 +40,8 @@ _AIM = 0.6
 """What an event comes down to, of the budget."""
 _TIGHT = 0.85
 """An event that ends above this has not made much room: what comes is then made small before it is first sent."""
+_LEAST_RATIO = 0.75
+"""Some models do not count what was cached: we believe them only so far."""
 _REPLY_STEP = 256
 """In a small window the room for the reply is rounded: it is sent with each request, and should stay the same."""
 _NO_RESULT_TOKENS = estimate_tokens(NO_RESULT) + 4 * TOKENS_PER_MESSAGE
@@ -166,9 +168,9 @@ def after_answer(window: Window, model: str, weight: int, counted: int) -> Windo
 
     It changes in steps, so that a session is not written anew for every request. What cannot be is not believed.
     """
-    if weight < 500 or not 0.4 <= counted / weight <= 4:
+    if weight < 500 or not 0.5 <= counted / weight <= 4:
         return window
-    known, ratio = window.model(model), max(-(-counted * 20 // weight) / 20, 0.6)
+    known, ratio = window.model(model), max(-(-counted * 20 // weight) / 20, _LEAST_RATIO)
     if known.ratio - 0.1 < ratio <= known.ratio:
         return window
     most = None if known.most is None else int(known.most * known.ratio / ratio)
@@ -300,8 +302,10 @@ def _event(sheet: "_Sheet", window: Window, budget: Budget, tokens: int) -> Fitt
                 return found
     if fitting is None:
         raise RequestTooLongError(words, budget.tokens)
-    if fitting.tokens > tight and _HARSH[fitting.happened] < _HARSH[Stage.RECENT_TURNS]:
-        return replace(fitting, window=sheet.tightened(fitting.window, budget.tokens - fitting.tokens))
+    if _HARSH[fitting.happened] < _HARSH[Stage.RECENT_TURNS]:
+        all_shrunk = sheet.shrinking(fitting.window, Span(sheet.turns[-1], sheet.end))
+        if sheet.weigh(sheet.show(all_shrunk)) > tight:  # the next event would free as little as this one
+            return replace(fitting, window=sheet.tightened(fitting.window, budget.tokens - fitting.tokens))
     return fitting
 
 

@@ -78,7 +78,7 @@ def histories(draw: st.DrawFn, most_turns: int = 12) -> Rows:
         turn_id = f"t{number}"
         question = asks(f"question {number} " + words(draw(st.integers(0, 600))), turn_id)
         if draw(st.integers(0, 4)) == 0:
-            question["media"] = ["/pictures/b.png"]
+            question = asks("question in words\n[image: /pictures/b.png]", turn_id, media=["/pictures/b.png"])
         rows.append(question)
         for at in range(draw(st.integers(0, 4))):
             rows += draw(steps(f"{turn_id}.{at}", turn_id))
