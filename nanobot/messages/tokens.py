@@ -170,12 +170,13 @@ def _texts(message: ChatMessage) -> Iterator[str]:
     content: object = message.get("content")
     if content is not None and not isinstance(content, str | list):
         content = str(content)
-    found: list[object] = [content, message.get("runtime_context"), message.get("reasoning_content")]
-    found += [message.get("tool_call_id")]
+    thoughts = _list(message.get("thinking_blocks"))
+    found: list[object] = [content, message.get("runtime_context"), message.get("tool_call_id")]
+    found += [] if thoughts else [message.get("reasoning_content")]  # the same thoughts, in another shape
     found += [block.get("text") for block in _list(content) if isinstance(block, dict)]
     for call in _list(message.get("tool_calls")):
         found += _call_texts(call)
-    for block in _list(message.get("thinking_blocks")):
+    for block in thoughts:
         found += [block.get(name) for name in ("thinking", "signature", "data")] if isinstance(block, dict) else []
     return (text for text in found if isinstance(text, str))
 

@@ -21,6 +21,7 @@ WORDS_CHARS = 4_000
 STUB_FROM_CHARS = 300
 """A result this short is its own stub."""
 
+_THOUGHTS = ("reasoning_content", "thinking_blocks")
 _SPILLED = re.compile(r"(?:are|is) in ([^\n]{1,500}?[\\/]\.nanobot[\\/]spill[\\/][\w.-]+\.txt)")
 
 
@@ -29,8 +30,8 @@ class Depth(IntEnum):
 
     RESULTS = 0
     """What tools returned, and the arguments they were called with."""
-    PICTURES = 1
-    """What people sent beside their words, too."""
+    ASIDES = 1
+    """What people sent beside their words and what the model thought, too: for turns that are over."""
     WORDS = 2
     """What people and the model said, too, where it is very long."""
 
@@ -56,7 +57,7 @@ class Shrinker:
                 return self._result(row, chars)
             case "assistant":
                 return _assistant(row, chars, depth)
-            case "user" if depth >= Depth.PICTURES:
+            case "user" if depth >= Depth.ASIDES:
                 return _user(row, depth)
             case _:
                 return row
@@ -126,9 +127,12 @@ def _assistant(row: ChatMessage, chars: int, depth: Depth) -> ChatMessage:
     short = [_short_call(call, chars) for call in calls]
     content = row.get("content")
     said = clip(content, WORDS_CHARS) if depth >= Depth.WORDS and isinstance(content, str) else content
-    if said == content and all(one is other for one, other in zip(calls, short, strict=True)):
+    thoughts = _THOUGHTS if depth >= Depth.ASIDES else ()
+    same = said == content and all(one is other for one, other in zip(calls, short, strict=True))
+    if same and not any(row.get(name) for name in thoughts):
         return row
-    small: ChatMessage = {**row, "content": said}
+    small = cast(ChatMessage, {name: value for name, value in row.items() if name not in thoughts})
+    small["content"] = said
     if calls:
         small["tool_calls"] = short
     return small

@@ -271,6 +271,8 @@ def _in_words(stage: Stage, before: Sequence[ChatMessage], after: Sequence[ChatM
         return "the oldest turn"
     if stage is Stage.OLD_STEPS:
         return "the oldest step"
+    if stage is Stage.WORDS:
+        return "most of some very long messages"
     kept = set(map(id, after))
     steps: set[int] = set()
     step = 0
@@ -278,7 +280,7 @@ def _in_words(stage: Stage, before: Sequence[ChatMessage], after: Sequence[ChatM
         step = at if row["role"] == "assistant" else step
         if id(row) not in kept and row["role"] in ("assistant", "tool"):
             steps.add(step)
-    return f"the results of {counted(len(steps), 'old step')}" if steps else "parts of old messages"
+    return f"the results of {counted(len(steps), 'old step')}" if steps else "pictures and thoughts of old turns"
 
 
 def _event(sheet: "_Sheet", window: Window, budget: Budget, tokens: int) -> Fitted:
@@ -313,7 +315,7 @@ def _fewer_rows(sheet: "_Sheet", window: Window, budget: Budget) -> Fitted:
     """The tokens fit, the rows are too many: old turns leave until there is room for many more."""
     for stage, smaller in _ways(sheet, window):
         if stage is Stage.OLD_TURNS:
-            window = replace(window, start=smaller.start)
+            window = replace(window, start=smaller.start, resumed=0)
             shown = sheet.show(window)
             if not sheet.has_too_many(shown, window, int(budget.rows * _AIM)):
                 break
@@ -326,16 +328,16 @@ def _ways(sheet: "_Sheet", window: Window) -> Iterator[tuple[Stage, Window]]:
     running, kept = turns[-1], turns[max(len(turns) - 1 - KEPT_TURNS, 0)]
     steps = sheet.steps(window)
     window = sheet.closed(window)
-    old = [Span(window.start, kept, depth=Depth.PICTURES)]
+    old = [Span(window.start, kept, depth=Depth.ASIDES)]
     window = sheet.shrinking(window, *old, *(Span(running, step) for step in steps[-KEPT_STEPS:][:1]))
     yield Stage.OLD_RESULTS, window
     for turn in turns:
         if window.start < turn <= kept:
-            window = replace(window, start=turn)
+            window = replace(window, start=turn, resumed=0)
             yield Stage.OLD_TURNS, window
     for turn in turns:
         if turn > kept:
-            window = sheet.shrinking(window, Span(window.start, turn, depth=Depth.PICTURES))
+            window = sheet.shrinking(window, Span(window.start, turn, depth=Depth.ASIDES))
             yield Stage.RECENT_RESULTS, window
     for step in steps[1 - KEPT_STEPS :]:
         window = sheet.shrinking(window, Span(running, step))
@@ -347,7 +349,7 @@ def _ways(sheet: "_Sheet", window: Window) -> Iterator[tuple[Stage, Window]]:
     yield Stage.WORDS, window
     for turn in turns:
         if kept < turn and window.start < turn:
-            window = replace(window, start=turn)
+            window = replace(window, start=turn, resumed=0)
             yield Stage.RECENT_TURNS, window
     for step in steps[1:]:
         window = replace(window, resumed=step)

@@ -65,6 +65,8 @@ def steps(draw: st.DrawFn, name: str, turn_id: str) -> Rows:
         picture = [{"type": "image_url", "image_url": {"url": "/pictures/a.png"}}]
         rows[-1] = {**rows[-1], "content": picture}
     elif kind == 3:
+        rows[0]["reasoning_content"] = words(draw(SIZES))
+    elif kind == 4:
         rows.pop()  # the process died before the result
     return rows
 

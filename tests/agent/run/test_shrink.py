@@ -66,7 +66,17 @@ def test_a_short_result_is_left_alone():
 def test_a_row_with_nothing_to_shrink_stays_the_same_object():
     rows: Rows = [*shown("short"), {"role": "assistant", "content": "x" * 9_000}, asks("y" * 9_000, "t")]
 
-    assert all(Shrinker().shrink(row, 700, Depth.PICTURES) is row for row in rows)
+    assert all(Shrinker().shrink(row, 700, Depth.ASIDES) is row for row in rows)
+
+
+def test_what_a_model_thought_goes_with_the_turns_that_are_over_and_stays_while_one_runs():
+    row: ChatMessage = {**step("a", "t", 0)[0], "reasoning_content": "hm", "thinking_blocks": [{"thinking": "hm"}]}
+
+    over = Shrinker().shrink(row, 700, Depth.ASIDES)
+    running = Shrinker().shrink(row, 700, Depth.RESULTS)
+
+    assert over == step("a", "t", 0)[0]
+    assert running is row
 
 
 def test_the_row_that_was_handed_in_is_never_touched():
