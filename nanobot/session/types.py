@@ -8,6 +8,7 @@ import marshal
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
@@ -116,7 +117,7 @@ class Session:
         rows = self._rows
         begin = max(begin - self._skipped, 0)
         consolidated = max(self.last_consolidated - self._skipped, 0)
-        places = [*range(begin, len(rows)), *reversed(range(consolidated, min(begin, len(rows))))]
+        places = chain(range(begin, len(rows)), reversed(range(consolidated, min(begin, len(rows)))))
         start = next((at for at in places if rows[at].get("role") == "user"), len(rows))
         return rows[start:]
 

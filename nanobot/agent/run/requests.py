@@ -12,6 +12,7 @@ from nanobot.agent.run.window import (
     MOST_ROWS,
     Budget,
     Learned,
+    Stage,
     Window,
     after_answer,
     after_overflow,
@@ -56,6 +57,8 @@ class Requests:
     """What it weighs."""
     reply: int = 0
     """What the model may answer to it at most, in its own tokens."""
+    happened: Stage = Stage.NOTHING
+    """How room was made for it."""
     _scale: Scale = field(default_factory=Scale)
     _shrinker: Shrinker = field(init=False)
     _fixed: int = field(init=False)
@@ -76,7 +79,7 @@ class Requests:
         budget = self._budget()
         fitted = fit(rows, self.window, budget, self._scale, self._shrinker)
         self._learn(fitted.window)
-        self.tokens, self.reply = fitted.tokens + self._fixed, budget.reply
+        self.tokens, self.reply, self.happened = fitted.tokens + self._fixed, budget.reply, fitted.happened
         system: ChatMessage = {"role": "system", "content": self.room.system}
         self.shown = request = legalise([system, *fitted.rows])
         return request
