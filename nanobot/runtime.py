@@ -12,8 +12,8 @@ from pathlib import Path
 from nanobot import __version__
 from nanobot.agent.context import ContextBuilder
 from nanobot.agent.delivery import DeliveryPolicy
-from nanobot.agent.loop import AgentLoop
-from nanobot.agent.pipeline import Parts
+from nanobot.agent.loop import AgentLoop, LoopPolicy
+from nanobot.agent.pipeline.work import Parts, Patience
 from nanobot.agent.run.runner import Model, RunLimits
 from nanobot.agent.slash_commands import Desk, SlashCommands
 from nanobot.agent.tools.builtin import ToolPolicies, build_tools
@@ -61,6 +61,7 @@ async def build_runtime(
     model: str | None = None,
     provider: LLMProvider | None = None,
     environ: Mapping[str, str] | None = None,
+    patience: Patience | None = None,
 ) -> AsyncIterator[Runtime]:
     """Open a bot; at the end of the block its turns are stopped and its connections closed.
 
@@ -82,8 +83,11 @@ async def build_runtime(
     vitals = Vitals(clock)
     models = ConfiguredModels(config, places.state, environ, model, provider)
     commands = SlashCommands(Desk(sessions, models, context, tools, vitals, __version__))
-    parts = Parts(sessions, models, context, tools, commands, vitals, clock, workspace, places.turns)
-    loop = AgentLoop(bus, parts, most_at_once=_most_at_once(environ), delivery=_delivery(config))
+    parts = Parts(
+        sessions, models, context, tools, commands, vitals, clock, workspace, places.turns, patience or Patience()
+    )
+    policy = LoopPolicy(_most_at_once(environ), defaults.steering == "join", _delivery(config))
+    loop = AgentLoop(bus, parts, policy)
     async with AsyncExitStack() as lives:
         lives.push_async_callback(models.close)
         lives.push_async_callback(loop.stop)
