@@ -20,6 +20,7 @@ from nanobot.agent.run.window import (
     fit,
     standing,
 )
+from nanobot.errors import RequestTooLongError
 from nanobot.messages.repair import legalise
 from nanobot.messages.tokens import Scale
 from nanobot.messages.types import ChatMessage
@@ -93,20 +94,30 @@ class Requests:
             known = Window(learned={self.room.model: self._counted})
             self._counted = after_answer(known, self.room.model, self.tokens, prompt_tokens).model(self.room.model)
 
-    def overflowed(self) -> bool:
-        """A model refused the last request as too long. Whether to build it once more: a second time the error goes up.
+    def overflowed(self, rows: Sequence[ChatMessage]) -> bool:
+        """A model refused the last request, of these rows, as too long. Whether a smaller one is worth a try: not a
+        second time, and not where nothing can be left out; then the error goes up.
 
-        Either way the state remembers, so that the next turn begins with a smaller request.
+        What was learned stays: the next turn begins with a smaller request.
         """
         again, self._overflowed = not self._overflowed, True
-        self._learn(after_overflow(self.window, self.room.model, self.tokens, self._fixed))
-        if self._counted is not None:
-            self._counted = replace(self._counted, most=self.window.model(self.room.model).most)
+        window = after_overflow(self.window, self.room.model, self.tokens, self._fixed)
+        counted = self._counted and replace(self._counted, most=window.model(self.room.model).most)
+        try:
+            fitted = fit(
+                rows, window, self._budget(counted or window.model(self.room.model)), self._scale, self._shrinker
+            )
+        except RequestTooLongError:
+            return False
+        if fitted.tokens + self._fixed >= self.tokens:
+            return False
+        self._counted = counted
+        self._learn(window)
         return again
 
-    def _budget(self) -> Budget:
+    def _budget(self, learned: Learned | None = None) -> Budget:
         room = self.room
-        learned = self._counted or self.window.model(room.model)
+        learned = learned or self._counted or self.window.model(room.model)
         return budget_for(room.window_tokens, room.max_tokens, self._fixed, learned, room.most_rows)
 
     def _is_near(self, rows: Sequence[ChatMessage]) -> bool:

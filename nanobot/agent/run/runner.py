@@ -244,7 +244,7 @@ class _Run:
             try:
                 response = await self._ask()
             except ContextOverflowError:
-                if not self._requests.overflowed():
+                if not self._requests.overflowed(self._rows):
                     raise
                 spec.emit(events.Notice(text="That was too long for the model; asking again with less of what is old."))
                 response = await self._ask()

@@ -306,7 +306,7 @@ def test_any_request_is_legal_within_the_budget_and_holds_the_latest_words(histo
 def test_the_last_six_turns_are_there_while_they_fit(history: Rows, tokens: int):
     begins = [at for at, row in enumerate(history) if text_of(row["content"]).startswith("question")]
     six = begins[-7:][0]
-    smallest = Window(start=six, shrunk=(Span(0, None, depth=Depth.ASIDES),))
+    smallest = Window(start=six, shrunk=(Span(0, begins[-1], depth=Depth.ASIDES), Span(0, None)))
     if Scale().weigh(asks("", "")) * 2 + estimate_tokens(legalise(standing(history, smallest))) > tokens:
         return
 
