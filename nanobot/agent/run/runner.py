@@ -264,7 +264,7 @@ class _Run:
         spec = self._spec
         context = replace(spec.context, provenance=self._trust)
         limit = spec.model.limits.max_result_chars
-        return ToolBench(spec.tools, context, spec.emit, spec.record, limit, spec.calls_start)
+        return ToolBench(spec.tools, context, spec.emit, spec.record, limit, spec.calls_start, self._requests.shown)
 
     def _take_in(self, rows: list[ChatMessage]) -> None:
         """These rows are kept: they are part of the history, and what they say is trusted as little as they are."""

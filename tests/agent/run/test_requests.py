@@ -12,7 +12,7 @@ import pytest
 
 from nanobot.agent.run.requests import Requests, Room
 from nanobot.agent.run.window import Window
-from nanobot.agent.turn import TurnOutcome
+from nanobot.agent.turn import ToolEnded, TurnOutcome
 from nanobot.config.schema import Config
 from nanobot.messages.tokens import tokenizer
 from nanobot.messages.types import ChatMessage, text_of
@@ -229,6 +229,27 @@ async def test_what_was_shrunk_stays_as_it_was_sent_over_a_restart(tmp_path: Pat
 
     assert "left out to make room" in str(before)
     assert after[: len(before)] == before
+
+
+# --- what was read already
+
+
+async def test_a_file_read_again_unchanged_is_a_short_word_and_a_changed_one_is_shown(bot: Bot):
+    file = bot.runtime.workspace / "notes.txt"
+    file.write_text(lines(words(4_000)), encoding="utf-8")
+    read = calls(("read_file", {"path": "notes.txt"}))
+    bot.provider.script(read, read, "one", read, "two")
+
+    await bot.say("read it twice")
+    file.write_text(lines(words(4_000)) + "\nmore", encoding="utf-8")
+    await bot.say("and again")
+
+    first, second, third = (text_of(row["content"]) for row in bot.provider.requests[-1] if row["role"] == "tool")
+    assert len(first) > 4_000
+    assert len(second) < 100
+    assert third.startswith(first)
+    shown = [event.content for event in bot.sink.events if isinstance(event, ToolEnded)]
+    assert shown[0] == shown[1]
 
 
 # --- cost
