@@ -75,7 +75,7 @@ class Shrinker:
         """How to see the rest again."""
         name = row.get("name") or "the tool"
         if (spilled := _SPILLED.search(text)) is not None:
-            how = f"all of it is in {spilled[1]}"
+            how = f"more of it is in {spilled[1]}"
         elif name in self._rereadable:
             how = f"call {name} again to see it"
         else:
@@ -141,20 +141,22 @@ def _assistant(row: ChatMessage, chars: int, depth: Depth) -> ChatMessage:
 def _short_call(call: Any, chars: int) -> Any:
     function = call.get("function") if isinstance(call, dict) else None
     text = function.get("arguments") if isinstance(function, dict) else None
-    if not isinstance(text, str) or len(text) <= chars:
+    if not isinstance(function, dict) or not isinstance(text, str) or len(text) <= chars:
         return call
+    short = _short_arguments(text, chars)
+    return {**call, "function": {**function, "arguments": short}} if len(short) < len(text) else call
+
+
+def _short_arguments(text: str, chars: int) -> str:
+    """The arguments with long texts cut; where that is not enough, or they cannot be read, a word in their place."""
     try:
-        given: object = _short_value(json.loads(text), max(chars // 2, 1))
-        short = json.dumps(given, ensure_ascii=False)
+        given: object = json.loads(text)
+        short = json.dumps(_short_value(given, max(chars // 2, 1)), ensure_ascii=False, allow_nan=False)
     except (ValueError, RecursionError):
         given, short = None, ""
-    if not isinstance(given, dict) or len(short) > 2 * chars:
-        short = json.dumps({"left_out": f"{len(text)} characters of arguments, to make room"})
-    return (
-        call
-        if len(short) >= len(text)
-        else {**call, "function": {**cast(dict[str, Any], function), "arguments": short}}
-    )
+    if isinstance(given, dict) and len(short) <= 2 * chars:
+        return short
+    return json.dumps({"left_out": f"{len(text)} characters of arguments, to make room"})
 
 
 def _short_value(value: object, chars: int) -> object:
@@ -169,15 +171,13 @@ def _short_value(value: object, chars: int) -> object:
 
 def _user(row: ChatMessage, depth: Depth) -> ChatMessage:
     content = row.get("content")
-    words = _in_words(content) if _has_pictures(content) else content
-    unnamed = [path for path in _list(row.get("media")) if str(path) not in _in_words(words)]
-    if unnamed:
-        words = "\n".join(
-            [_in_words(words), *(f"[{'image' if is_picture(path) else 'file'}: {path}]" for path in unnamed)]
-        )
-    if depth >= Depth.WORDS:
-        words = clip(_in_words(words), WORDS_CHARS)
-    if words == content and not row.get("media"):
+    media = _list(row.get("media"))
+    words = _in_words(content) if media or _has_pictures(content) or depth >= Depth.WORDS else content
+    if isinstance(words, str):
+        tags = [f"[{'image' if is_picture(path) else 'file'}: {path}]" for path in media if str(path) not in words]
+        words = "\n".join([words, *tags])
+        words = clip(words, WORDS_CHARS) if depth >= Depth.WORDS else words
+    if words == content and not media:
         return row
     small = cast(ChatMessage, {name: value for name, value in row.items() if name != "media"})
     small["content"] = words
