@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from nanobot.agent.run.runner import Model
 from nanobot.agent.run.shrink import Shrinker
-from nanobot.agent.run.window import Window, next_to_go, standing
+from nanobot.agent.run.window import Window, budget_for, next_to_go, standing
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.messages.tokens import Scale, estimate_tokens
 from nanobot.messages.types import ChatMessage
@@ -40,11 +40,12 @@ class ContextReport:
         limits, ratio = self.model.limits, self.window.model(self.model.name).ratio
         shown = standing(self.rows, self.window)
         system = {name: int(tokens * ratio) for name, tokens in _system_parts(self.system).items()}
+        fixed = estimate_tokens(self.system) + self.tools.tokens
         parts = {
             "system prompt": sum(system.values()),
             counted(len(self.tools.names), "tool"): int(self.tools.tokens * ratio),
             counted(len(shown), "message"): int(estimate_tokens(shown) * ratio),
-            "room for the reply": limits.max_tokens,
+            "room for the reply": budget_for(limits.window_tokens, limits.max_tokens, fixed).reply,
         }
         total = sum(parts.values())
         yield "Tokens of the next request, estimated:"
