@@ -12,6 +12,7 @@ from pathlib import Path
 from nanobot import __version__
 from nanobot.agent.context import ContextBuilder
 from nanobot.agent.delivery import DeliveryPolicy
+from nanobot.agent.idle import IdleWatch
 from nanobot.agent.loop import AgentLoop, LoopPolicy
 from nanobot.agent.pipeline.work import Parts, Patience
 from nanobot.agent.run.runner import Model, RunLimits
@@ -87,10 +88,22 @@ async def build_runtime(
         sessions, models, context, tools, commands, vitals, clock, workspace, places.turns, patience or Patience()
     )
     policy = LoopPolicy(_most_at_once(environ), defaults.steering == "join", _delivery(config))
-    loop = AgentLoop(bus, parts, policy)
+    idle: IdleWatch | None = None
+    if defaults.idle_compact_after_minutes:
+        from nanobot.agent.consolidation import Consolidator  # only who set the key waits for its import
+
+        consolidator = Consolidator(
+            context.memory, sessions, models, vitals, clock, background_model=defaults.background_model
+        )
+        idle = IdleWatch(
+            lambda key: consolidator.compact(key, loop.lane(key)), defaults.idle_compact_after_minutes * 60, clock
+        )
+    loop = AgentLoop(bus, parts, policy, idle)
     async with AsyncExitStack() as lives:
         lives.push_async_callback(models.close)
         lives.push_async_callback(loop.stop)
+        if idle is not None:
+            lives.push_async_callback(idle.close)
         yield Runtime(config, data_dir, workspace, loop, bus, sessions, tools, context, models, clock)
 
 
