@@ -21,7 +21,7 @@ from nanobot.agent.run.window import (
     standing,
 )
 from nanobot.errors import RequestTooLongError
-from nanobot.messages.repair import legalise
+from nanobot.messages.repair import LegalHistory
 from nanobot.messages.tokens import Scale
 from nanobot.messages.types import ChatMessage
 
@@ -61,7 +61,9 @@ class Requests:
     happened: Stage = Stage.NOTHING
     """How room was made for it."""
     _scale: Scale = field(default_factory=Scale)
+    _legal: LegalHistory = field(default_factory=LegalHistory)
     _shrinker: Shrinker = field(init=False)
+    _system: ChatMessage = field(init=False)
     _fixed: int = field(init=False)
     _counted: Learned | None = None
     """What is known of the model in counted tokens; None while we estimate."""
@@ -69,6 +71,7 @@ class Requests:
 
     def __post_init__(self) -> None:
         self._shrinker = Shrinker(self.room.rereadable)
+        self._system = {"role": "system", "content": self.room.system}
         self._weigh_fixed()
 
     async def build(self, rows: Sequence[ChatMessage]) -> list[ChatMessage]:
@@ -81,8 +84,7 @@ class Requests:
         fitted = fit(rows, self.window, budget, self._scale, self._shrinker)
         self._learn(fitted.window)
         self.tokens, self.reply, self.happened = fitted.tokens + self._fixed, budget.reply, fitted.happened
-        system: ChatMessage = {"role": "system", "content": self.room.system}
-        self.shown = request = legalise([system, *fitted.rows])
+        self.shown = request = self._legal.of([self._system, *fitted.rows])
         return request
 
     def answered(self, prompt_tokens: int) -> None:
@@ -144,7 +146,7 @@ class Requests:
             self._counted = replace(known, ratio=ratio)
 
     def _weigh_fixed(self) -> None:
-        self._fixed = self._scale.weigh({"role": "system", "content": self.room.system}) + self.room.tools_tokens
+        self._fixed = self._scale.weigh(self._system) + self.room.tools_tokens
 
     def _learn(self, window: Window) -> None:
         if window != self.window:

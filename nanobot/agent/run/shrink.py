@@ -42,6 +42,8 @@ class Shrinker:
     def __init__(self, rereadable: Collection[str] = ()) -> None:
         self._rereadable = frozenset(rereadable)
         self._made: dict[tuple[int, int, Depth], tuple[ChatMessage, ChatMessage]] = {}
+        """By the identity of the row, which is held, so that nothing else can come to stand at its place."""
+        self._notes: dict[tuple[int, int], tuple[ChatMessage, ChatMessage]] = {}
 
     def shrink(self, row: ChatMessage, chars: int, depth: Depth) -> ChatMessage:
         """The row with no part longer than about `chars` characters; itself where nothing is."""
@@ -49,6 +51,14 @@ class Shrinker:
         made = self._made.get(key)
         if made is None:
             made = self._made[key] = (row, self._shrunk(row, chars, depth))
+        return made[1]
+
+    def note(self, left: Sequence[ChatMessage]) -> ChatMessage:
+        """What a model is told of these rows of its running turn, which left the window. There is at least one."""
+        key = (id(left[0]), len(left))
+        made = self._notes.get(key)
+        if made is None:
+            made = self._notes[key] = (left[0], _note_of(left))
         return made[1]
 
     def _shrunk(self, row: ChatMessage, chars: int, depth: Depth) -> ChatMessage:
@@ -83,8 +93,7 @@ class Shrinker:
         return "{left_out} characters left out to make room; " + how.replace("{", "(").replace("}", ")")
 
 
-def note_of(left: Sequence[ChatMessage]) -> ChatMessage:
-    """What a model is told of steps that left the window: a word of ours, the same for the same steps."""
+def _note_of(left: Sequence[ChatMessage]) -> ChatMessage:
     names = Counter(row.get("name") or "a tool" for row in left if row["role"] == "tool")
     steps = counted(sum(1 for row in left if row["role"] == "assistant"), "earlier step")
     used = ", ".join(f"{name} x{count}" for name, count in names.items())

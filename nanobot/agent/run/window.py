@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from nanobot.agent.run.shrink import Depth, Shrinker, note_of
+from nanobot.agent.run.shrink import Depth, Shrinker
 from nanobot.errors import RequestTooLongError
 from nanobot.messages.repair import NO_RESULT
 from nanobot.messages.tokens import TOKENS_PER_MESSAGE, Scale, estimate_tokens
@@ -397,7 +397,7 @@ class _Sheet:
         if window.resumed > window.start:
             left = rows[window.start : window.resumed]
             shown += [self._small(at, window) for at in range(window.start, window.resumed) if _is_persons(rows[at])]
-            shown.append(note_of(left))
+            shown.append(self._shrinker.note(left))
         for at in range(max(window.start, window.resumed), self.end):
             if not rows[at].get("_command"):
                 shown.append(self._small(at, window))
