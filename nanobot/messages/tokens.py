@@ -78,10 +78,6 @@ class Scale:
             known = self._known[id(message)] = (message, _weight(message, self._count))
         return known[1]
 
-    def weigh_text(self, text: str) -> int:
-        """About how many tokens this text costs."""
-        return math.ceil(self._count(text))
-
     def sharpen(self, messages: Sequence[ChatMessage]) -> bool:
         """From now on let a tokenizer count, these messages first; whether there is one. Blocking: for a thread."""
         count = tokenizer()
