@@ -505,14 +505,19 @@ def test_what_a_command_did_to_the_session_and_the_log_is_survived(served: Home,
 # -- messages and keys --------------------------------------------------------------------------------------------
 
 
-def test_a_message_of_a_megabyte_is_kept_and_the_next_one_is_answered(served: Home, server: FakeModels):
+def test_a_message_of_a_megabyte_is_kept_and_refused_with_what_to_do_and_the_next_one_is_answered(
+    served: Home, server: FakeModels
+):
     text = "word " * 200_000
 
     long = served.run("agent", stdin=text.encode())
     after = served.ask("and now?")
 
-    assert (long.out, after.out) == ("ok\n", "ok\n")
+    assert (long.code, long.out, after.out) == (1, "", "ok\n")
+    assert "too long for the model" in long.complaint
+    assert "in parts" in long.complaint
     assert served.said()[0] == ("user", text)
+    assert len(server.chats) == 1
     assert len(json.dumps(server.chats[-1].json)) < 1_000_000
 
 

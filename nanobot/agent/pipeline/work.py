@@ -11,6 +11,7 @@ from typing import Protocol
 
 from nanobot.agent import turn as events
 from nanobot.agent.run.runner import Model
+from nanobot.agent.run.window import Window
 from nanobot.agent.slash_commands import Command, Models, SlashCommands, SystemPrompt
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.trace.turn_trace import TurnTrace
@@ -115,6 +116,8 @@ class Turn:
     abandoned: bool = False
     """Whether its run did not let go: nothing of it counts any more."""
     history: list[ChatMessage] = field(default_factory=list)
+    window: Window = field(default_factory=Window)
+    """What is left of it."""
     usage: dict[str, int] = field(default_factory=dict)
     cost_usd: float | None = None
     outcome: TurnOutcome = TurnOutcome.FAILED

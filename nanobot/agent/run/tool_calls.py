@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from nanobot.agent.run.shrink import stub_for
 from nanobot.agent.tools.base import Effect, ToolContext, ToolResult
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.tools.spill import clip_result
@@ -49,6 +50,8 @@ class ToolBench:
     record: Record
     max_result_chars: int
     calls_start: CallsStart = nobody_asks
+    shown: Sequence[ChatMessage] = ()
+    """The last request: what stands there whole need not be shown again."""
 
     def effect_of(self, call: ToolCallRequest) -> Effect:
         """What a crash may repeat of this call; of a tool that is gone, nothing."""
@@ -113,7 +116,17 @@ async def _run_call(call: ToolCallRequest, bench: ToolBench) -> ChatMessage:
     if isinstance(content, str) and len(content) > bench.max_result_chars:
         content = await asyncio.to_thread(clip_result, content, bench.max_result_chars, bench.context)
     ended(result, text_of(content))
-    return await _kept(call, result, content, bench)
+    return await _kept(call, result, _as_shown(call, content, bench), bench)
+
+
+def _as_shown(
+    call: ToolCallRequest, content: "str | list[dict[str, object]]", bench: ToolBench
+) -> "str | list[dict[str, object]]":
+    """The result as the model gets it: of what it has read already and can still see, a word that nothing changed."""
+    tool = bench.tools.get(call.name)
+    if tool is None or tool.effect is not Effect.READ or tool.polls:
+        return content
+    return stub_for(call, content, bench.shown) or content
 
 
 async def _kept(
