@@ -13,9 +13,11 @@ key or setting to change.
     |-- ProviderTimeoutError         nothing came in time                   another model
     |-- ConnectionFailedError        refused, reset, no such host           another model
     |-- StreamCutError               the answer broke off                   another model
-    `-- MalformedResponseError       what came cannot be read               another model
+    |-- MalformedResponseError       what came cannot be read               another model
+    `-- ModelsOutError               nobody was asked: all are out          nobody, for some seconds
 """
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -45,12 +47,19 @@ class CallTarget:
         parts = [self.provider or "the model", f"model {self.model}" if self.model else "", self.api_base]
         return ", ".join(part for part in parts if part)
 
+    @property
+    def name(self) -> str:
+        """The model, and who has it, in a few words."""
+        if self.model and self.provider:
+            return f"{self.model} ({self.provider})"
+        return self.model or self.provider or "the model"
+
 
 class ModelCallError(errors.ProviderError):
     """A model call failed. `str()` is one line with the provider, the base URL, the model sent and what to change."""
 
     try_elsewhere = TryElsewhere.NOBODY
-    next_step = "Send the message again."
+    next_step: str = "Send the message again."
 
     def __init__(
         self,
@@ -64,14 +73,32 @@ class ModelCallError(errors.ProviderError):
         self.target = target or CallTarget()
         self.status = status
         self.retry_after_s = retry_after_s
-        super().__init__(self._sentence())
+        self.earlier: tuple[ModelCallError, ...] = ()
+        """How others failed that were asked for the same answer before."""
+        self.passed_over: tuple[str, ...] = ()
+        """Who was not asked, and why, each in a sentence."""
+        super().__init__(detail)
+
+    def __str__(self) -> str:
+        before = [f"Asked before it: {error.target.name}: {error.brief()}." for error in self.earlier]
+        return " ".join([self._sentence(), *before, *self.passed_over])
+
+    def brief(self) -> str:
+        """What happened, in a few words without an end, for a sentence of somebody else."""
+        what = self._what()
+        return f"{what[:1].lower()}{what[1:]}{self._status()}"
+
+    def _what(self) -> str:
+        return (self.__doc__ or "").split("\n")[0].rstrip(".")
+
+    def _status(self) -> str:
+        return f" (HTTP {self.status})" if self.status else ""
 
     def _sentence(self) -> str:
-        what = (self.__doc__ or "").split("\n")[0].rstrip(".")
         detail = f": {self.detail}" if self.detail else ""
-        status = f" (HTTP {self.status})" if self.status else ""
         full_stop = "" if detail.endswith((".", "!", "?")) else "."
-        return f"{what} [{self.target}]{status}{detail}{full_stop} {self.advice()}"
+        wait = f" It may be asked again in {in_words(self.retry_after_s)}." if self.retry_after_s else ""
+        return f"{self._what()} [{self.target}]{self._status()}{detail}{full_stop}{wait} {self.advice()}"
 
     def advice(self) -> str:
         """The next step."""
@@ -151,7 +178,7 @@ class StreamCutError(ModelCallError):
     """The answer broke off in the middle."""
 
     try_elsewhere = TryElsewhere.OTHER_MODEL
-    next_step = "Send the message again."
+    next_step: str = "Send the message again."
 
 
 class MalformedResponseError(ModelCallError):
@@ -159,6 +186,21 @@ class MalformedResponseError(ModelCallError):
 
     try_elsewhere = TryElsewhere.OTHER_MODEL
     next_step = "Check that {section}.apiBase in the config is the base URL of such an API."
+
+
+class ModelsOutError(ModelCallError):
+    """Nobody was asked: the model is out of order for the moment."""
+
+    next_step = "Send the message again after that."
+
+    @classmethod
+    def because_of(cls, last: ModelCallError | None, *, target: CallTarget, again_in_s: float) -> "ModelsOutError":
+        """It failed again and again, at last like this."""
+        detail = f"its last failure was that {last.brief()}: {last.detail}" if last is not None else ""
+        error = cls(detail.rstrip(": "), target=last.target if last is not None else target, retry_after_s=again_in_s)
+        if last is not None and last.try_elsewhere is TryElsewhere.OTHER_PROVIDER:
+            error.next_step = last.next_step
+        return error
 
 
 class FailedResponse(Protocol):
@@ -181,6 +223,13 @@ _BY_KIND: dict[str, type[ModelCallError]] = {
     "context_length": ContextOverflowError,
     "content_filter": ContentFilteredError,
 }
+
+
+def in_words(seconds: float) -> str:
+    """A time to wait, as a person says it."""
+    if seconds < 120:
+        return f"{max(1, math.ceil(seconds))} s"
+    return f"{math.ceil(seconds / 60)} min" if seconds < 7200 else f"{math.ceil(seconds / 3600)} h"
 
 
 def kind_of_status(status: int) -> type[ModelCallError]:
