@@ -85,7 +85,7 @@ class ModelCallError(errors.ProviderError):
 
     def brief(self) -> str:
         """What happened, in a few words without an end, for a sentence of somebody else."""
-        what = self._what()
+        what = self._what().partition(";")[0]
         return f"{what[:1].lower()}{what[1:]}{self._status()}"
 
     def _what(self) -> str:

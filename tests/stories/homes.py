@@ -16,7 +16,7 @@ from nanobot.agent.turn import Notice, TurnResult
 from nanobot.bus.events import InboundMessage
 from nanobot.config.loader import load_config
 from nanobot.messages.types import Origin
-from nanobot.providers.chain import Chains
+from nanobot.providers.chain import Chains, Metered, unmetered
 from nanobot.runtime import Runtime, build_runtime
 from nanobot.sdk import Nanobot
 from nanobot.testing import RecordingSink
@@ -92,10 +92,10 @@ class Home:
         return Nanobot.from_config(self.config_path)
 
     @asynccontextmanager
-    async def hasty(self) -> AsyncIterator[Hasty]:
+    async def hasty(self, metered: Metered = unmetered) -> AsyncIterator[Hasty]:
         """The bot, without the waits between two tries."""
         waits = Waits()
-        chains = Chains({}, self.data / "state", sleep=waits.sleep, monotonic=waits.monotonic)
+        chains = Chains({}, self.data / "state", metered=metered, sleep=waits.sleep, monotonic=waits.monotonic)
         async with build_runtime(
             load_config(self.config_path), data_dir=self.data, environ={}, chains=chains
         ) as runtime:
