@@ -173,6 +173,8 @@ def _make(
         "litellm_prefix": spec.litellm_prefix,
         "prompt_cache": True if spec.prompt_cache == "anthropic" and "claude" in model.lower() else None,
         "options": {name: value for name, value in options.items() if value},
+        "proxy": section.proxy or None,
+        "connect_s": section.connect_timeout_s,
     }
     # An address that is LiteLLM's own default is left to it: some of its providers want another form of it.
     own_base = section.api_base or (base if spec.speaks_chat_completions else None)
