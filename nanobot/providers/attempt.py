@@ -5,6 +5,7 @@ from contextlib import aclosing
 from typing import cast
 
 from nanobot.providers.base import Delta, Finished, TextDelta, ToolCallDelta
+from nanobot.providers.errors import StreamCutError
 
 
 class Attempt:
@@ -19,8 +20,9 @@ class Attempt:
         """Whether asking anybody again would show a person two answers."""
 
     async def deltas(self, stream: AsyncIterator[Delta]) -> AsyncGenerator[Delta, None]:
-        """What the stream says. Closes it, and raises what it raises."""
+        """What the stream says. Closes it, and raises what it raises, or StreamCutError where it has no end."""
         held: list[ToolCallDelta] = []
+        finished = False
         async with aclosing(cast("AsyncGenerator[Delta, None]", stream)) as source:
             async for delta in source:
                 if isinstance(delta, ToolCallDelta) and not self.final:
@@ -28,7 +30,10 @@ class Attempt:
                     continue
                 if isinstance(delta, TextDelta | Finished):
                     self.final = True
+                    finished = finished or isinstance(delta, Finished)
                     for piece in held:
                         yield piece
                     held.clear()
                 yield delta
+        if not finished:
+            raise StreamCutError("it ended without being finished")

@@ -16,6 +16,7 @@ from nanobot.config.provider_table import context_window
 from nanobot.errors import ConfigError
 from nanobot.providers.base import LLMProvider
 from nanobot.providers.breaker import Breaker, Monotonic
+from nanobot.providers.errors import CallTarget
 from nanobot.providers.factory import Chosen, choose_provider
 from nanobot.providers.fallback_provider import Answerer, Candidate, FallbackProvider
 from nanobot.providers.local_servers import LocalServer
@@ -107,10 +108,12 @@ class Chains:
         provider = self._metered(chosen.provider, chosen.name)
         place = (chosen.name, chosen.provider.api_base, chosen.model)
         breaker = self._breakers.setdefault(place, Breaker(self._monotonic))
-        return Answerer(self._retried(provider) if retried else provider, chosen.name, chosen.model, breaker)
+        if retried:
+            provider = self._retried(provider, RetryPolicy(), CallTarget(chosen.name, chosen.model))
+        return Answerer(provider, chosen.name, chosen.model, breaker)
 
-    def _retried(self, provider: LLMProvider, policy: RetryPolicy | None = None) -> RetryProvider:
-        return RetryProvider(provider, policy, sleep=self._sleep, monotonic=self._monotonic)
+    def _retried(self, provider: LLMProvider, policy: RetryPolicy, target: CallTarget | None = None) -> RetryProvider:
+        return RetryProvider(provider, policy, target=target, sleep=self._sleep, monotonic=self._monotonic)
 
 
 def with_preset(config: "Config", name: str) -> "Config":

@@ -83,6 +83,11 @@ class ModelCallError(errors.ProviderError):
         before = [f"Asked before it: {error.target.name}: {error.brief()}." for error in self.earlier]
         return " ".join([self._sentence(), *before, *self.passed_over])
 
+    def told_by(self, target: CallTarget) -> None:
+        """Say whose failure it is, where whoever raised it did not."""
+        if not self.target.model:
+            self.target = target
+
     def brief(self) -> str:
         """What happened, in a few words without an end, for a sentence of somebody else."""
         what = self._what().partition(";")[0]

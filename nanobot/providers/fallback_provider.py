@@ -283,6 +283,7 @@ class _Search:
 
     def failed(self, made: Answerer, error: ModelCallError) -> None:
         """It gave no answer."""
+        error.told_by(CallTarget(made.provider_name, made.model))
         self._failures.append(error)
         if error.try_elsewhere is TryElsewhere.OTHER_PROVIDER:
             self._refused.add(made.provider_name)

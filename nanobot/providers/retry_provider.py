@@ -14,7 +14,14 @@ from nanobot.messages.types import ChatMessage, ToolSchema
 from nanobot.providers.attempt import Attempt
 from nanobot.providers.base import Delta, LLMProvider, call_context
 from nanobot.providers.breaker import Monotonic
-from nanobot.providers.errors import ModelCallError, ModelsOutError, ProviderTimeoutError, TryElsewhere, in_words
+from nanobot.providers.errors import (
+    CallTarget,
+    ModelCallError,
+    ModelsOutError,
+    ProviderTimeoutError,
+    TryElsewhere,
+    in_words,
+)
 
 Sleep = Callable[[float], Awaitable[None]]
 
@@ -48,11 +55,14 @@ class RetryProvider(LLMProvider):
         inner: LLMProvider,
         policy: RetryPolicy | None = None,
         *,
+        target: CallTarget | None = None,
         sleep: Sleep = asyncio.sleep,
         monotonic: Monotonic = time.monotonic,
     ) -> None:
+        """`target`: who is asked, for failures that do not say it themselves."""
         super().__init__(inner.api_key, inner.api_base)
         self._inner = inner
+        self._target = target or CallTarget()
         self._policy = policy or RetryPolicy()
         self._sleep = sleep
         self._monotonic = monotonic
@@ -89,6 +99,7 @@ class RetryProvider(LLMProvider):
                         yield delta
                 return
             except ModelCallError as error:
+                error.told_by(self._target)
                 wait_s = None if attempt.final else tries.wait_after(error)
                 if wait_s is None:
                     raise

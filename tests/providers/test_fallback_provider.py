@@ -86,7 +86,7 @@ async def test_another_model_answers_with_its_own_name_and_the_person_is_told(er
     assert b.asked[0]["model"] == "b"
     assert len(house.told) == 1
     assert house.told[0].startswith("b (two) answers instead of a (one). ")
-    assert error.brief() in house.told[0]
+    assert f"a (one): {error.brief()}." in house.told[0], "whoever raised it"
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,11 @@ BUSY = errors.ModelOverloadedError("busy", target=TARGET, status=500)
 
 def retrying(*streams: list[Line] | Line, policy: RetryPolicy | None = None) -> tuple[RetryProvider, Streams, Waits]:
     inner, waits = Streams(*streams), Waits()
-    return RetryProvider(inner, policy, sleep=waits.sleep, monotonic=waits.monotonic), inner, waits
+    return (
+        RetryProvider(inner, policy, target=CallTarget("mine", "m"), sleep=waits.sleep, monotonic=waits.monotonic),
+        inner,
+        waits,
+    )
 
 
 async def test_it_waits_1_2_4_seconds_and_says_so_each_time():
@@ -158,6 +162,16 @@ async def test_a_failure_behind_the_whole_answer_asks_nobody_again():
         await heard(provider)
 
     assert len(inner.asked) == 1
+
+
+async def test_a_stream_without_an_end_is_tried_again():
+    provider, inner, _ = retrying([ReasoningDelta("Hm")], HI)
+    told: list[str] = []
+
+    assert text_of(await heard(provider, told)) == "hi"
+
+    assert len(inner.asked) == 2
+    assert told == ["m (mine): the answer broke off in the middle. Retry 1 of 3 in 1 s."]
 
 
 async def test_while_another_model_is_left_it_waits_only_shortly():
