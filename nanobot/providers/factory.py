@@ -159,7 +159,7 @@ def _make(
         "name": spec.name,
         "extra_headers": section.extra_headers,
         "extra_body": section.extra_body,
-        "timeouts": _timeouts(section, timeouts_for(model, local=local, reasoning_effort=effort)),
+        "timeouts": limits_of(section, timeouts_for(model, local=local, reasoning_effort=effort)),
         "reasoning_effort": effort,
         "config_key": f"providers.{spec.config_key}.apiKey",
     }
@@ -182,7 +182,7 @@ def _make(
     return through
 
 
-def _timeouts(section: "ProviderConfig", usual: Timeouts) -> Timeouts:
+def limits_of(section: "ProviderConfig", usual: Timeouts) -> Timeouts:
     """The preset, and what the config says instead. A limit that somebody set holds whether others are left or not."""
     set_by_hand = {
         "connect_s": section.connect_timeout_s,

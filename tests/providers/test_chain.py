@@ -9,8 +9,8 @@ import pytest
 from nanobot.config.schema import Config
 from nanobot.errors import ConfigError
 from nanobot.providers import errors
-from nanobot.providers.base import LLMProvider
-from nanobot.providers.chain import Chains
+from nanobot.providers.base import CallContext, LLMProvider, LLMResponse, call_context
+from nanobot.providers.chain import Chains, with_preset
 from nanobot.providers.fallback_provider import FallbackProvider
 from nanobot.providers.retry_provider import RetryProvider
 from tests.fake_models import Fail, FakeModels, Say
@@ -113,6 +113,22 @@ async def test_a_preset_as_a_fallback_goes_out_with_its_own_settings_and_once():
     assert response.content == "small here"
     sent = server.chats[-1].json
     assert (sent["model"], sent["max_tokens"], sent["temperature"]) == ("small", 77, 0.5)
+
+
+async def test_a_model_is_no_fallback_of_its_own():
+    contexts: list[CallContext] = []
+
+    class Watched(LLMProvider):
+        async def chat(self, messages, tools=None, model=None, max_tokens=4096, temperature=0.7):
+            contexts.append(call_context())
+            return LLMResponse("hi")
+
+    settings = config("spare", presets={"spare": {"model": "small", "provider": "custom"}})
+    chains = Chains({}, metered=lambda provider, name: Watched())
+    await (await chains.choose(settings)).provider.chat(HELLO)
+    await (await chains.choose(with_preset(settings, "spare"))).provider.chat(HELLO)
+
+    assert [context.others_left for context in contexts] == [True, False]
 
 
 async def test_all_chains_of_a_bot_share_their_breakers():

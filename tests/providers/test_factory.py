@@ -1,5 +1,6 @@
 """Which provider is chosen, and why."""
 
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -7,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from nanobot.config.schema import Config
+from nanobot.config.schema import Config, ProviderConfig
 from nanobot.errors import ConfigError
 from nanobot.providers.custom_provider import CustomProvider
 from nanobot.providers.errors import ProviderTimeoutError
-from nanobot.providers.factory import Chosen, choose_provider
+from nanobot.providers.factory import Chosen, choose_provider, limits_of
+from nanobot.providers.limits import Timeouts
 from nanobot.providers.litellm_provider import LiteLLMProvider
 from nanobot.providers.local_servers import LocalServer
 from nanobot.providers.offline_provider import OfflineProvider
@@ -137,6 +139,13 @@ async def test_a_provider_of_an_installed_package_is_found_by_its_name(tmp_path:
 
     assert (chosen.name, chosen.model) == ("myModels", "m")
     assert (await chosen.provider.chat(HELLO, model="m")).content == "m with k"
+
+
+def test_a_limit_of_the_config_replaces_one_of_the_preset_and_a_first_token_set_by_hand_is_never_shortened():
+    section = ProviderConfig(connectTimeoutS=1, firstTokenTimeoutS=90)  # type: ignore[call-arg]
+
+    assert limits_of(section, Timeouts.usual()) == Timeouts(connect_s=1, first_token_s=90, hurried_s=math.inf)
+    assert limits_of(ProviderConfig(), Timeouts.usual()) == Timeouts.usual()
 
 
 async def test_limits_of_the_config_go_before_those_of_the_model():

@@ -195,6 +195,39 @@ async def test_while_one_call_tries_the_first_the_others_ask_the_next():
     assert await probe == "from a"
 
 
+async def test_a_first_word_of_the_call_that_tries_it_lets_the_others_in():
+    pause = Pause("from")
+    a, b = ScriptedProvider(busy(), busy(), busy(), pause, "from a, too", " a"), Streams(says("from b"))
+    house = House(a, b)
+    for _ in range(3):
+        await house.say()
+    house.waits.advance(OUT_S)
+
+    probe = asyncio.create_task(house.say())
+    await pause.reached.wait()
+    meanwhile = await house.say("another")
+    pause.resume.set()
+
+    assert (meanwhile, await probe) == ("from a, too", "from a")
+
+
+async def test_a_call_that_tries_it_and_is_cancelled_leaves_the_try_to_the_next():
+    pause = Pause()
+    a, b = ScriptedProvider(busy(), busy(), busy(), pause, "from a"), Streams(says("from b"))
+    house = House(a, b)
+    for _ in range(3):
+        await house.say()
+    house.waits.advance(OUT_S)
+    probe = asyncio.create_task(house.say())
+    await pause.reached.wait()
+
+    probe.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await probe
+
+    assert await house.say() == "from a"
+
+
 async def test_a_model_alone_that_is_out_is_not_asked_and_that_is_said_with_its_last_failure():
     a = Streams(busy())
     house = House(a)
