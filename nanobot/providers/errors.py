@@ -8,13 +8,14 @@ key or setting to change.
     |-- InvalidRequestError          400, 422: what we sent                 nobody
     |-- ContextOverflowError         the request is longer than the window  nobody, after one shrink
     |-- ContentFilteredError         refused for what it says               nobody
-    |-- RateLimitedError             429                                    another model
-    |-- ModelOverloadedError         408, 409, 5xx, 529                     another model
+    |-- BusyError
+    |   |-- RateLimitedError         429                                    another model
+    |   |-- ModelOverloadedError     408, 409, 5xx, 529                     another model
+    |   `-- ModelsOutError           nobody was asked: all are out          nobody, for some seconds
     |-- ProviderTimeoutError         nothing came in time                   another model
     |-- ConnectionFailedError        refused, reset, no such host           another model
     |-- StreamCutError               the answer broke off                   another model
-    |-- MalformedResponseError       what came cannot be read               another model
-    `-- ModelsOutError               nobody was asked: all are out          nobody, for some seconds
+    `-- MalformedResponseError       what came cannot be read               another model
 """
 
 import math
@@ -59,7 +60,7 @@ class ModelCallError(errors.ProviderError):
     """A model call failed. `str()` is one line with the provider, the base URL, the model sent and what to change."""
 
     try_elsewhere = TryElsewhere.NOBODY
-    next_step: str = "Send the message again."
+    next_step = "Send the message again."
 
     def __init__(
         self,
@@ -80,8 +81,13 @@ class ModelCallError(errors.ProviderError):
         super().__init__(detail)
 
     def __str__(self) -> str:
-        before = [f"Asked before it: {error.target.name}: {error.brief()}." for error in self.earlier]
+        before = [f"Asked before it: {error.aside()}" for error in self.earlier]
         return " ".join([self._sentence(), *before, *self.passed_over])
+
+    def aside(self) -> str:
+        """Who failed and how, beside what matters more; with the next step where nobody but the owner can take it."""
+        step = f" {self.advice()}" if self.try_elsewhere is TryElsewhere.OTHER_PROVIDER else ""
+        return f"{self.target.name}: {self.brief()}.{step}"
 
     def told_by(self, target: CallTarget) -> None:
         """Say whose failure it is, where whoever raised it did not."""
@@ -102,8 +108,7 @@ class ModelCallError(errors.ProviderError):
     def _sentence(self) -> str:
         detail = f": {self.detail}" if self.detail else ""
         full_stop = "" if detail.endswith((".", "!", "?")) else "."
-        wait = f" It may be asked again in {in_words(self.retry_after_s)}." if self.retry_after_s else ""
-        return f"{self._what()} [{self.target}]{self._status()}{detail}{full_stop}{wait} {self.advice()}"
+        return f"{self._what()} [{self.target}]{self._status()}{detail}{full_stop} {self.advice()}"
 
     def advice(self) -> str:
         """The next step."""
@@ -151,18 +156,23 @@ class ContentFilteredError(ModelCallError):
     next_step = "Put it another way, or choose another model with `/model`."
 
 
-class RateLimitedError(ModelCallError):
+class BusyError(ModelCallError):
+    """The provider takes no requests for the moment."""
+
+    try_elsewhere = TryElsewhere.OTHER_MODEL
+
+    def advice(self) -> str:
+        """To wait: as long as it said, if it did."""
+        when = f"in {in_words(self.retry_after_s)}" if self.retry_after_s else "in a moment"
+        return f"Send the message again {when}."
+
+
+class RateLimitedError(BusyError):
     """Too many requests for this key."""
 
-    try_elsewhere = TryElsewhere.OTHER_MODEL
-    next_step = "Wait a moment and send the message again."
 
-
-class ModelOverloadedError(ModelCallError):
+class ModelOverloadedError(BusyError):
     """The provider is busy or broken; another may not be."""
-
-    try_elsewhere = TryElsewhere.OTHER_MODEL
-    next_step = "Wait a moment and send the message again."
 
 
 class ProviderTimeoutError(ModelCallError):
@@ -183,7 +193,7 @@ class StreamCutError(ModelCallError):
     """The answer broke off in the middle."""
 
     try_elsewhere = TryElsewhere.OTHER_MODEL
-    next_step: str = "Send the message again."
+    next_step = "Send the message again."
 
 
 class MalformedResponseError(ModelCallError):
@@ -193,19 +203,19 @@ class MalformedResponseError(ModelCallError):
     next_step = "Check that {section}.apiBase in the config is the base URL of such an API."
 
 
-class ModelsOutError(ModelCallError):
+class ModelsOutError(BusyError):
     """Nobody was asked: the model is out of order for the moment."""
 
-    next_step = "Send the message again after that."
+    try_elsewhere = TryElsewhere.NOBODY
 
     @classmethod
     def because_of(cls, last: ModelCallError | None, *, target: CallTarget, again_in_s: float) -> "ModelsOutError":
         """It failed again and again, at last like this."""
-        detail = f"its last failure was that {last.brief()}: {last.detail}" if last is not None else ""
-        error = cls(detail.rstrip(": "), target=last.target if last is not None else target, retry_after_s=again_in_s)
-        if last is not None and last.try_elsewhere is TryElsewhere.OTHER_PROVIDER:
-            error.next_step = last.next_step
-        return error
+        if last is None:
+            return cls(target=target, retry_after_s=again_in_s)
+        step = last.advice() if last.try_elsewhere is TryElsewhere.OTHER_PROVIDER else ""
+        detail = f"its last failure was that {last.brief()}: {last.detail}".rstrip(": ")
+        return cls(f"{detail}. {step}".strip(" ."), target=target, retry_after_s=again_in_s)
 
 
 class FailedResponse(Protocol):

@@ -181,6 +181,8 @@ class FallbackProvider(LLMProvider):
                     call.succeeded()  # it works; it is the request that does not
                     raise search.with_the_others(error) from None
                 call.failed(error)
+                if made.breaker.is_open:
+                    log.warning("%s", _out(made))
                 if attempt.final:
                     raise search.with_the_others(error) from None
             finally:
@@ -290,13 +292,8 @@ class _Search:
             log.warning("%s", error)
 
     def why(self) -> str:
-        """What happened to those that came first, each in a sentence; with the next step where it is the owner's."""
-        failed = [
-            f"{error.target.name}: {error.brief()}."
-            + (f" {error.advice()}" if error.try_elsewhere is TryElsewhere.OTHER_PROVIDER else "")
-            for error in self._failures
-        ]
-        return " ".join([*failed, *self._passed_over])
+        """What became of those that came first."""
+        return " ".join([*(error.aside() for error in self._failures), *self._passed_over])
 
     def with_the_others(self, error: ModelCallError) -> ModelCallError:
         """The failure that goes up, with a word on the others."""

@@ -5,6 +5,7 @@ can be asked, for as long as the failures differ, at most a minute apart.
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
@@ -22,6 +23,8 @@ from nanobot.providers.errors import (
     TryElsewhere,
     in_words,
 )
+
+log = logging.getLogger(__name__)
 
 Sleep = Callable[[float], Awaitable[None]]
 
@@ -129,10 +132,14 @@ class _Tries:
         if wait_s > policy.longest_wait_s or (self._context.others_left and self._waited() + wait_s > policy.hurried_s):
             return None
         self._retries += 1
-        self._context.notify(
+        self._tell(
             f"{error.target.name}: {error.brief()}. Retry {self._retries} of {policy.retries} in {in_words(wait_s)}."
         )
         return wait_s
+
+    def _tell(self, text: str) -> None:
+        log.info("%s", text)
+        self._context.notify(text)
 
     def _waited(self) -> float:
         return self._monotonic() - self._began
@@ -168,7 +175,7 @@ class _PersistentTries(_Tries):
         now = self._monotonic()
         if self._told_at is None or now - self._told_at >= _TOLD_EVERY_S:
             self._told_at = now
-            self._context.notify(
+            self._tell(
                 f"{error.target.name}: {error.brief()}. It is asked again until it answers, the next time in "
                 f"{in_words(wait_s)}; /stop ends that."
             )

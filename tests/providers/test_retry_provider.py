@@ -73,7 +73,7 @@ async def test_a_server_that_asks_for_more_than_a_minute_is_not_waited_for_and_t
     )
     told: list[str] = []
 
-    with pytest.raises(errors.RateLimitedError, match="asked again in 5 min"):
+    with pytest.raises(errors.RateLimitedError, match="Send the message again in 5 min"):
         await heard(provider, told)
 
     assert (waits.taken, told, len(inner.asked)) == ([], [], 1)

@@ -255,7 +255,7 @@ async def test_a_model_alone_that_is_out_is_not_asked_and_says_until_when(tmp_pa
 
     assert len(a.chats) == 13
     assert refused.result.outcome is TurnOutcome.FAILED
-    assert "Nobody was asked" in refused.result.text and "It may be asked again in 60 s." in refused.result.text
+    assert "Nobody was asked" in refused.result.text and "Send the message again in 60 s." in refused.result.text
     assert following.result.text == "This is A."
 
 
