@@ -40,8 +40,8 @@ class RetryPolicy:
     """None: until `most_alike` failures in a row were of one kind and status."""
     first_wait_s: float = 1
     longest_wait_s: float = 60
-    hurried_s: float = 15
-    """How long after the call began a wait may end at the latest while another model is left to be asked."""
+    hurried_s: float = 12
+    """How long after the first failure a wait may end at the latest while another model is left to be asked."""
     most_alike: int = 10
 
     @classmethod
@@ -120,7 +120,7 @@ class _Tries:
         self._policy = policy
         self._context = call_context()
         self._monotonic = monotonic
-        self._began = monotonic()
+        self._failed_at: float | None = None
         self._retries = 0
 
     def wait_after(self, error: ModelCallError) -> float | None:
@@ -129,7 +129,7 @@ class _Tries:
         if not _may_pass(error) or isinstance(error, ProviderTimeoutError) or self._retries == policy.retries:
             return None  # a time-out has cost a minute already
         wait_s = _wait(policy, self._retries) if error.retry_after_s is None else error.retry_after_s
-        if wait_s > policy.longest_wait_s or (self._context.others_left and self._waited() + wait_s > policy.hurried_s):
+        if wait_s > (self._hurried_left() if self._context.others_left else policy.longest_wait_s):
             return None
         self._retries += 1
         self._tell(
@@ -141,8 +141,11 @@ class _Tries:
         log.info("%s", text)
         self._context.notify(text)
 
-    def _waited(self) -> float:
-        return self._monotonic() - self._began
+    def _hurried_left(self) -> float:
+        now = self._monotonic()
+        if self._failed_at is None:
+            self._failed_at = now
+        return self._failed_at + self._policy.hurried_s - now
 
 
 class _PersistentTries(_Tries):

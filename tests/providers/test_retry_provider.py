@@ -174,13 +174,14 @@ async def test_a_stream_without_an_end_is_tried_again():
     assert told == ["m (mine): the answer broke off in the middle. Retry 1 of 3 in 1 s."]
 
 
-async def test_while_another_model_is_left_it_waits_only_shortly():
-    provider, inner, waits = retrying(errors.RateLimitedError(retry_after_s=30), HI)
+@pytest.mark.parametrize(("seconds", "taken"), [(30, []), (5, [5, 5]), (1, [1, 1, 1])])
+async def test_while_another_model_is_left_it_waits_only_shortly(seconds: float, taken: list[float]):
+    provider, inner, waits = retrying(errors.RateLimitedError(retry_after_s=seconds))
 
     with pytest.raises(errors.RateLimitedError), calling_for(CallContext(others_left=True)):
         await provider.chat(HELLO)
 
-    assert (waits.taken, len(inner.asked)) == ([], 1)
+    assert (waits.taken, len(inner.asked)) == (taken, len(taken) + 1)
 
 
 async def test_cancelling_while_it_waits_ends_it_at_once():

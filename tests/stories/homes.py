@@ -60,11 +60,11 @@ class Hasty:
     waits: Waits = field(default_factory=Waits)
 
     async def say(self, text: str, session: str = "cli:direct") -> Told:
-        sink, began = RecordingSink(), self.waits.monotonic()
+        sink, began, waited = RecordingSink(), time.monotonic(), self.waits.monotonic()
         message = InboundMessage.from_owner("cli", "direct", text, session_key=session, origin=Origin.CLI)
         result = await self.runtime.loop.run_turn(message, sink)
         notices = [event.text for event in sink.events if isinstance(event, Notice)]
-        return Told(result, notices, self.waits.monotonic() - began)
+        return Told(result, notices, time.monotonic() - began + self.waits.monotonic() - waited)
 
 
 class Home:

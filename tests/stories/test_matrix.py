@@ -5,7 +5,7 @@ Everything but the waits between two tries is real: the config, the bot, HTTP, t
 
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +18,8 @@ from nanobot.messages.types import ChatMessage, ToolSchema
 from nanobot.providers.base import Delta, LLMProvider
 from nanobot.providers.breaker import OUT_S
 from nanobot.providers.limits import HURRIED_S
-from tests.fake_models import CutStream, Fail, FakeModels, Garbage, Hang, Raw, Reset, Say, Slow, Step
-from tests.stories.homes import Home, Told
+from tests.fake_models import Calls, CutStream, Fail, FakeModels, Garbage, Hang, Raw, Reset, Say, Slow, Step
+from tests.stories.homes import Home, Told, results
 
 LITELLM = pytest.mark.xdist_group("litellm")
 SHORT = {"connectTimeoutS": 2, "firstTokenTimeoutS": 0.4, "idleTimeoutS": 0.4, "totalTimeoutS": 0.8}
@@ -174,7 +174,7 @@ async def test_the_first_model_fails(tmp_path: Path, name: str):
 
 @pytest.mark.xdist_group("litellm")
 @pytest.mark.parametrize(
-    "name", ["429 without, for good", "529", "refused", "cut before text", "first-token stall", "401"]
+    "name", ["429 without, for good", "529", "refused", "reset", "cut before text", "first-token stall", "401"]
 )
 async def test_the_first_model_fails_behind_litellm(tmp_path: Path, name: str):
     row = ROWS[name]
@@ -217,6 +217,46 @@ async def test_the_only_model_fails(tmp_path: Path, name: str):
     assert tuple(bot.waits.taken) == waits
     assert len(told.notices) == len(waits)
     assert following.result.text == "This is A."
+
+
+def anthropic_second(a: FakeModels, b: FakeModels) -> dict[str, Any]:
+    config = with_fallback(a, b, {}, fallbackModels=[{"model": "claude-opus-4-5", "provider": "anthropic"}])
+    config["providers"]["anthropic"] = {"apiKey": "sk-ant", "apiBase": b.url}
+    return config
+
+
+def anthropic_first(a: FakeModels, b: FakeModels) -> dict[str, Any]:
+    config = with_fallback(a, b, {}, model="claude-opus-4-5", provider="anthropic")
+    config["providers"]["anthropic"] = {"apiKey": "sk-ant", "apiBase": a.url}
+    return config
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        pytest.param(lambda a, b: with_fallback(a, b, {}), id="both direct"),
+        pytest.param(anthropic_second, id="the second is Claude", marks=LITELLM),
+        pytest.param(anthropic_first, id="the first is Claude", marks=LITELLM),
+    ],
+)
+async def test_a_switch_in_the_middle_of_a_task_repeats_nothing_and_its_history_is_legal_for_the_other(
+    tmp_path: Path, config: Callable[[FakeModels, FakeModels], dict[str, Any]]
+):
+    with two_models() as (a, b):
+        home = Home(tmp_path, **config(a, b))
+        write = ("write_file", {"path": "a.txt", "content": "once"})
+        a.script(Calls(write, text="I write it.", reasoning="A file is wanted."), *[Fail(503)] * 4)
+
+        async with home.hasty() as bot:
+            told = await bot.say("write a.txt")
+            following = await bot.say("and now?")
+
+    assert told.result.text == "This is B."
+    assert following.result.text == "This is A."
+    assert a.problems == b.problems == []
+    assert len(results(b.chats[0])) == 1, "what A did, B knows"
+    assert (home.workspace / "a.txt").read_text() == "once"
+    assert len(b.chats) == 1
 
 
 async def test_the_first_model_is_left_alone_for_a_minute_and_used_again_when_it_is_well(tmp_path: Path):
