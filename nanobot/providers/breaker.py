@@ -64,14 +64,17 @@ class Breaker:
     def _succeeded(self) -> None:
         self._failures, self._opened_at, self._probe, self.last_error = 0, None, None, None
 
-    def _failed(self, call: "BreakerCall", error: ModelCallError) -> None:
+    def _failed(self, call: "BreakerCall", error: ModelCallError) -> bool:
         self.last_error = error
         if call is self._probe:
-            self._probe, self._opened_at = None, self._monotonic()
-        elif self._opened_at is None:  # a call from before it opened says nothing new
-            self._failures += 1
-            if self._failures >= self._most:
-                self._opened_at = self._monotonic()
+            self._probe = None
+        elif self._opened_at is not None:  # a call from before it opened says nothing new
+            return False
+        self._failures += 1
+        if self._failures < self._most:
+            return False
+        self._opened_at = self._monotonic()
+        return True
 
     def _left(self, call: "BreakerCall") -> None:
         if call is self._probe:
@@ -94,10 +97,9 @@ class BreakerCall:
         if self._end():
             self._breaker._succeeded()  # noqa: SLF001
 
-    def failed(self, error: ModelCallError) -> None:
-        """It failed in a way that says something about the model."""
-        if self._end():
-            self._breaker._failed(self, error)  # noqa: SLF001
+    def failed(self, error: ModelCallError) -> bool:
+        """It failed in a way that says something about the model. True when the model is left alone because of it."""
+        return self._end() and self._breaker._failed(self, error)  # noqa: SLF001
 
     def left(self) -> None:
         """It ended without telling anything: it was cancelled."""

@@ -180,8 +180,7 @@ class FallbackProvider(LLMProvider):
                 if error.try_elsewhere is TryElsewhere.NOBODY:
                     call.succeeded()  # it works; it is the request that does not
                     raise search.with_the_others(error) from None
-                call.failed(error)
-                if made.breaker.is_open:
+                if call.failed(error):
                     log.warning("%s", _out(made))
                 if attempt.final:
                     raise search.with_the_others(error) from None

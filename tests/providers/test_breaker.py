@@ -135,7 +135,7 @@ def test_whatever_happens_nobody_is_locked_out_for_longer_than_a_minute(steps: l
             running += [call] if call else []
         elif running:
             call = running[which % len(running)]
-            ends: dict[str, Callable[[], None]]
+            ends: dict[str, Callable[[], object]]
             ends = {"began": call.began, "ok": call.succeeded, "left": call.left, "fail": partial(call.failed, BUSY)}
             ends[step]()
     for call in running:

@@ -352,13 +352,14 @@ async def test_two_calls_that_need_a_fallback_at_once_share_it():
     assert [one.closed for one in made] == [1, 1]
 
 
-async def test_a_hundred_sessions_keep_their_answers_apart():
+async def test_a_hundred_sessions_keep_their_answers_apart_and_the_log_says_it_once(caplog: pytest.LogCaptureFixture):
     house = House(Streams(busy()), ScriptedProvider(*[f"answer {index}" for index in range(100)]))
 
     answers = await asyncio.gather(*(house.say(f"s{index}") for index in range(100)))
 
     assert sorted(answers) == sorted(f"answer {index}" for index in range(100))
     assert len(house.told) == 100
+    assert sorted(record.message.split(" (")[0] for record in caplog.records) == ["a", "b"]
 
 
 async def test_the_default_model_is_the_first_ones():
