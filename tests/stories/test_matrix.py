@@ -70,7 +70,6 @@ ROWS = {
     "garbage": Row(Garbage(), (1, 2, 4), says="the answer cannot be read"),
     "nothing at all": Row(Garbage(b"", "application/json"), (1, 2, 4), says="the answer cannot be read"),
     "cut before text": Row(CutStream(""), (1, 2, 4), says="the answer broke off in the middle"),
-    "cut in the text": Row(CutStream("Half of"), answers="nobody", says="The answer broke off in the middle"),
     "first-token stall": Row(Hang(), says="the model did not answer in time", slow=True),
     "trickle of nothing": Row(Slow(Raw([b": hm\n\n"] * 300), each_s=0.01), says="did not answer in time", slow=True),
     "mid-stream stall": Row(Hang("Half of"), answers="nobody", says="waited 0.4 s for the next token", slow=True),
@@ -170,6 +169,23 @@ async def test_the_first_model_fails(tmp_path: Path, name: str):
         assert row.says in told.notices[-1]
         assert len(told.notices) == len(row.waits) + (row.answers == "B"), "a line a wait, and one for the switch"
         assert told.notices[-1].startswith("deepseek-chat (deepseek) answers instead of") == (row.answers == "B")
+
+
+@pytest.mark.parametrize(("cuts", "reply"), [(1, "Half ofThis is A."), (2, "The answer broke off in the middle")])
+async def test_an_answer_that_breaks_off_is_finished_by_the_model_that_began_it_or_not_at_all(
+    tmp_path: Path, cuts: int, reply: str
+):
+    with two_models() as (a, b):
+        home = Home(tmp_path, **with_fallback(a, b, {}))
+        a.script(*[CutStream("Half of")] * cuts)
+
+        async with home.hasty() as bot:
+            told = await bot.say("hi")
+
+    print(described("cut in the text", told, a, b))
+    assert told.result.text.startswith(reply)
+    assert (len(a.chats), b.chats) == (2, []), "nobody is switched in silence"
+    assert bot.waits.taken == []
 
 
 @pytest.mark.xdist_group("litellm")
