@@ -67,9 +67,9 @@ async def build_runtime(
 ) -> AsyncIterator[Runtime]:
     """Open a bot; at the end of the block its turns are stopped and its connections closed.
 
-    `model` goes before the config's; `provider` stands in for whatever would be chosen, and is asked as it is;
-    `chains` say how the others are held: retries, fallbacks, breakers. No model is asked and no
-    network is touched before the first turn. Raises NanobotError where the workspace cannot be made.
+    `model` goes before the config's; `provider` stands in for whatever would be chosen, and is asked as it is; `chains`
+    say how the others are held: retries, fallbacks, breakers. No model is asked and no network is touched before the
+    first turn. Raises NanobotError where the workspace cannot be made.
     """
     environ = os.environ if environ is None else environ
     workspace = (workspace or config.workspace_path).expanduser().absolute()
