@@ -29,7 +29,7 @@ from nanobot.config.provider_table import context_window
 from nanobot.config.saver import BACKUPS
 from nanobot.config.schema import Config
 from nanobot.providers.base import LLMProvider
-from nanobot.providers.factory import choose_provider
+from nanobot.providers.chain import Chains, with_preset
 from nanobot.security.paths import PathPolicy
 from nanobot.security.secrets import Redactor, secrets_of
 from nanobot.session.manager import SessionManager
@@ -66,11 +66,13 @@ async def build_runtime(
     provider: LLMProvider | None = None,
     environ: Mapping[str, str] | None = None,
     patience: Patience | None = None,
+    chains: Chains | None = None,
 ) -> AsyncIterator[Runtime]:
     """Open a bot; at the end of the block its turns are stopped and its connections closed.
 
-    `model` goes before the config's; `provider` stands in for whatever would be chosen. No model is asked and no
-    network is touched before the first turn. Raises NanobotError where the workspace cannot be made.
+    `model` goes before the config's; `provider` stands in for whatever would be chosen, and is asked as it is; `chains`
+    say how the others are held: retries, fallbacks, breakers. No model is asked and no network is touched before the
+    first turn. Raises NanobotError where the workspace cannot be made.
     """
     environ = os.environ if environ is None else environ
     workspace = (workspace or config.workspace_path).expanduser().absolute()
@@ -85,7 +87,7 @@ async def build_runtime(
         workspace, clock=clock, name=defaults.bot_name, disabled_skills=frozenset(defaults.disabled_skills)
     )
     vitals = Vitals(clock)
-    models = ConfiguredModels(config, places.state, environ, model, provider)
+    models = ConfiguredModels(config, chains or Chains(environ, places.state), model, provider)
     commands = SlashCommands(Desk(sessions, models, context, tools, vitals, __version__))
     redactor = Redactor(lambda: secrets_of(config.model_dump(), environ))
     traces = TraceWriter(TraceFolder(places.traces, redactor), clock, workspace)
@@ -129,14 +131,12 @@ class ConfiguredModels:
     def __init__(
         self,
         config: Config,
-        state_dir: Path,
-        environ: Mapping[str, str],
+        chains: Chains,
         model: str | None,
         provider: LLMProvider | None,
     ) -> None:
         self._config = config
-        self._state_dir = state_dir
-        self._environ = environ
+        self._chains = chains
         self._model = model
         self._provider = provider
         self._made: dict[str | None, Model] = {}
@@ -161,20 +161,14 @@ class ConfiguredModels:
     async def _make(self, wanted: str | None) -> Model:
         config, name = self._config, wanted
         if wanted in config.model_presets:
-            config, name = _with_preset(config, wanted), None
+            config, name = with_preset(config, wanted), None
         if self._provider is not None:
             provider = self._provider
             active = config.active_preset().model if config is not self._config else None
             asked = name or active or provider.get_default_model()
             return Model(provider, type(provider).__name__, asked, "handed in", _limits(config, asked))
-        chosen = await choose_provider(config, model=name, environ=self._environ, state_dir=self._state_dir)
+        chosen = await self._chains.choose(config, name)
         return Model(chosen.provider, chosen.name, chosen.model, chosen.reason, _limits(config, chosen.model))
-
-
-def _with_preset(config: Config, name: str) -> Config:
-    """The config as it would be with this preset in force."""
-    defaults = config.agents.defaults.model_copy(update={"model_preset": name})
-    return config.model_copy(update={"agents": config.agents.model_copy(update={"defaults": defaults})})
 
 
 def _limits(config: Config, model: str) -> RunLimits:

@@ -128,14 +128,16 @@ class SlashCommands:
             model = await desk.models.get(session.metadata.get("model"))
             asked = _described(model)
             window = f"{vitals.window_used(session.key):,} of {model.limits.window_tokens:,} tokens"
+            notes = model.provider.notes()
         except NanobotError as error:
-            asked, window = f"none: {error}", "unknown"
+            asked, window, notes = f"none: {error}", "unknown", []
         usage = vitals.usage_of(session.key)
         sent, cached = usage.get("prompt_tokens", 0), usage.get("cached_tokens", 0)
         share = f" ({cached / sent:.0%} cached)" if sent and cached else ""
         lines = [
             f"nanobot {desk.version}, up {_span(vitals.uptime())}",
             f"Model: {asked}",
+            *(f"  {note}" for note in notes),
             f"Tokens: {sent:,} in{share}, {usage.get('completion_tokens', 0):,} out",
             f"Window: {window}",
             f"Messages: {session.message_count}",
