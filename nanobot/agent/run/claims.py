@@ -12,7 +12,7 @@ from functools import cached_property
 from nanobot.agent.run.claim_chinese import CHINESE
 from nanobot.agent.run.claim_english import ENGLISH
 from nanobot.agent.run.claim_words import DEEDS, FILE, KNOWN_TOOLS, LATER, Language, Speech, Wording
-from nanobot.messages.types import ChatMessage, text_of
+from nanobot.messages.types import ChatMessage, is_our_word, text_of
 
 _FENCED = re.compile(r"```.*?(?:```|\Z)|~~~.*?(?:~~~|\Z)", re.DOTALL)
 _QUOTED_LINE = re.compile(r"^ {0,3}>.*$", re.MULTILINE)
@@ -56,6 +56,18 @@ def unfounded_claim(
     if language is None:
         return None
     return _Answer(language, text, request, frozenset(tools_called), bool(tools_available), called_before).claim()
+
+
+def claim_in(
+    text: str, rows: Sequence[ChatMessage], turn_id: str, tools_available: Collection[str]
+) -> tuple[str | None, frozenset[str]]:
+    """The same for the answer of this turn, its rows at the end of `rows`; and the tools that did something in it."""
+    mine = [row for row in rows if row.get("turn_id") == turn_id]
+    older = [row for row in rows if row.get("turn_id") != turn_id]
+    asked = [row for row in mine if row["role"] == "user" and not is_our_word(row)]
+    called = performed(mine)
+    request = text_of(asked[-1]["content"]) if asked else ""
+    return unfounded_claim(text, request, called, tools_available, performed(older)), called
 
 
 def performed(rows: Iterable[ChatMessage]) -> frozenset[str]:

@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from nanobot.agent import turn as events
+from nanobot.agent.run.claims import claim_in, nothing_was_done, one_more_step
+from nanobot.agent.run.loop_guard import LoopGuard
 from nanobot.agent.run.requests import Requests, Room
 from nanobot.agent.run.tool_calls import CallsStart, Record, ToolBench, nobody_asks, outcome_unknown, run_calls
 from nanobot.agent.run.window import MOST_ROWS, Window
@@ -141,6 +143,8 @@ class _Run:
         self._schemas = spec.tools.get_definitions()
         self._requests = Requests(_room(spec), spec.window, spec.keep_window)
         self._trust = least_trusted(row.get("provenance", Provenance.TOOL) for row in self._rows)
+        self._guard = LoopGuard()
+        self._doubted = False
         self._steps = 0
         self._usage: dict[str, int] = {}
         self._cost_usd: float | None = None
@@ -202,20 +206,42 @@ class _Run:
             text = response.content or ""
             if response.tool_calls:
                 said.clear()  # that was said on the way, not in the answer
+                if self._guard.over is not None:
+                    return await self._give_up(self._guard.over)
                 await self._join()
             elif response.finish_reason == "length" and text and continued < MOST_CONTINUATIONS:
                 continued += 1
                 said.append(text)
                 await self._tell_model(_GO_ON)
             elif text.strip() or said:
+                answer = "".join([*said, text])
+                remark = await self._doubt(answer)
+                if remark is None:
+                    continue
                 cut = response.finish_reason == "length"
-                return self._result(TurnOutcome.PARTIAL if cut else TurnOutcome.ANSWERED, "".join([*said, text]))
+                return self._result(TurnOutcome.PARTIAL if cut else TurnOutcome.ANSWERED, f"{answer}\n\n{remark}")
             elif not nudged:
                 nudged = True
                 await self._tell_model(_SAY_SOMETHING)
             else:
-                return self._result(TurnOutcome.PARTIAL, self._account("The model gave no answer, twice."))
+                return await self._give_up("The model gave no answer, twice.")
         return await self._out_of_steps("".join(said))
+
+    async def _doubt(self, answer: str) -> str | None:
+        """What is to be said behind an answer: nothing, or that what it claims was not done.
+
+        None where the model was asked to do what it claims, or to take it back: once in a run.
+        """
+        tools = self._spec.tools.names
+        claim, called = claim_in(answer, self._rows, self._spec.context.turn_id, tools)
+        if claim is None:
+            return ""
+        if self._doubted:
+            return nothing_was_done(answer, called)
+        self._doubted = True
+        self._said.clear()
+        await self._tell_model(one_more_step(claim, tools))
+        return None
 
     async def _out_of_steps(self, said: str) -> RunResult:
         """One last word without tools; what the model then says is its account, the line behind it is ours."""
@@ -227,9 +253,9 @@ class _Run:
         try:
             response = await self._step(may_call=False)
         except (ProviderError, RequestTooLongError):
-            return self._result(TurnOutcome.PARTIAL, self._account(limit))
+            return await self._give_up(limit)
         if not (response.content or "").strip():
-            return self._result(TurnOutcome.PARTIAL, self._account(limit))
+            return await self._give_up(limit)
         return self._result(TurnOutcome.PARTIAL, f"{response.content}\n\n({limit})")
 
     async def _step(self, *, may_call: bool = True) -> LLMResponse:
@@ -263,8 +289,16 @@ class _Run:
     def _bench(self) -> ToolBench:
         spec = self._spec
         context = replace(spec.context, provenance=self._trust)
-        limit = spec.model.limits.max_result_chars
-        return ToolBench(spec.tools, context, spec.emit, spec.record, limit, spec.calls_start, self._requests.shown)
+        return ToolBench(
+            spec.tools,
+            context,
+            spec.emit,
+            spec.record,
+            spec.model.limits.max_result_chars,
+            self._guard,
+            spec.calls_start,
+            self._requests.shown,
+        )
 
     def _take_in(self, rows: list[ChatMessage]) -> None:
         """These rows are kept: they are part of the history, and what they say is trusted as little as they are."""
@@ -273,7 +307,10 @@ class _Run:
 
     async def _join(self) -> None:
         """A tool boundary: what the person has said meanwhile is read with the next request."""
-        self._take_in(await self._spec.joining())
+        joined = await self._spec.joining()
+        self._take_in(joined)
+        if joined:
+            self._guard.begin_anew()
 
     def _add_up(self, usage: dict[str, int], cost_usd: float | None) -> None:
         for name, tokens in usage.items():
@@ -343,8 +380,15 @@ class _Run:
         row["turn_id"] = context.turn_id
         return row
 
+    async def _give_up(self, why: str) -> RunResult:
+        """End here, with what was done by code's own count, since the model does not say it."""
+        text = self._account(why)
+        row = self._stamped({"role": "assistant", "content": text, "error": TurnOutcome.PARTIAL.value})
+        row["provenance"] = Provenance.SYSTEM
+        await self._keep(row)
+        return self._result(TurnOutcome.PARTIAL, text)
+
     def _account(self, why: str) -> str:
-        """What was done by code's own count, for when the model does not say it."""
         turn_id = self._spec.context.turn_id
         mine = [row for row in self._rows if row.get("turn_id") == turn_id and row["role"] == "tool"]
         done = ", ".join(f"{row.get('name')}" for row in mine[-8:])

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from nanobot.agent.run.loop_guard import LoopGuard
 from nanobot.agent.run.shrink import stub_for
 from nanobot.agent.tools.base import Effect, ToolContext, ToolResult
 from nanobot.agent.tools.registry import ToolRegistry
@@ -49,6 +50,7 @@ class ToolBench:
     emit: Emitter
     record: Record
     max_result_chars: int
+    guard: LoopGuard
     calls_start: CallsStart = nobody_asks
     shown: Sequence[ChatMessage] = ()
     """The last request: what stands there whole need not be shown again."""
@@ -108,7 +110,7 @@ async def _run_call(call: ToolCallRequest, bench: ToolBench) -> ChatMessage:
 
     bench.emit(ToolStarted(call_id=call.id, name=call.name, arguments=call.arguments))
     try:
-        result = await _result_of(call, bench)
+        result = await _guarded(call, bench)
     except BaseException:
         ended(ToolResult("stopped", error=True), "stopped")
         raise
@@ -143,6 +145,17 @@ async def _kept(
     }
     await bench.record(row)
     return row
+
+
+async def _guarded(call: ToolCallRequest, bench: ToolBench) -> ToolResult:
+    """The result of a call, or advice where it was made again and again to no end."""
+    tool = bench.tools.get(call.name)
+    advice = bench.guard.before(call, tool)
+    if advice is not None:
+        return ToolResult.failed(advice)
+    result = await _result_of(call, bench)
+    bench.guard.after(call, tool, text_of(result.content), ok=not result.error)
+    return result
 
 
 async def _result_of(call: ToolCallRequest, bench: ToolBench) -> ToolResult:
