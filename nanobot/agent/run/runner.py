@@ -4,6 +4,7 @@ A pure loop over a RunSpec. It knows no screen, no storage, no bus and no config
 what must be kept goes to `record` before the next thing begins.
 """
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -390,10 +391,12 @@ class _Run:
 
     def _account(self, why: str) -> str:
         turn_id = self._spec.context.turn_id
-        mine = [row for row in self._rows if row.get("turn_id") == turn_id and row["role"] == "tool"]
-        done = ", ".join(f"{row.get('name')}" for row in mine[-8:])
+        answered = [row for row in self._rows if row.get("turn_id") == turn_id and row["role"] == "tool"]
+        mine = [row for row in answered if not text_of(row["content"]).startswith("Error: Not run")]
+        times = Counter(str(row.get("name")) for row in mine)
+        done = ", ".join(f"{name} {count} times" if count > 1 else name for name, count in times.items())
         failed = [row for row in mine if text_of(row["content"]).startswith("Error")]
-        parts = [why, f"{len(mine)} tool calls ran ({done})." if mine else "No tool ran."]
+        parts = [why, f"{counted(len(mine), 'tool call')} ran ({done})." if mine else "No tool ran."]
         if failed:
             parts.append(f"{len(failed)} of them failed, the last with: {text_of(failed[-1]['content'])[:200]}")
         return " ".join([*parts, f"Ask again, or say how to go on. (turn {turn_id})"])

@@ -1,0 +1,89 @@
+"""The guards at work in a turn: calls that lead nowhere, answers that claim what no tool did."""
+
+from nanobot.agent.tools.base import Effect, Tool
+from nanobot.agent.turn import TurnOutcome
+from nanobot.testing import Bot, calls
+
+LOOK = calls(("list_dir", {"path": "."}))
+
+
+async def test_the_third_identical_call_is_answered_with_advice_and_the_fifth_ends_the_turn(bot: Bot):
+    bot.provider.script(*[LOOK] * 40)
+
+    result = await bot.turn("look around")
+
+    assert result.outcome is TurnOutcome.PARTIAL
+    assert "called 5 times" in result.text
+    assert len(bot.provider.requests) == 5
+    answers = [str(row["content"]) for row in bot.provider.requests[-1] if row["role"] == "tool"]
+    assert [answer.startswith("Error: Not run") for answer in answers] == [False, False, True, True]
+    bot.provider.clear()
+    bot.provider.script("hi")
+    assert await bot.say("hello") == "hi"
+    assert "called 5 times" in str(bot.provider.requests[-1]), "what the person was told is in the session"
+
+
+async def test_a_circle_of_two_calls_ends_too(bot: Bot):
+    steps = [LOOK, calls(("glob", {"pattern": "*.nothing"}))]
+    bot.provider.script(*steps * 20)
+
+    result = await bot.turn("look around")
+
+    assert result.outcome is TurnOutcome.PARTIAL
+    assert len(bot.provider.requests) <= 10
+
+
+async def test_a_tool_that_polls_may_be_asked_again_and_again(bot: Bot):
+    class Oven(Tool):
+        name = "oven"
+        description = "how hot it is"
+        parameters = {"type": "object", "properties": {}}  # noqa: RUF012
+        effect = Effect.READ
+        polls = True
+
+        async def execute(self) -> str:
+            return "not yet"
+
+    bot.runtime.tools.register(Oven())
+    bot.provider.script(*[calls(("oven", {}))] * 12, "it is hot")
+
+    assert await bot.say("tell me when the oven is hot") == "it is hot"
+
+
+async def test_editing_and_testing_again_and_again_is_honest_work(bot: Bot):
+    for number in range(6):
+        write = calls(("write_file", {"path": "a.py", "content": f"x = {number}"}))
+        bot.provider.script(write, calls(("exec", {"command": "echo 1 failed; exit 1"})))
+    bot.provider.script("It still fails.")
+
+    assert await bot.say("make the test pass") == "It still fails."
+
+
+async def test_a_claim_without_a_deed_gets_one_more_step(bot: Bot):
+    write = calls(("write_file", {"path": "a.txt", "content": "x"}))
+    bot.provider.script("I have created the file a.txt.", write, "I have created a.txt.")
+
+    result = await bot.turn("create a.txt with x")
+
+    assert (result.outcome, result.text) == (TurnOutcome.ANSWERED, "I have created a.txt.")
+    assert (bot.runtime.workspace / "a.txt").read_text() == "x"
+    assert "no tool call of this turn did that" in str(bot.provider.requests[1][-1]["content"])
+
+
+async def test_a_claim_that_stays_is_told_to_the_person_in_the_language_of_the_answer(bot: Bot):
+    bot.provider.script("I have created the file a.txt.", "I have created a.txt.")
+    english = await bot.say("create a.txt")
+    bot.provider.script("已经创建了文件 a.txt。", "我已经创建了 a.txt。")
+    chinese = await bot.say("帮我创建 a.txt")
+
+    assert english.startswith("I have created a.txt.\n\n(")
+    assert "本轮没有执行任何操作" in chinese
+    assert len(bot.provider.requests) == 4
+
+
+async def test_what_was_done_in_an_earlier_turn_is_no_empty_claim(bot: Bot):
+    bot.provider.script(calls(("write_file", {"path": "a.txt", "content": "x"})), "Created a.txt.")
+    await bot.say("create a.txt with x")
+    bot.provider.script("I created a.txt with one letter.")
+
+    assert await bot.say("what did you do so far?") == "I created a.txt with one letter."
