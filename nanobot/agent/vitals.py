@@ -12,6 +12,7 @@ class Vitals:
         self._clock = clock
         self._started = clock.monotonic()
         self._usage: dict[str, dict[str, int]] = {}
+        self._cost: dict[str, float] = {}
         self._window: dict[str, int] = {}
         self.running: set[str] = set()
         self.last_error: str | None = None
@@ -20,17 +21,22 @@ class Vitals:
         """Seconds since the start."""
         return self._clock.monotonic() - self._started
 
-    def used(self, session_key: str, usage: Mapping[str, int]) -> None:
-        """A step's tokens. The last request's prompt is what the window holds."""
+    def used(self, session_key: str, usage: Mapping[str, int], cost_usd: float | None = None) -> None:
+        """A step's tokens, and their cost where it is known. The last request's prompt is what the window holds."""
         sums = self._usage.setdefault(session_key, {})
         for name, tokens in usage.items():
             sums[name] = sums.get(name, 0) + tokens
+        self._cost[session_key] = self._cost.get(session_key, 0.0) + (cost_usd or 0.0)
         if usage.get("prompt_tokens"):
             self._window[session_key] = usage["prompt_tokens"] + usage.get("completion_tokens", 0)
 
     def usage_of(self, session_key: str) -> dict[str, int]:
         """A session's tokens since the start."""
         return dict(self._usage.get(session_key, {}))
+
+    def cost_of(self, session_key: str) -> float:
+        """What a session cost since the start, in dollars, as far as prices are known."""
+        return self._cost.get(session_key, 0.0)
 
     def window_used(self, session_key: str) -> int:
         """What the last request of a session weighed, with its answer."""
@@ -39,4 +45,5 @@ class Vitals:
     def forget(self, session_key: str) -> None:
         """The session starts afresh."""
         self._usage.pop(session_key, None)
+        self._cost.pop(session_key, None)
         self._window.pop(session_key, None)
