@@ -6,9 +6,10 @@ tags, tool calls with finish_reason "stop".
 """
 
 import json
+import math
 import secrets
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeGuard
 
 from nanobot.providers.base import (
     Delta,
@@ -124,7 +125,7 @@ class Answer:
         if isinstance(usage, dict):
             self._usage = normal_usage(usage) or self._usage
             cost = usage.get("cost")
-            self._cost = float(cost) if isinstance(cost, int | float) and cost >= 0 else self._cost
+            self._cost = float(cost) if _is_count(cost) else self._cost
         out: list[Delta] = []
         choices = chunk.get("choices")
         for choice in choices if isinstance(choices, list) else []:
@@ -315,4 +316,9 @@ def _part(usage: dict[str, Any], *names: str) -> dict[str, Any]:
 
 
 def _first(counts: dict[str, Any], *names: str) -> int:
-    return next((int(counts[name]) for name in names if isinstance(counts.get(name), int | float)), 0)
+    return next((int(counts[name]) for name in names if _is_count(counts.get(name))), 0)
+
+
+def _is_count(value: Any) -> TypeGuard[int | float]:
+    """Whether it is a number of something: finite, and not below nothing."""
+    return isinstance(value, int | float) and 0 <= value < math.inf

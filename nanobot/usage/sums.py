@@ -136,5 +136,5 @@ def said(used: Sum) -> str:
         dollars(used.usd),
     ]
     return ", ".join(parts if used.usd is not None else parts[:-1]) + (
-        f" (without {used.unpriced:,} calls whose price is not known)" if used.unpriced and used.usd is not None else ""
+        f" (and {used.unpriced:,} of unknown price)" if used.unpriced and used.usd is not None else ""
     )

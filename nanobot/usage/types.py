@@ -45,9 +45,10 @@ class Tokens:
 
     @classmethod
     def of(cls, usage: Mapping[str, int]) -> "Tokens":
-        """The counts of an answer, which has them under the names of chat completions."""
+        """The counts of an answer, under the names of chat completions; what is no count counts as nothing."""
         names = ("prompt", "cached", "cache_written", "completion", "reasoning")
-        return cls(*(usage.get(f"{name}_tokens", 0) for name in names))
+        counts = (usage.get(f"{name}_tokens") for name in names)
+        return cls(*(max(count, 0) if type(count) is int else 0 for count in counts))
 
     @property
     def total(self) -> int:
@@ -59,7 +60,7 @@ def dollars(usd: float | None) -> str:
     """An amount for a person: `$12.30`, `$0.012`, `<$0.001`; a dash where no price is known."""
     if usd is None:
         return "-"
-    if usd >= 1:
+    if usd >= 0.1:
         return f"${usd:,.2f}"
     if usd == 0:
         return "$0"
