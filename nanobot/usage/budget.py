@@ -210,21 +210,22 @@ class Budget:
         if self._begun and not self.limits.in_dollars:
             return  # a turn belongs to one process
         try:
-            if await asyncio.to_thread(self._reader.outlived):
-                self._reader = self._ledger.reader()
-                self._others.clear()
-            spent, turns = await asyncio.to_thread(self._read)
+            anew, spent, turns = await asyncio.to_thread(self._read)
         except OSError as error:
             log.warning("What was spent before cannot be read, only this process counts: %s", error)
-            spent, turns = {}, {}
+            anew, spent, turns = False, {}, {}
+        if anew:
+            self._others.clear()
         for day, usd in spent.items():
             self._others[day] += usd
         for turn_id, tokens in turns.items() if not self._begun else ():
             self._count_turn(turn_id, tokens)
         self._begun = True
 
-    def _read(self) -> tuple[dict[str, float], dict[str, int]]:
-        """Dollars by day and tokens by turn, of the rows that are new and not ours."""
+    def _read(self) -> tuple[bool, dict[str, float], dict[str, int]]:
+        """Whether the ledger begins anew; dollars by day and tokens by turn, of the rows that are new and not ours."""
+        if anew := self._reader.outlived():
+            self._reader = self._ledger.reader()
         spent: dict[str, float] = defaultdict(float)
         turns: dict[str, int] = defaultdict(int)
         day_of = self._day_of()
@@ -232,7 +233,7 @@ class Budget:
             if row["process"] != self._ledger.process:
                 spent[day_of(row["when"])] += row["usd"] or 0.0
                 turns[row["turn"]] += row["prompt_tokens"] + row["completion_tokens"]
-        return spent, turns
+        return anew, spent, turns
 
 
 def _midnight(moment: datetime) -> datetime:

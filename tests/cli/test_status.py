@@ -156,6 +156,7 @@ def test_probe_asks_the_model_for_real_and_says_how_long_it_took(models: FakeMod
 
 
 def test_a_probe_is_in_the_ledger(models: FakeModels):
+    write_config(**openai_at(models.v1))
     assert status("--probe").exit_code == 0
 
     used = json.loads(CliRunner().invoke(app, ["usage", "--by", "cause", "--json"]).stdout)["rows"]
