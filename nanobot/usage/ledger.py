@@ -61,24 +61,16 @@ class Ledger:
         return LedgerReader(self.folder)
 
     def _append(self, name: str, line: bytes) -> None:
-        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | O_BINARY
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | O_BINARY
         try:
             descriptor = os.open(self.folder / name, flags, PRIVATE_FILE)
         except FileNotFoundError:
             make_private_folder(self.folder)
             descriptor = os.open(self.folder / name, flags, PRIVATE_FILE)
         try:
-            write_whole(descriptor, line if _ends_a_line(descriptor) else b"\n" + line)
+            write_whole(descriptor, line)  # behind half a one of a full disk too: a reader tells them apart
         finally:
             os.close(descriptor)
-
-
-def _ends_a_line(descriptor: int) -> bool:
-    """Whether a row may follow; a disk that was full may have left half a one."""
-    if os.lseek(descriptor, 0, os.SEEK_END) == 0:
-        return True
-    os.lseek(descriptor, -1, os.SEEK_END)
-    return os.read(descriptor, 1) == b"\n"
 
 
 class LedgerReader:

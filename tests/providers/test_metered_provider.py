@@ -168,6 +168,19 @@ async def test_an_answer_that_broke_off_is_estimated_and_says_so(desk: Desk, ser
     assert row["usd"] == pytest.approx(row["prompt_tokens"] * 1e-03 + row["completion_tokens"] * 2e-03)
 
 
+async def test_a_model_that_says_nothing_in_time_has_read_the_prompt(desk: Desk, server: FakeModels):
+    server.script(Hang())
+    meter = desk.direct(server, timeouts=Timeouts(first_token_s=0.1))
+
+    with pytest.raises(ProviderError):
+        await meter.chat(HELLO)
+    await meter.close()
+
+    (row,) = desk.rows()
+    assert (row["error"], row["estimated"]) == ("ProviderTimeoutError", True)
+    assert (row["prompt_tokens"], row["completion_tokens"]) == (estimate_tokens(HELLO), 0)
+
+
 async def test_a_request_that_was_refused_cost_nothing(desk: Desk, server: FakeModels):
     server.script(Fail(429))
     meter = desk.direct(server)

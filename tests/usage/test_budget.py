@@ -1,16 +1,21 @@
 """Budgets: held before the call, by all who call at once, across restarts and processes; the owner is told once."""
 
 import asyncio
+import math
 import re
+from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from nanobot.errors import BudgetExceededError
 from nanobot.usage.budget import Budget, Limits, PlannedCall
 from nanobot.usage.ledger import Ledger
+from nanobot.usage.sums import sum_up
 from nanobot.utils.clock import FrozenClock
 from tests.usage.rows import row
 
@@ -69,6 +74,33 @@ async def test_fifty_at_once_pass_a_limit_by_one_call_at_most(tmp_path: Path):
     assert sum(isinstance(end, BudgetExceededError) for end in ends) == 46
 
 
+@settings(max_examples=25, deadline=None)
+@given(
+    costs=st.lists(st.tuples(st.floats(0.001, 0.5), st.floats(1, 20)), min_size=1, max_size=40),
+    limit=st.floats(0.01, 3),
+    lanes=st.integers(1, 8),
+)
+def test_whatever_runs_side_by_side_passes_no_limit_by_more_than_one_call(
+    tmp_path_factory: pytest.TempPathFactory, costs: list[tuple[float, float]], limit: float, lanes: int
+):
+    spender = Spender(tmp_path_factory.mktemp("usage"), Limits(daily_usd=limit))
+
+    async def lane(number: int) -> None:
+        for usd, over_estimated in costs[number::lanes]:
+            with suppress(BudgetExceededError):
+                await spender.spend(usd, most=usd * over_estimated)
+
+    async def all_lanes() -> None:
+        await asyncio.gather(*(lane(number) for number in range(lanes)))
+
+    asyncio.run(all_lanes())
+
+    spent = sum_up(spender.ledger, spender.clock.now()).today.spent
+    wanted = sum(usd for usd, _ in costs)
+    assert spent < limit + max(usd for usd, _ in costs)
+    assert spent >= min(limit, wanted) - 1e-9, "nobody was refused while something was left"
+
+
 async def test_who_could_only_be_refused_for_what_others_might_spend_waits_instead(tmp_path: Path):
     spender = Spender(tmp_path, Limits(daily_usd=1.0))
 
@@ -87,6 +119,20 @@ async def test_who_stops_waiting_leaves_nothing_set_aside(tmp_path: Path):
     waiting.cancel()
     await asyncio.wait([waiting])
     spender.budget.settle(first, "2026-11-22T12:00:00.000+08:00", 0.1, 2)
+
+    await asyncio.wait_for(spender.spend(0.1), 5)
+
+
+async def test_nobody_waits_for_the_crumb_that_a_sum_of_floats_leaves(tmp_path: Path):
+    almost_all = math.nextafter(0.5, 0)
+    assert almost_all + (0.1 + 0.2 + 0.3 - 0.1 - 0.2 - 0.3) == 0.5
+    spender = Spender(tmp_path, Limits(daily_usd=0.5))
+    planned = [PlannedCall("t", 1, 1, most) for most in (0.1, 0.2, 0.3)]
+    for call in planned:
+        await spender.budget.reserve(call)
+
+    for call, usd in zip(planned, (0, 0, almost_all), strict=True):
+        spender.budget.settle(call, "2026-11-22T12:00:00.000+08:00", usd, 1)
 
     await asyncio.wait_for(spender.spend(0.1), 5)
 

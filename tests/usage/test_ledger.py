@@ -110,6 +110,7 @@ def test_no_bytes_between_rows_lose_a_row(tmp_path_factory: pytest.TempPathFacto
 
 
 def test_a_disk_that_refuses_costs_no_answer_and_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    caplog.set_level("INFO")
     place = tmp_path / "usage"
     place.write_text("a file where the folder should be", encoding="utf-8")
     ledger = Ledger(place)
@@ -121,6 +122,7 @@ def test_a_disk_that_refuses_costs_no_answer_and_is_told_once(tmp_path: Path, ca
     ledger.add(row(turn="3"))
 
     assert told == 1
+    assert caplog.messages[-1] == f"What models use is written to {place} again"
     assert [json.loads(line)["turn"] for line in lines(place)] == ["1", "2", "3"]
 
 
