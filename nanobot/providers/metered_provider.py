@@ -159,7 +159,9 @@ class _Call:
         return error is None or bool(self.heard) or _is_stop(error) or isinstance(error, ProviderTimeoutError)
 
     def _estimated_prompt(self) -> int:
-        return estimate_tokens(self._messages) + estimate_tokens(json.dumps(self._tools) if self._tools else "")
+        return estimate_tokens(self._messages) + estimate_tokens(
+            json.dumps(self._tools, default=str) if self._tools else ""
+        )
 
 
 @dataclass(frozen=True, slots=True)

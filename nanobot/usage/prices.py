@@ -120,7 +120,11 @@ class PriceTable:
         key = (model, *prefixes)
         if key not in self._found:
             self.load()
-            self._found[key] = self._find(key)
+            try:
+                self._found[key] = self._find(key)
+            except (AttributeError, KeyError, TypeError, ValueError):  # somebody wrote into our copy
+                log.warning("The price of %s in %s cannot be read", model, self._copy)
+                self._found[key] = None
         return self._found[key]
 
     def _find(self, key: tuple[str, ...]) -> Price | None:

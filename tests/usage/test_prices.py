@@ -161,6 +161,20 @@ def test_a_damaged_copy_is_made_anew(tmp_path: Path, source: Path, damage: bytes
     assert PriceTable(copy, source).find("big-model-4-5") is not None
 
 
+@pytest.mark.parametrize("row", [7, [], {}, {"input": 1}, {"input": 1, "output": 1, "longer": {"far": {}}}])
+def test_a_damaged_row_of_the_copy_is_a_price_not_known(tmp_path: Path, source: Path, row: object):
+    copy = tmp_path / "prices.json"
+    PriceTable(copy, source).load()
+    data = json.loads(copy.read_bytes())
+    data["models"]["big-model-4-5"] = row
+    copy.write_text(json.dumps(data), encoding="utf-8")
+
+    prices = PriceTable(copy, source)
+
+    assert prices.find("big-model-4-5") is None
+    assert prices.find("small", "house") is not None
+
+
 def test_a_copy_that_cannot_be_kept_costs_nothing(tmp_path: Path, source: Path):
     (tmp_path / "state").write_text("no folder", encoding="utf-8")
 
