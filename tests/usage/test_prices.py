@@ -161,6 +161,17 @@ def test_a_damaged_copy_is_made_anew(tmp_path: Path, source: Path, damage: bytes
     assert PriceTable(copy, source).find("big-model-4-5") is not None
 
 
+def test_half_a_copy_that_a_kill_left_is_made_anew(tmp_path: Path, source: Path):
+    copy = tmp_path / "prices.json"
+    PriceTable(copy, source).load()
+    whole = copy.read_bytes()
+
+    for length in range(0, len(whole), 7):
+        copy.write_bytes(whole[:length])
+        assert PriceTable(copy, source).find("big-model-4-5") is not None
+        assert copy.read_bytes() == whole
+
+
 @pytest.mark.parametrize("row", [7, [], {}, {"input": 1}, {"input": 1, "output": 1, "longer": {"far": {}}}])
 def test_a_damaged_row_of_the_copy_is_a_price_not_known(tmp_path: Path, source: Path, row: object):
     copy = tmp_path / "prices.json"
