@@ -13,6 +13,7 @@ from pathlib import Path
 from nanobot import __version__
 from nanobot.agent.context import ContextBuilder
 from nanobot.agent.delivery import DeliveryPolicy
+from nanobot.agent.idle import IdleWatch
 from nanobot.agent.loop import AgentLoop, LoopPolicy
 from nanobot.agent.pipeline.work import Parts, Patience
 from nanobot.agent.run.runner import Model, RunLimits
@@ -20,6 +21,8 @@ from nanobot.agent.slash_commands import Desk, SlashCommands
 from nanobot.agent.tools.builtin import ToolPolicies, build_tools
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.tools.shell import ExecPolicy
+from nanobot.agent.trace.folder import TraceFolder
+from nanobot.agent.trace.writer import TraceWriter
 from nanobot.agent.vitals import Vitals
 from nanobot.bus.queue import MessageBus
 from nanobot.config.paths import Places
@@ -30,6 +33,7 @@ from nanobot.providers.base import LLMProvider
 from nanobot.providers.factory import choose_provider
 from nanobot.providers.metered_provider import MeteredProvider
 from nanobot.security.paths import PathPolicy
+from nanobot.security.secrets import Redactor, secrets_of
 from nanobot.session.manager import SessionManager
 from nanobot.usage.budget import Budget, Limits
 from nanobot.usage.ledger import Ledger
@@ -90,14 +94,39 @@ async def build_runtime(
     spending = Spending(config, places, clock)
     models = ConfiguredModels(config, places.state, environ, model, provider, spending.metered)
     commands = SlashCommands(Desk(sessions, models, context, tools, vitals, __version__, spending))
+    redactor = Redactor(lambda: secrets_of(config.model_dump(), environ))
+    traces = TraceWriter(TraceFolder(places.traces, redactor), clock, workspace)
     parts = Parts(
-        sessions, models, context, tools, commands, vitals, clock, workspace, places.turns, patience or Patience()
+        sessions,
+        models,
+        context,
+        tools,
+        commands,
+        vitals,
+        clock,
+        workspace,
+        places.turns,
+        traces,
+        patience or Patience(),
     )
     policy = LoopPolicy(_most_at_once(environ), defaults.steering == "join", _delivery(config))
-    loop = AgentLoop(bus, parts, policy)
+    idle: IdleWatch | None = None
+    if defaults.idle_compact_after_minutes:
+        from nanobot.agent.consolidation import Consolidator  # only who set the key waits for its import
+
+        consolidator = Consolidator(
+            context.memory, sessions, models, vitals, clock, background_model=defaults.background_model
+        )
+        idle = IdleWatch(
+            lambda key: consolidator.compact(key, loop.lane(key)), defaults.idle_compact_after_minutes * 60, clock
+        )
+    loop = AgentLoop(bus, parts, policy, idle)
     async with AsyncExitStack() as lives:
         lives.push_async_callback(models.close)
+        lives.push_async_callback(traces.close)
         lives.push_async_callback(loop.stop)
+        if idle is not None:
+            lives.push_async_callback(idle.close)
         yield Runtime(config, data_dir, workspace, loop, bus, sessions, tools, context, models, clock)
 
 

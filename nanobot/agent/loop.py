@@ -5,9 +5,11 @@ Reading order: loop -> pipeline (one turn) -> run/runner (one run) -> run/tool_c
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 
 from nanobot.agent.delivery import Delivery, DeliveryPolicy, hint
+from nanobot.agent.idle import IdleWatch
 from nanobot.agent.lanes import Lanes
 from nanobot.agent.pipeline.left_over import LeftOver, left_over_turns
 from nanobot.agent.pipeline.phases import Pipeline
@@ -50,10 +52,13 @@ class LoopPolicy:
 class AgentLoop:
     """Turns messages into replies: `run` for those from the bus, `run_turn` for who waits for the result."""
 
-    def __init__(self, bus: MessageBus, parts: Parts, policy: LoopPolicy | None = None) -> None:
+    def __init__(
+        self, bus: MessageBus, parts: Parts, policy: LoopPolicy | None = None, idle: IdleWatch | None = None
+    ) -> None:
         self.bus = bus
         self._parts = parts
         self._policy = policy or LoopPolicy()
+        self._idle = idle
         self._pipeline = Pipeline(parts)
         self._lanes: Lanes[Turn, TurnResult] = Lanes(self._policy.most_at_once)
         self._running: dict[str, tuple[Turn, asyncio.Task[TurnResult]]] = {}
@@ -122,6 +127,10 @@ class AgentLoop:
         """Stop a session's running turn and wait until it has ended; False where none runs. What waits goes on."""
         return await self._end(session_key, Ending.STOP)
 
+    def lane(self, session_key: str) -> AbstractAsyncContextManager[object]:
+        """The session's lane, for work of ours between its turns; it takes no place at the gate."""
+        return self._lanes.enter(session_key)
+
     async def process_direct(
         self,
         content: str,
@@ -149,6 +158,16 @@ class AgentLoop:
         command = parse_command(turn.message.content) if not turn.resumes else None
         if command is not None and command.name in SlashCommands.AT_ONCE:
             return await self._at_once(turn, command.name)
+        if self._idle is None:
+            return await self._in_lane(turn, may_join=may_join)
+        try:
+            await self._idle.turn_begins(key)
+            return await self._in_lane(turn, may_join=may_join)
+        finally:
+            self._idle.turn_ended(key)
+
+    async def _in_lane(self, turn: Turn, *, may_join: bool) -> TurnResult:
+        key = turn.message.session_key
 
         def on_wait() -> None:
             if may_join:

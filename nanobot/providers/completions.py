@@ -26,10 +26,11 @@ from nanobot.providers.errors import (
     ModelCallError,
     StreamCutError,
 )
-from nanobot.providers.failures import Refusal, error_of, mend_for, read_refusal, redact, refusal_of, secrets_in
+from nanobot.providers.failures import Refusal, error_of, mend_for, read_refusal, refusal_of
 from nanobot.providers.limits import CallLimits, Timeouts
 from nanobot.providers.sse import EventTooLongError, SseParser
 from nanobot.providers.wire import Dialect, ToolsEncoder, has_images, request_body, wire_messages
+from nanobot.security.secrets import redact, secrets_in
 from nanobot.utils.http import HttpPools, load_httpx
 
 if TYPE_CHECKING:

@@ -32,10 +32,11 @@ from nanobot.providers.errors import (
     ProviderTimeoutError,
     StreamCutError,
 )
-from nanobot.providers.failures import Refusal, error_of, redact, refusal_of, retry_after_s, secrets_in
+from nanobot.providers.failures import Refusal, error_of, refusal_of, retry_after_s
 from nanobot.providers.limits import CallLimits, Timeouts
 from nanobot.providers.textual_calls import with_textual_calls
 from nanobot.providers.wire import Dialect, has_images, wire_messages
+from nanobot.security.secrets import redact, secrets_in
 
 _loading: "Future[Any] | None" = None
 _loading_lock = threading.Lock()

@@ -77,6 +77,7 @@ class Pipeline:
             await self._failed(turn, error, f"Something broke inside nanobot: {type(error).__name__}: {error}.")
         finally:
             watchdog.close()
+            turn.trace.close()
         return turn.result()
 
     async def _through(self, turn: Turn, phase: TurnPhase) -> None:
@@ -175,6 +176,7 @@ class Pipeline:
             joining=joining,
             cut=Cut(turn.left.started) if turn.resumes or open_calls(turn.history) else None,
         )
+        turn.trace.runs(spec)
         with calling_for(_call_context(turn)):
             result = await let_run(turn, run(spec), parts.patience.letting_go)
         turn.outcome, turn.text, turn.usage, turn.cost_usd = result.outcome, result.text, result.usage, result.cost_usd
