@@ -20,6 +20,8 @@ from nanobot.providers.base import (
     ToolCallRequest,
 )
 
+TELLS_COST = "openrouter"
+"""The provider whose answers say what they cost."""
 _OPEN = ("<think>", "<thinking>", "<thought>")
 _REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking")
 
@@ -100,7 +102,9 @@ class _Call:
 class Answer:
     """One answer as it grows. The deltas it hands out concatenate to the response it ends in."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, of: str = "") -> None:
+        """`of` is the provider: only one is known to tell, in dollars, what an answer cost."""
+        self._tells_cost = of == TELLS_COST
         self._text: list[str] = []
         self._reasoning: list[str] = []
         self._calls: list[_Call] = []
@@ -125,7 +129,7 @@ class Answer:
         if isinstance(usage, dict):
             self._usage = normal_usage(usage) or self._usage
             cost = usage.get("cost")
-            self._cost = float(cost) if _is_count(cost) else self._cost
+            self._cost = float(cost) if self._tells_cost and _is_count(cost) else self._cost
         out: list[Delta] = []
         choices = chunk.get("choices")
         for choice in choices if isinstance(choices, list) else []:

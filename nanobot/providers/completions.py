@@ -236,7 +236,7 @@ class Call:
 
     async def _deltas(self, source: AsyncIterator[bytes], connection: AsyncExitStack) -> AsyncIterator[Delta]:
         """Read the body as a stream of events, or as one plain answer where the server ignored `stream`."""
-        answer = Answer()
+        answer = Answer(of=self._endpoint.name)
         parser = SseParser()
         plain: list[bytes] | None = None
         opened = False

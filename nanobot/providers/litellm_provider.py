@@ -183,7 +183,7 @@ class LiteLLMProvider(LLMProvider):
         _users.add(self)
         limits = CallLimits(self._timeouts, self._target(model))
         request = await self._request(messages, tools, model, max_tokens, temperature)
-        answer = Answer()
+        answer = Answer(of=self.name)
         stream: Any = None
         try:
             async with limits.next_sign(began=False):

@@ -15,6 +15,7 @@ from nanobot.config.provider_table import find_by_name
 from nanobot.errors import ProviderError
 from nanobot.messages.tokens import estimate_tokens
 from nanobot.messages.types import ChatMessage, ToolSchema
+from nanobot.providers.answer import TELLS_COST
 from nanobot.providers.base import (
     CallContext,
     Delta,
@@ -35,9 +36,6 @@ from nanobot.utils.aio import finish
 from nanobot.utils.clock import Clock
 
 log = logging.getLogger(__name__)
-
-_TELLS_THE_COST = "openrouter"
-"""The provider whose answers say what they cost, in dollars."""
 
 
 class MeteredProvider(LLMProvider):
@@ -191,7 +189,7 @@ class _Meter:
         price = await self._price(model)
         if price is not None:
             return price.most(prompt_tokens, max_tokens) or None
-        if self.provider == _TELLS_THE_COST:
+        if self.provider == TELLS_COST:
             return 0.0
         if model not in self.unpriced:
             self.unpriced.add(model)
@@ -199,8 +197,8 @@ class _Meter:
         return None
 
     async def cost(self, model: str, tokens: Tokens, told: float | None) -> float | None:
-        """What a call cost; `told` is what the answer said of it. None where that is not known."""
-        if told is not None and self.provider == _TELLS_THE_COST:
+        """What a call cost; `told` is what its provider said of it. None where that is not known."""
+        if told is not None:
             return told
         if not tokens.total:
             return 0.0

@@ -284,7 +284,7 @@ async def test_only_openrouter_is_believed_what_it_says_an_answer_cost(
     desk: Desk, server: FakeModels, provider: str, usd: float
 ):
     server.script(Say("hi", usage=usage(10, 2) | {"cost": 0.75}))
-    meter = desk.meter(CustomProvider("k", server.v1, "m"), provider)
+    meter = desk.meter(CustomProvider("k", server.v1, "m", name=provider), provider)
 
     response = await meter.chat(HELLO)
     await meter.close()
@@ -304,6 +304,13 @@ async def test_what_is_no_count_counts_as_nothing(desk: Desk):
 
     (row,) = desk.rows()
     assert (row["prompt_tokens"], row["completion_tokens"], row["cached_tokens"]) == (100, 0, 0)
+
+
+async def test_a_provider_of_one_s_own_may_know_the_cost_itself(desk: Desk):
+    meter = desk.meter(ScriptedProvider(LLMResponse("hi", cost_usd=0.5)))
+
+    assert (await meter.chat(HELLO, model="nobody-knows")).cost_usd == 0.5
+    assert desk.rows()[0]["usd"] == 0.5
 
 
 async def test_a_tool_loop_stops_within_one_call_of_the_limit(tmp_path: Path, server: FakeModels):
