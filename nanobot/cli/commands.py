@@ -28,6 +28,7 @@ COMMANDS = {
     "provider list": ("nanobot.cli.providers:list_", "Providers of models: keys, addresses, default models."),
     "skills list": ("nanobot.cli.skills:list_", "All skills, and whether each can be used here."),
     "skills show": ("nanobot.cli.skills:show", "What a skill tells the agent."),
+    "usage": ("nanobot.cli.usage:usage", "Tokens and money: today, this month, and what is left."),
     "tools list": ("nanobot.cli.tools:list_", "What the agent can call."),
 }
 GROUPS = {

@@ -6,12 +6,14 @@ Follows the public reference (platform.openai.com/docs/api-reference/chat) and w
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
+from nanobot.errors import ProviderError
 from nanobot.messages.types import ChatMessage, ToolSchema
 from nanobot.providers.answer import Answer
 from nanobot.providers.base import Delta, Finished
@@ -39,6 +41,10 @@ _MENDS = 6
 """How many fields a server may find fault with before we believe that it is not about fields."""
 _THINKERS = ("deepseek", "kimi", "moonshot", "mimo")
 """Names of models that want their thinking back beside their tool calls."""
+
+
+Mended = Callable[[ProviderError, str, float], None]
+"""Told of a request that was refused and is sent again with less: how it failed, its model, the seconds it took."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +81,11 @@ class Call:
         model: str,
         max_tokens: int,
         temperature: float,
+        mended: Mended | None = None,
     ) -> None:
+        """`mended` is told of each request that was refused before the one that counts."""
         self._endpoint = endpoint
+        self._mended = mended
         self._messages = messages
         self._tools = tools
         self._model = model
@@ -89,6 +98,7 @@ class Call:
         """Ask, and ask again with less while the server names a field that it does not take."""
         for attempt in range(_MENDS + 1):
             body, sent = await self._request()
+            started = time.monotonic()
             try:
                 async with aclosing(cast("Any", self._ask(body))) as deltas:
                     async for delta in deltas:
@@ -97,6 +107,8 @@ class Call:
             except _RefusedError as refused:
                 if attempt == _MENDS or not self._mend(refused, sent):
                     raise refused.error from None
+                if self._mended is not None:
+                    self._mended(refused.error, self._model, time.monotonic() - started)
 
     async def _request(self) -> tuple[bytes, list[str]]:
         """The body, and the names of what may be left out of it."""
@@ -224,7 +236,7 @@ class Call:
 
     async def _deltas(self, source: AsyncIterator[bytes], connection: AsyncExitStack) -> AsyncIterator[Delta]:
         """Read the body as a stream of events, or as one plain answer where the server ignored `stream`."""
-        answer = Answer()
+        answer = Answer(of=self._endpoint.name)
         parser = SseParser()
         plain: list[bytes] | None = None
         opened = False

@@ -22,7 +22,7 @@ from nanobot.agent.slash_commands import parse_command
 from nanobot.agent.tools.base import ToolContext
 from nanobot.agent.turn import Notice, TurnEnded, TurnOutcome, TurnPhase, TurnResult
 from nanobot.bus.events import InboundMessage
-from nanobot.errors import NanobotError, RequestTooLongError
+from nanobot.errors import BudgetExceededError, NanobotError, RequestTooLongError
 from nanobot.messages.types import ChatMessage, Origin, Provenance, text_of
 from nanobot.providers.base import CallContext, calling_for
 from nanobot.session.checkpoint import Checkpoint
@@ -37,7 +37,7 @@ MOST_JOINING = 3
 _NO_ANSWER = {
     TurnOutcome.FAILED: "(No answer: the turn failed.)",
     TurnOutcome.STOPPED: "(No answer: the turn was stopped.)",
-    TurnOutcome.REFUSED: "(No answer: the message was too long.)",
+    TurnOutcome.REFUSED: "(No answer: the message was refused.)",
 }
 _GOES_ON_LATER = "nanobot is stopping; this goes on at the next start."
 _COME_BACK = "nanobot is stopping; send the message again later."
@@ -72,7 +72,7 @@ class Pipeline:
                 await self._failed(turn, watchdog.hung, str(watchdog.hung))
             else:
                 await self._cancelled(turn)
-        except RequestTooLongError as error:
+        except (RequestTooLongError, BudgetExceededError) as error:
             turn.error = type(error).__name__
             await self._end(turn, TurnOutcome.REFUSED, str(error))
         except NanobotError as error:

@@ -17,7 +17,7 @@ from nanobot.agent.run.window import MOST_ROWS, Window
 from nanobot.agent.tools.base import Effect, ToolContext
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.turn import Emitter, TurnOutcome
-from nanobot.errors import ProviderError, RequestTooLongError
+from nanobot.errors import BudgetExceededError, ProviderError, RequestTooLongError
 from nanobot.messages.types import ChatMessage, Origin, Provenance, least_trusted, text_of
 from nanobot.providers.base import (
     Finished,
@@ -128,8 +128,8 @@ class RunResult:
 async def run(spec: RunSpec) -> RunResult:
     """Run until an answer or a limit.
 
-    Raises ProviderError when a model fails, RequestTooLongError where none could read what is asked, StorageError when
-    a row cannot be kept; what was said by then is recorded.
+    Raises ProviderError when a model fails, RequestTooLongError where none could read what is asked, BudgetExceededError
+    where not even the first call may be paid for, StorageError when a row cannot be kept; what was said is recorded.
     Cancelling is safe at any point: tools are stopped, text that was shown is recorded, events stay in pairs.
     """
     return await _Run(spec).run()
@@ -196,6 +196,10 @@ class _Run:
         while self._steps < self._spec.model.limits.max_steps:
             try:
                 response = await self._step()
+            except BudgetExceededError as error:
+                if self._steps == 1:
+                    raise  # nothing was done yet: the message is refused
+                return await self._give_up(str(error))
             except StreamCutError:  # quick, and mostly the line's fault; a silence has cost its minute already
                 if not is_broken_off(self._rows[-1]) or broken == MOST_BROKEN_OFF:
                     raise
