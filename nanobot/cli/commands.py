@@ -25,6 +25,8 @@ COMMANDS = {
     "sessions export": ("nanobot.cli.sessions:export", "One conversation as JSON lines or Markdown."),
     "sessions delete": ("nanobot.cli.sessions:delete", "Delete one conversation for good."),
     "provider list": ("nanobot.cli.providers:list_", "Providers of models: keys, addresses, default models."),
+    "provider login": ("nanobot.cli.login:login", "Log in to a provider that is reached by an account."),
+    "provider logout": ("nanobot.cli.login:logout", "Forget the tokens of an account."),
     "skills list": ("nanobot.cli.skills:list_", "All skills, and whether each can be used here."),
     "skills show": ("nanobot.cli.skills:show", "What a skill tells the agent."),
     "tools list": ("nanobot.cli.tools:list_", "What the agent can call."),

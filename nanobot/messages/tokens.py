@@ -44,7 +44,8 @@ def _message_tokens(message: ChatMessage) -> int:
             tokens += TOKENS_PER_IMAGE if block.get("type") in _PICTURES else 0
     size += _size(message.get("runtime_context")) + _size(message.get("reasoning_content"))
     size += sum(_call_size(call) for call in message.get("tool_calls") or ())
-    size += sum(_size(block.get("thinking")) for block in message.get("thinking_blocks") or ())
+    thoughts = message.get("thinking_blocks") or ()
+    size += sum(_size(block.get("thinking")) + _size(block.get("encrypted_content")) for block in thoughts)
     return tokens + _tokens(size)
 
 
