@@ -5,6 +5,7 @@ import os
 import sys
 import threading
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -151,10 +152,8 @@ class Terminal:
 def _browse(url: str) -> None:
     import webbrowser  # 10 ms, for those who log in
 
-    try:
+    with suppress(webbrowser.Error, OSError, ValueError):  # the address stands on the screen
         webbrowser.open(url)
-    except (webbrowser.Error, OSError, ValueError):
-        pass  # the address stands on the screen
 
 
 def _read_lines(tell: Callable[[str], object]) -> None:

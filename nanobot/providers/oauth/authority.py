@@ -7,17 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
-from nanobot.providers.errors import (
-    CallTarget,
-    ConnectionFailedError,
-    MalformedResponseError,
-    ModelCallError,
-    ModelOverloadedError,
-    RateLimitedError,
-)
+from nanobot.providers.errors import CallTarget, ModelCallError, ModelOverloadedError, RateLimitedError
 from nanobot.providers.exchange import reason_of
 from nanobot.providers.failures import redact, retry_after_s
-from nanobot.providers.oauth.errors import LoginNeededError
+from nanobot.providers.oauth.errors import AuthorityAnswerError, AuthorityUnreachableError, LoginNeededError
 from nanobot.utils.http import HttpPools, is_loopback, load_httpx
 
 CONNECT_S = 10
@@ -86,7 +79,7 @@ class Asker:
         elif reply.status >= 500 or reply.status == 408:
             kind = ModelOverloadedError
         elif reply.status < 400:
-            kind = MalformedResponseError
+            kind = AuthorityAnswerError
         return self.error(kind, reply.reason, secrets, reply.status, reply.retry_after_s)
 
     def error(
@@ -117,13 +110,13 @@ class Asker:
                     async for chunk in response.aiter_bytes():
                         body += chunk
                         if len(body) > _LARGEST:
-                            raise self.error(MalformedResponseError, "more than 1 MB", secrets)
+                            raise self.error(AuthorityAnswerError, "more than 1 MB", secrets)
                 finally:
                     await response.aclose()
         except TimeoutError:
-            raise self.error(ConnectionFailedError, f"no answer within {WHOLE_S} s", secrets) from None
+            raise self.error(AuthorityUnreachableError, f"no answer within {WHOLE_S} s", secrets) from None
         except (httpx.HTTPError, httpx.InvalidURL, TypeError, ValueError) as error:
-            raise self.error(ConnectionFailedError, reason_of(error), secrets) from None
+            raise self.error(AuthorityUnreachableError, reason_of(error), secrets) from None
         return Reply(response.status_code, _object(body), retry_after_s(response.headers))
 
 

@@ -8,9 +8,9 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
-from nanobot.providers.errors import ConnectionFailedError, ModelOverloadedError, RateLimitedError
+from nanobot.providers.errors import ModelOverloadedError, RateLimitedError
 from nanobot.providers.oauth.authority import Asker
-from nanobot.providers.oauth.errors import LoginFailedError
+from nanobot.providers.oauth.errors import AuthorityUnreachableError, LoginFailedError
 
 GRANT_TYPE = "urn:ietf:params:oauth:grant-type:device_code"
 USUAL_INTERVAL_S = 5.0
@@ -62,7 +62,7 @@ async def token_for(asker: Asker, url: str, client_id: str, code: DeviceCode, sl
         await sleep(pause_s)
         try:
             reply = await asker.post(url, form, [code.device_code])
-        except ConnectionFailedError:  # a moment without a network; RFC 8628 wants us to come back more slowly
+        except AuthorityUnreachableError:  # a moment without a network; RFC 8628 wants us to come back more slowly
             pause_s *= 2
             continue
         if token := reply.word("access_token"):

@@ -1,7 +1,7 @@
 """How an account fails, beside the failures of a model call."""
 
 from nanobot.errors import ProviderError
-from nanobot.providers.errors import AuthenticationError
+from nanobot.providers.errors import AuthenticationError, ConnectionFailedError, MalformedResponseError
 
 
 def spoken(provider: str) -> str:
@@ -15,6 +15,18 @@ class LoginNeededError(AuthenticationError):
     def advice(self) -> str:
         """The next step."""
         return f"Run `nanobot provider login {spoken(self.target.provider)}`."
+
+
+class AuthorityUnreachableError(ConnectionFailedError):
+    """Who gives the tokens of the account cannot be reached."""
+
+    next_step = "Check the network, and try again."
+
+
+class AuthorityAnswerError(MalformedResponseError):
+    """Who gives the tokens of the account answered something else."""
+
+    next_step = "Check the network (a portal, a proxy), and try again."
 
 
 class LoginFailedError(ProviderError):

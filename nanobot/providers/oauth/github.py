@@ -13,11 +13,11 @@ import time
 from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
-from nanobot.providers.errors import MalformedResponseError, ModelCallError
+from nanobot.providers.errors import ModelCallError
 from nanobot.providers.oauth.accounts import Account
 from nanobot.providers.oauth.authority import Asker, Reply
 from nanobot.providers.oauth.device_flow import Sleep, begin, token_for
-from nanobot.providers.oauth.errors import LoginFailedError, LoginNeededError
+from nanobot.providers.oauth.errors import AuthorityAnswerError, LoginFailedError, LoginNeededError
 from nanobot.providers.oauth.screen import Screen
 from nanobot.utils.http import HttpPools
 
@@ -96,7 +96,7 @@ async def renew(account: Account, pools: HttpPools) -> Account:
         raise asker.trouble(reply, account.secrets)
     token = reply.word("token")
     if not token:
-        raise asker.error(MalformedResponseError, "the authority gave no token", account.secrets)
+        raise asker.error(AuthorityAnswerError, "the authority gave no token", account.secrets)
     endpoints = reply.data.get("endpoints")
     api = endpoints.get("api") if isinstance(endpoints, dict) else None
     return replace(

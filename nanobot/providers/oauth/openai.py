@@ -11,12 +11,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from urllib.parse import urlencode
 
-from nanobot.providers.errors import MalformedResponseError
 from nanobot.providers.oauth.accounts import Account
 from nanobot.providers.oauth.authority import Asker, Reply
 from nanobot.providers.oauth.callback import Question, StrangeAnswerError, waiting_for
 from nanobot.providers.oauth.claims import claims_of, inner, word
-from nanobot.providers.oauth.errors import LoginFailedError
+from nanobot.providers.oauth.errors import AuthorityAnswerError, LoginFailedError
 from nanobot.providers.oauth.pkce import Pkce, new_state
 from nanobot.providers.oauth.screen import Screen, first_of
 from nanobot.utils.http import HttpPools
@@ -119,7 +118,7 @@ async def redeem(authority: OpenAIAuthority, pools: HttpPools, code: str, pkce: 
         raise asker.trouble(reply, secrets)
     account = _account_of(reply, Account(PROVIDER, authority.issuer, grant=""))
     if not account.grant or not account.access_token:
-        raise asker.error(MalformedResponseError, "the authority gave no tokens")
+        raise asker.error(AuthorityAnswerError, "the authority gave no tokens")
     if not account.account_id:
         raise LoginFailedError(
             "This login has no ChatGPT account that may use Codex. Log in with another one, or use a key of the API."
@@ -136,10 +135,10 @@ async def renew(account: Account, pools: HttpPools, client_id: str = CLIENT_ID) 
     if reply.status == 200:
         fresh = _account_of(reply, account)
         if fresh.access_token == account.access_token:
-            raise asker.error(MalformedResponseError, "the authority gave no new token", account.secrets)
+            raise asker.error(AuthorityAnswerError, "the authority gave no new token", account.secrets)
         return fresh
     if reply.status in (400, 401) and not reply.error:  # a proxy's page, not the authority's word
-        raise asker.error(MalformedResponseError, reply.reason, account.secrets)
+        raise asker.error(AuthorityAnswerError, reply.reason, account.secrets)
     raise asker.trouble(reply, account.secrets)
 
 
