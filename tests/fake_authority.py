@@ -22,7 +22,7 @@ import secrets
 import tempfile
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -156,10 +156,11 @@ class FakeAuthority(FakeModels):
 
     async def _answer(self, request: Request, writer: asyncio.StreamWriter, reader: asyncio.StreamReader) -> bool:
         path = request.path.partition("?")[0]
-        doors = {
+        doors: dict[str, Callable[[Request], Answer]] = {
             "/oauth/authorize": self._authorize,
             "/oauth/token": self._token,
             "/login/device/code": self._device_code,
+            "/login/device": lambda _request: (200, "Type your code.", {}),
             "/login/oauth/access_token": self._device_token,
             "/api/v3/copilot_internal/v2/token": self._copilot_token,
             "/api/v3/user": self._user,

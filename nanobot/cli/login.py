@@ -132,7 +132,7 @@ class Terminal:
 
     def open(self, url: str) -> None:
         """Open the page in a thread: some browsers keep their caller waiting until they are closed."""
-        if self._browser and not address_problem(url):
+        if self._browser and url.startswith(("https://", "http://")):
             threading.Thread(target=_browse, args=(url,), name="browser", daemon=True).start()
 
     async def pasted(self) -> str:
