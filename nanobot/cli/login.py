@@ -158,6 +158,8 @@ def _browse(url: str) -> None:
 
 def _read_lines(tell: Callable[[str], object]) -> None:
     """Lines from the descriptor itself: a thread that waits in `sys.stdin` would hold its lock at the end."""
+    if sys.stdin is None:  # the descriptor may be anything by now
+        return
     rest = b""
     try:
         while chunk := os.read(0, 65536):

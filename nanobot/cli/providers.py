@@ -12,6 +12,7 @@ from nanobot.config.paths import Places
 from nanobot.config.provider_table import PROVIDERS, ProviderSpec, spec_for
 from nanobot.config.schema import Config
 from nanobot.providers.oauth.accounts import Account, AccountStore
+from nanobot.providers.oauth.errors import spoken
 
 
 @dataclass(frozen=True)
@@ -48,12 +49,11 @@ class ProviderFacts:
 
     @property
     def account_words(self) -> str:
-        """Who is logged in, or how to."""
-        command = f"nanobot provider login {self.name.replace('_', '-')}"
+        """Who is logged in, and whether that still holds."""
         if not self.logged_in:
-            return f"by account: {command}"
+            return "not logged in"
         if self.login_ended:
-            return f"{self.logged_in}, login ended: {command}"
+            return f"login ended: {self.logged_in}; `nanobot provider login {spoken(self.name)}`"
         return f"{self.logged_in}{f', token until {self.token_until}' if self.token_until else ''}"
 
 

@@ -10,7 +10,7 @@ from nanobot.providers.base import Delta, LLMProvider
 from nanobot.providers.errors import AuthenticationError, ModelCallError
 from nanobot.providers.exchange import Call, Endpoint
 from nanobot.providers.oauth.accounts import Account, AccountStore
-from nanobot.providers.oauth.errors import LoginNeededError
+from nanobot.providers.oauth.errors import LoginNeededError, spoken
 from nanobot.providers.oauth.tokens import AccountTokens
 from nanobot.providers.textual_calls import with_textual_calls
 from nanobot.utils.clock import Clock
@@ -43,6 +43,13 @@ class AccountProvider(LLMProvider):
     def get_default_model(self) -> str:
         """The model asked when a call names none."""
         return self._default_model
+
+    def notes(self) -> list[str]:
+        """That the login has ended, until somebody logs in again."""
+        if not (why := self._tokens.refused):
+            return []
+        name = spoken(self.name)
+        return [f"The login to {name} has ended ({why.rstrip('.')}). Run `nanobot provider login {name}`."]
 
     def prepare(self) -> None:
         """Begin to load the HTTP client in a thread."""

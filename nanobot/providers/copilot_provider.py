@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from nanobot.messages.types import ChatMessage, ToolSchema
+from nanobot.messages.types import ChatMessage, ToolSchema, is_our_word
 from nanobot.providers import completions, responses
 from nanobot.providers.account_provider import AccountProvider
 from nanobot.providers.capabilities import CapabilityStore
@@ -78,7 +78,7 @@ class CopilotProvider(AccountProvider):
         headers = {
             **github.EDITOR_HEADERS,
             "Openai-Intent": "conversation-edits",
-            "X-Initiator": "user" if messages and messages[-1]["role"] == "user" else "agent",
+            "X-Initiator": "user" if _asked_by_a_person(messages) else "agent",
             **({"Copilot-Vision-Request": "true"} if has_images(messages) else {}),
         }
         endpoint = replace(
@@ -99,3 +99,7 @@ class CopilotProvider(AccountProvider):
 
     def _base_of(self, account: Account) -> str:
         return self._endpoint.api_base if self._own_base else account.api_base or self._endpoint.api_base
+
+
+def _asked_by_a_person(messages: Sequence[ChatMessage]) -> bool:
+    return bool(messages) and messages[-1]["role"] == "user" and not is_our_word(messages[-1])

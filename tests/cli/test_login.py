@@ -52,7 +52,10 @@ class Home:
     def run(self, *words: str) -> tuple[int, str, str]:
         """Exit code, stdout, stderr."""
         process = self.start(*words)
-        out, aside = process.communicate(timeout=40)
+        try:
+            out, aside = process.communicate(timeout=40)
+        finally:
+            process.kill()
         return process.returncode, out, aside
 
     def log_in(self, name: str) -> tuple[int, str, str]:
@@ -172,7 +175,7 @@ def test_who_is_logged_in_stands_in_the_lists_without_a_token(home, server):
     rows = {row["name"]: row for row in json.loads(home.run("provider", "list", "--json")[1])}
 
     assert f"{EMAIL} (plus), token until 20" in listed
-    assert "octocat, login ended: nanobot provider login github-copilot" in listed
+    assert "login ended: octocat; `nanobot provider login github-copilot`" in listed
     assert "Accounts\n  openai_codex" in status
     assert (rows["openai_codex"]["logged_in"], rows["openai_codex"]["backend"]) == (f"{EMAIL} (plus)", "direct")
     assert rows["github_copilot"]["login_ended"] is True

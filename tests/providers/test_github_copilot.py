@@ -70,8 +70,11 @@ async def test_the_agent_s_own_steps_are_not_a_person_s_requests(copilot):
     assert copilot.headers["x-initiator"] == "user"
 
     calls: ChatMessage = {"role": "assistant", "content": None, "tool_calls": [response.tool_calls[0].to_message()]}
-    await copilot.ask([*HELLO, calls, {"role": "tool", "tool_call_id": "c", "content": "a"}], Say("a"))
+    results: list[ChatMessage] = [*HELLO, calls, {"role": "tool", "tool_call_id": "c", "content": "a"}]
+    await copilot.ask(results, Say("a"))
+    assert copilot.headers["x-initiator"] == "agent"
 
+    await copilot.ask([*results, {"role": "user", "content": "Go on.", "origin": "system"}], Say("a"))
     assert copilot.headers["x-initiator"] == "agent"
 
 

@@ -273,6 +273,20 @@ async def test_a_revoked_login_says_what_to_run_and_tells_no_token(codex):
     assert not any(secret in str(refused.value) for secret in codex.account.secrets)
 
 
+async def test_a_login_that_has_ended_is_noted_until_somebody_logs_in_again(codex):
+    assert codex.provider.notes() == []
+    codex.server.revoke()
+    with pytest.raises(LoginNeededError):
+        await codex.ask()
+    (note,) = codex.provider.notes()
+    assert note.startswith("The login to openai-codex has ended (Your refresh token was revoked). Run `nanobot ")
+
+    codex.server.accounts.save(codex.server.openai_account())
+    await codex.ask()
+
+    assert codex.provider.notes() == []
+
+
 async def test_a_logout_is_noticed_by_the_next_call(codex):
     await codex.ask()
     codex.server.accounts.delete("openai_codex")

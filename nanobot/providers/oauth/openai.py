@@ -9,7 +9,7 @@ that client: OpenAI registers no others for these accounts.
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 from nanobot.providers.oauth.accounts import Account
 from nanobot.providers.oauth.authority import Asker, Reply
@@ -65,7 +65,7 @@ class OpenAIAuthority:
             "codex_cli_simplified_flow": "true",
             "originator": "nanobot",
         }
-        return f"{self.issuer}/oauth/authorize?{urlencode(words)}"
+        return f"{self.issuer}/oauth/authorize?{urlencode(words, quote_via=quote)}"
 
 
 async def log_in(authority: OpenAIAuthority, pools: HttpPools, screen: Screen) -> Account:

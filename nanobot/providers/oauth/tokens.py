@@ -36,6 +36,11 @@ class AccountTokens:
         self._stamp: tuple[int, int, int] | None = None
         self._renewing: asyncio.Task[Account] | None = None
 
+    @property
+    def refused(self) -> str:
+        """Why the login is taken no longer, as far as this process has met it; empty while all is well."""
+        return self._known.refused if self._known is not None else ""
+
     async def current(self) -> Account:
         """The account with a token that holds. Raises LoginNeededError, StorageError, or what the renewal met."""
         account = self._load()
