@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from nanobot.providers.oauth.accounts import Account, AccountStore
-from tests.fake_authority import EMAIL, FakeAuthority
+from tests.fake_authority import EMAIL, FakeAuthority, encrypted
 from tests.fake_models import Calls, Say
 from tests.providers.oauth.people import address_after
 
@@ -89,8 +89,25 @@ def test_a_login_in_a_browser_and_then_a_turn_with_tools(home, server):
     assert (code, aside) == (0, "")
     assert f"Logged in to OpenAI Codex (ChatGPT account) as {EMAIL} (plus)." in out
     assert answer == (0, "Some files.\n", "")
+    thoughts = [item for item in server.chats[1].json["input"] if item["type"] == "reasoning"]
+    assert [thought["encrypted_content"] for thought in thoughts] == [encrypted("Let me look.")]
     assert server.problems == []
     assert not any(secret in out for secret in home.account("openai_codex").secrets)
+
+
+def test_the_next_process_goes_on_with_what_was_thought(home, server):
+    home.accounts.save(server.openai_account())
+    home.use("openaiCodex", apiBase=server.codex)
+    server.script(Say("One.", reasoning="First."), Say("Two."))
+
+    home.run("agent", "-m", "one", "--session", "cli:a")
+    answer = home.run("agent", "-m", "two", "--session", "cli:a")
+
+    first, second = server.chats
+    assert answer == (0, "Two.\n", "")
+    assert second.body.startswith(first.body[:-2])
+    assert first.json["prompt_cache_key"] == second.json["prompt_cache_key"]
+    assert encrypted("First.") in second.body.decode()
 
 
 def test_a_login_by_a_code_and_then_an_answer(home, server):

@@ -96,6 +96,13 @@ async def test_a_refused_token_is_renewed_once_and_the_call_goes_on(copilot, sta
     assert copilot.server.renewals == 2
 
 
+async def test_what_the_account_may_not_use_is_said_as_that(copilot):
+    refusal = Fail(403, "This endpoint is not part of your plan")
+
+    with pytest.raises(LoginNeededError, match=r"not part of your plan\. See what this account may use"):
+        await copilot.ask(None, refusal, refusal)
+
+
 async def test_a_token_is_renewed_before_it_ends(copilot):
     copilot.server.token_life_s = 90  # less than the margin
     await copilot.ask()

@@ -1,9 +1,10 @@
 """Models by a ChatGPT account, over the wire: what goes out, what comes back, what is refused."""
 
+import asyncio
 import base64
 import copy
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ from nanobot.providers.limits import Timeouts
 from nanobot.providers.oauth.errors import LoginNeededError
 from nanobot.providers.openai_codex_provider import OpenAICodexProvider
 from nanobot.providers.responses import input_of
-from tests.fake_authority import ACCOUNT_ID, FakeAuthority, encrypted, event, responses_problems
+from tests.fake_authority import ACCOUNT_ID, FakeAuthority, Responses, encrypted, event, responses_problems
 from tests.fake_models import Calls, CutStream, Fail, Garbage, Hang, Raw, Reset, Say, Slow
 from tests.providers.samples import HELLO, LIST_DIR, TOOLS
 
@@ -93,6 +94,38 @@ async def test_a_request_carries_the_account_and_what_the_backend_wants(codex):
     assert (codex.sent["store"], codex.sent["stream"]) == (False, True)
     assert not {"temperature", "max_tokens", "max_output_tokens"} & set(codex.sent)
     assert codex.server.problems == []
+
+
+async def test_a_whole_request_as_it_goes_out(codex):
+    thought = {"id": "rs_1", "type": "reasoning", "summary": [], "encrypted_content": encrypted("Hm.")}
+    call = {"id": "c1", "type": "function", "function": {"name": "list_dir", "arguments": '{"path": "."}'}}
+    rows: list[Any] = [
+        {"role": "system", "content": "Be kind."},
+        {"role": "user", "content": "look", "runtime_context": "[now]", "turn_id": "t", "provenance": "owner"},
+        {"role": "assistant", "content": "Let me.", "tool_calls": [call], "thinking_blocks": [thought]},
+        {"role": "tool", "tool_call_id": "c1", "name": "list_dir", "content": "a b"},
+    ]
+
+    await codex.ask(rows, tools=[LIST_DIR])
+
+    assert codex.sent == {
+        "model": "gpt-5.1-codex",
+        "store": False,
+        "stream": True,
+        "include": ["reasoning.encrypted_content"],
+        "reasoning": {"summary": "auto"},
+        "tool_choice": "auto",
+        "parallel_tool_calls": True,
+        "instructions": "Be kind.",
+        "tools": [{"type": "function", **LIST_DIR["function"], "strict": False}],
+        "input": [
+            {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "look\n\n[now]"}]},
+            {"summary": [], "type": "reasoning", "encrypted_content": encrypted("Hm.")},
+            {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Let me."}]},
+            {"type": "function_call", "call_id": "c1", "name": "list_dir", "arguments": '{"path": "."}'},
+            {"type": "function_call_output", "call_id": "c1", "output": "a b"},
+        ],
+    }
 
 
 async def test_tokens_are_counted_with_those_from_the_cache(codex):
@@ -491,6 +524,46 @@ async def test_calls_with_one_id_get_their_own(codex):
     response = await codex.provider.chat(HELLO, TOOLS)
 
     assert len({call.id for call in response.tool_calls}) == 2
+
+
+_STEPS = st.builds(
+    lambda texts, reasoning, text: Calls(*(("wait", text) for text in texts), reasoning=reasoning, text=text),
+    st.lists(st.sampled_from(["{}", '{"seconds": 1}', '{"seconds": "\u00e4"}']), max_size=3),
+    st.sampled_from(["", "Hm.", "Let me think about it."]),
+    st.sampled_from(["", "Yes.", "A longer answer, in pieces."]),
+).filter(lambda step: bool(step.calls or step.text or step.reasoning))
+
+
+@pytest.fixture(scope="module")
+def one_server() -> Iterator[FakeAuthority]:
+    with FakeAuthority() as server:
+        yield server
+
+
+@settings(max_examples=60, deadline=None)
+@given(_STEPS, st.data())
+def test_an_answer_is_the_same_wherever_it_was_cut_and_whatever_was_left_out(one_server, step, data):
+    events = list(Responses(one_server).stream(step, {"model": "m"}))
+    left_out = data.draw(
+        st.sets(st.sampled_from([b"summary_part.added", b".delta", b"_item.added", b"_item.done"]), max_size=3)
+    )
+    kept = [event for event in events if not any(word in event.split(b"\n")[0] for word in left_out)]
+    whole = b"".join(kept)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=6)))
+    chunks = [whole[start:end] for start, end in pairwise([0, *cuts, len(whole)]) if end > start]
+
+    async def ask() -> LLMResponse:
+        codex = Codex(one_server)
+        try:
+            return await codex.ask(None, Raw(chunks))
+        finally:
+            await codex.provider.close()
+
+    response = asyncio.run(ask())
+
+    assert (response.content or "", response.reasoning_content or "") == (step.text, step.reasoning)
+    assert [call.arguments_text for call in response.tool_calls] == [text for _, text in step.calls]
+    assert bool(response.thinking_blocks) == bool(step.reasoning)
 
 
 # Any history.

@@ -13,8 +13,11 @@ class LoginNeededError(AuthenticationError):
     """The account was not accepted."""
 
     def advice(self) -> str:
-        """The next step."""
-        return f"Run `nanobot provider login {spoken(self.target.provider)}`."
+        """The next step. A 403 knows who we are, and does not let us."""
+        command = f"`nanobot provider login {spoken(self.target.provider)}`"
+        if self.status == 403:
+            return f"See what this account may use, or choose another with {command}."
+        return f"Run {command}."
 
 
 class AuthorityUnreachableError(ConnectionFailedError):

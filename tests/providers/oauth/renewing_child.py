@@ -1,4 +1,4 @@
-"""A process that wants a token that is good now: `python -m tests.providers.oauth.renewing_child FOLDER STALE`."""
+"""A process that wants a token that is good now, so many times: `renewing_child FOLDER TIMES`. Prints the last one."""
 
 import asyncio
 import sys
@@ -11,13 +11,14 @@ from nanobot.providers.oauth.tokens import AccountTokens
 from nanobot.utils.http import HttpPools
 
 
-async def main(folder: str) -> None:
+async def main(folder: str, times: int) -> None:
     pools = HttpPools()
     tokens = AccountTokens("openai_codex", AccountStore(Path(folder)), partial(renew, pools=pools))
     print("ready", flush=True)
     sys.stdin.readline()
-    print((await tokens.current()).access_token, flush=True)
+    found = [(await tokens.current()).access_token for _ in range(times)]
+    print(found[-1], flush=True)
     await pools.close()
 
 
-asyncio.run(main(sys.argv[1]))
+asyncio.run(main(sys.argv[1], int(sys.argv[2])))

@@ -169,12 +169,10 @@ async def test_what_cannot_be_kept_is_used_by_this_process(client, server, monke
     assert await client.tokens.renewed(client.first) == account
 
 
-async def test_two_processes_that_renew_at_once_ask_once(server):
-    stale = replace(server.openai_account(), expires_at=time.time() - 1)
-    server.accounts.save(stale)
-    server.token_delay_s = 0.2
+async def in_two_processes(server: FakeAuthority, times: int) -> list[str]:
+    """The token that each of two processes has in the end; both ask so many times, from the same moment on."""
     folder = str(server.accounts.path("openai_codex").parent)
-    words = [sys.executable, "-m", "tests.providers.oauth.renewing_child", folder]
+    words = [sys.executable, "-m", "tests.providers.oauth.renewing_child", folder, str(times)]
     children = [
         subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ})
         for _ in range(2)
@@ -182,13 +180,30 @@ async def test_two_processes_that_renew_at_once_ask_once(server):
     for child in children:
         assert child.stdout is not None
         assert child.stdout.readline() == "ready\n"
+    return [
+        out.strip()
+        for out, _ in await asyncio.gather(*(asyncio.to_thread(child.communicate, "\n", 30) for child in children))
+    ]
 
-    for child in children:
-        assert child.stdin is not None
-        child.stdin.write("\n")
-        child.stdin.flush()
-    tokens = [(await asyncio.to_thread(child.communicate, timeout=30))[0].strip() for child in children]
+
+async def test_two_processes_that_renew_at_once_ask_once(server):
+    server.accounts.save(replace(server.openai_account(), expires_at=time.time() - 1))
+    server.token_delay_s = 0.2
+
+    tokens = await in_two_processes(server, 1)
 
     kept = server.accounts.load("openai_codex")
     assert tokens == [kept.access_token, kept.access_token]
     assert len(server.asked("/oauth/token")) == 1
+
+
+async def test_two_processes_that_renew_again_and_again_never_use_a_refresh_token_twice(server):
+    server.token_life_s = 60  # less than the margin: each call renews
+    server.accounts.save(server.openai_account())
+
+    tokens = await in_two_processes(server, 15)
+
+    asked = [request.body for request in server.asked("/oauth/token")]
+    assert all(tokens)
+    assert len(asked) == len(set(asked)) == server.renewals >= 15
+    assert not server.accounts.load("openai_codex").refused
