@@ -111,8 +111,9 @@ def is_thought(block: object) -> bool:
 
 
 def _thought(block: _Item) -> _Item:
-    """As it came, less what names an item that the server did not keep."""
-    return {"summary": [], **{name: value for name, value in block.items() if name not in ("id", "status")}}
+    """As it came, less what names an item that the server did not keep, and less what is empty."""
+    kept = {name: value for name, value in block.items() if name not in ("id", "status") and value is not None}
+    return {"summary": [], **kept}
 
 
 def _picture(block: _Item) -> _Item:

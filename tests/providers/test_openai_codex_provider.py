@@ -97,7 +97,7 @@ async def test_a_request_carries_the_account_and_what_the_backend_wants(codex):
 
 
 async def test_a_whole_request_as_it_goes_out(codex):
-    thought = {"id": "rs_1", "type": "reasoning", "summary": [], "encrypted_content": encrypted("Hm.")}
+    thought = {"id": "rs_1", "type": "reasoning", "content": None, "encrypted_content": encrypted("Hm.")}
     call = {"id": "c1", "type": "function", "function": {"name": "list_dir", "arguments": '{"path": "."}'}}
     rows: list[Any] = [
         {"role": "system", "content": "Be kind."},
