@@ -64,6 +64,7 @@ class CopilotProvider(AccountProvider):
         super().__init__(endpoint, default_model, store, github.renew, clock)
         self._own_base = bool(api_base)
         self._flat_tools = ToolsEncoder(responses.tool_of)
+        self._sealed = responses.SealedThoughts()
 
     def call_for(
         self,
@@ -88,7 +89,7 @@ class CopilotProvider(AccountProvider):
             extra_headers={**headers, **self._endpoint.extra_headers},
         )
         if RESPONSES in endpoint.capabilities.get(endpoint.api_base, model).needs:
-            return responses.Call(replace(endpoint, tools=self._flat_tools), messages, tools, model)
+            return responses.Call(replace(endpoint, tools=self._flat_tools), messages, tools, model, self._sealed)
         return completions.Call(endpoint, messages, tools, model, max_tokens, temperature)
 
     def learn(self, error: ModelCallError, account: Account, model: str) -> bool:

@@ -58,6 +58,7 @@ class OpenAICodexProvider(AccountProvider):
             tools=ToolsEncoder(responses.tool_of),
         )
         super().__init__(endpoint, default_model, store, openai.renew, clock)
+        self._sealed = responses.SealedThoughts()
 
     def call_for(
         self,
@@ -79,4 +80,4 @@ class OpenAICodexProvider(AccountProvider):
         endpoint = replace(
             self._endpoint, api_key=account.access_token, extra_headers={**headers, **self._endpoint.extra_headers}
         )
-        return responses.Call(endpoint, messages, tools, model)
+        return responses.Call(endpoint, messages, tools, model, self._sealed)

@@ -17,6 +17,7 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import takewhile
 from typing import Any
 
@@ -61,21 +62,41 @@ class Input:
     items: list[_Item]
 
 
-def input_of(rows: Sequence[ChatMessage], *, images: bool = True, reasoning: bool = True) -> Input:
+class SealedThoughts:
+    """Thoughts that a server could not open: another account's, or another vendor's. They are not sent to it again."""
+
+    def __init__(self) -> None:
+        self._seen: set[int] = set()
+
+    def __contains__(self, block: _Item) -> bool:
+        return hash(block["encrypted_content"]) in self._seen
+
+    def add(self, rows: Iterable[ChatMessage]) -> bool:
+        """Take all thoughts of these rows for sealed: which of them it is, no server says. False if none is new."""
+        blocks = (block for row in rows for block in row.get("thinking_blocks") or () if is_thought(block))
+        found = {hash(block["encrypted_content"]) for block in blocks} - self._seen
+        self._seen |= found
+        return bool(found)
+
+
+_NONE_SEALED = SealedThoughts()
+
+
+def input_of(rows: Sequence[ChatMessage], *, images: bool = True, sealed: SealedThoughts = _NONE_SEALED) -> Input:
     """The rows as input items. Reads the images they name: not for the event loop if there are any."""
     head = list(takewhile(lambda row: row["role"] == "system", rows))
     instructions = "\n\n".join(filter(None, map(wire_text, head)))
     dialect = Dialect(images=images)
     items: list[_Item] = []
     for row in rows[len(head) :]:
-        items += _items_of(row, dialect, reasoning=reasoning)
+        items += _items_of(row, dialect, sealed)
     return Input(instructions or INSTRUCTIONS, items)
 
 
-def _items_of(row: ChatMessage, dialect: Dialect, *, reasoning: bool) -> list[_Item]:
+def _items_of(row: ChatMessage, dialect: Dialect, sealed: SealedThoughts) -> list[_Item]:
     role = row["role"]
     if role == "assistant":
-        return _assistant(row, reasoning=reasoning)
+        return _assistant(row, sealed)
     text = {"type": "input_text", "text": wire_text(row)}
     pictures = [_picture(block) for block in pictures_of(row, dialect)]
     if role == "tool":
@@ -85,7 +106,7 @@ def _items_of(row: ChatMessage, dialect: Dialect, *, reasoning: bool) -> list[_I
     return [{"type": "message", "role": role_here, "content": [text, *pictures]}]
 
 
-def _assistant(row: ChatMessage, *, reasoning: bool) -> list[_Item]:
+def _assistant(row: ChatMessage, sealed: SealedThoughts) -> list[_Item]:
     """What was thought, said and called. A row with nothing in it is left out: a thought must lead to something."""
     text = text_of(row["content"])
     said: list[_Item] = []
@@ -101,8 +122,8 @@ def _assistant(row: ChatMessage, *, reasoning: bool) -> list[_Item]:
                 "arguments": function["arguments"],
             }
         )
-    thoughts = [_thought(block) for block in row.get("thinking_blocks") or () if is_thought(block)] if reasoning else []
-    return [*thoughts, *said] if said else []
+    blocks = [block for block in row.get("thinking_blocks") or () if is_thought(block) and block not in sealed]
+    return [*map(_thought, blocks), *said] if said else []
 
 
 def is_thought(block: object) -> bool:
@@ -140,10 +161,15 @@ class Call(exchange.Call):
     path = "/responses"
 
     def __init__(
-        self, endpoint: Endpoint, messages: Sequence[ChatMessage], tools: Sequence[ToolSchema], model: str
+        self,
+        endpoint: Endpoint,
+        messages: Sequence[ChatMessage],
+        tools: Sequence[ToolSchema],
+        model: str,
+        sealed: SealedThoughts,
     ) -> None:
         super().__init__(endpoint, messages, tools, model)
-        self._with_thoughts = True
+        self._sealed = sealed
 
     async def request(self, learned: Learned) -> tuple[bytes, list[str]]:
         """The body, and the names of what may be left out of it."""
@@ -164,19 +190,18 @@ class Call(exchange.Call):
         }
         fields = {name: value for name, value in fields.items() if value is not None and name not in learned.dropped}
         images = "images" not in learned.dropped and has_images(self._messages)
-        make = (self._messages, images, self._with_thoughts)
-        asked = await asyncio.to_thread(_input, *make) if images else _input(*make)
+        make = partial(input_of, self._messages, images=images, sealed=self._sealed)
+        asked = await asyncio.to_thread(make) if images else make()
         tools = endpoint.tools.encode(self._tools) if with_tools else None
         sent = [name for name in fields if name not in ("model", "store", "stream")]
         sent += ["images"] * images + ["tools"] * with_tools
         return request_body({**fields, "instructions": asked.instructions}, tools, asked.items, "input"), sent
 
     def mend(self, refusal: Refusal, sent: list[str]) -> bool:
-        """Learn from the refusal; thoughts of another account or model, which this one cannot open, are left out."""
+        """Learn from the refusal; thoughts that this server cannot open are left out from now on."""
         words = f"{refusal.message} {' '.join(refusal.codes)}"
-        if self._with_thoughts and refusal.status == 400 and re.search(r"encrypted[_ ]content", words, re.IGNORECASE):
-            self._with_thoughts = False
-            return True
+        if refusal.status == 400 and re.search(r"encrypted[_ ]content", words, re.IGNORECASE):
+            return self._sealed.add(self._messages)
         return super().mend(refusal, sent)
 
     def error_of(self, refusal: Refusal) -> ModelCallError:
@@ -188,10 +213,6 @@ class Call(exchange.Call):
     def reader(self) -> "_Reader":
         """What reads the answer."""
         return _Reader(self)
-
-
-def _input(rows: Sequence[ChatMessage], images: bool, reasoning: bool) -> Input:  # for a thread
-    return input_of(rows, images=images, reasoning=reasoning)
 
 
 def _asked_to_wait(text: str) -> float | None:

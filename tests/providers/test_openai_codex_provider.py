@@ -194,15 +194,16 @@ async def test_thoughts_of_other_models_stay_home(codex):
     assert [item["type"] for item in codex.sent["input"]] == ["message"] * 3
 
 
-async def test_thoughts_that_this_account_cannot_open_are_left_out_at_once(codex):
+async def test_thoughts_that_this_account_cannot_open_are_left_out_from_then_on(codex):
     foreign = {"type": "reasoning", "summary": [], "encrypted_content": "of-another-account"}
-    row: ChatMessage = {"role": "assistant", "content": "hi", "thinking_blocks": [foreign]}
+    rows: list[ChatMessage] = [*HELLO, {"role": "assistant", "content": "hi", "thinking_blocks": [foreign]}, *HELLO]
 
-    response = await codex.ask([*HELLO, row, *HELLO], Say("ok"))
-
-    assert response.content == "ok"
+    response = await codex.ask(rows, Say("ok", reasoning="Mine."))
     assert [item["type"] for item in codex.sent["input"]] == ["message"] * 3
-    assert len(codex.server.chats) == 2
+    await codex.ask([*rows, row_of(response), *HELLO])
+
+    assert [item.get("encrypted_content") for item in codex.sent["input"]][3] == encrypted("Mine.")
+    assert len(codex.server.chats) == 3
 
 
 async def test_a_thought_that_led_to_nothing_is_left_out(codex):
