@@ -2,5 +2,6 @@
 
 The agent, runtime and cli may import it; sessions are strangers. Reading order: base, errors, registry,
 custom_provider > completions > exchange > (wire, answer, failures, textual_calls), litellm_provider, offline_provider,
-openai_codex_provider > account_provider > (responses, oauth), copilot_provider, factory > local_servers.
+openai_codex_provider > account_provider > (responses > (input_items, output_items), oauth), copilot_provider, factory >
+local_servers.
 """

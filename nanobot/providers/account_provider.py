@@ -82,7 +82,7 @@ class AccountProvider(LLMProvider):
         """Deltas as they come, then one Finished. Raises a ModelCallError; cancelling closes the connection."""
         model = model or self._default_model
         account = await self._tokens.current()
-        renewed = learned = False
+        tried: set[str] = set()
         while True:
             call = self.call_for(account, messages, tools or (), model, max_tokens, temperature)
             told = False
@@ -93,16 +93,20 @@ class AccountProvider(LLMProvider):
                         yield delta
                 return
             except ModelCallError as error:
-                if not (told or renewed) and isinstance(error, AuthenticationError) and error.status in self.stale:
-                    renewed = True
-                elif not (told or learned) and self.learn(error, account, model):
-                    learned = True
-                    continue
-                elif isinstance(error, AuthenticationError):
-                    raise _login_needed(error) from None
-                else:
-                    raise
-            account = await self._tokens.renewed(account)
+                better = None if told else await self._better(error, account, model, tried)
+                if better is None:
+                    raise _in_our_words(error) from None
+                account = better
+
+    async def _better(self, error: ModelCallError, account: Account, model: str, tried: set[str]) -> Account | None:
+        """The account for another try; None where there is nothing left to try. Each way is gone once."""
+        if isinstance(error, AuthenticationError) and error.status in self.stale and "renewed" not in tried:
+            tried.add("renewed")
+            return await self._tokens.renewed(account)
+        if "learned" not in tried and self.learn(error, account, model):
+            tried.add("learned")
+            return account
+        return None
 
     async def close(self) -> None:
         """Let a renewal end, then close idle connections."""
@@ -110,5 +114,8 @@ class AccountProvider(LLMProvider):
         await self._endpoint.pools.close()
 
 
-def _login_needed(error: AuthenticationError) -> LoginNeededError:
+def _in_our_words(error: ModelCallError) -> ModelCallError:
+    """A refused account has no key that could be checked: somebody must log in."""
+    if not isinstance(error, AuthenticationError) or isinstance(error, LoginNeededError):
+        return error
     return LoginNeededError(error.detail, target=error.target, status=error.status, retry_after_s=error.retry_after_s)

@@ -16,6 +16,7 @@ from nanobot.providers.account_provider import AccountProvider
 from nanobot.providers.capabilities import CapabilityStore
 from nanobot.providers.errors import ModelCallError
 from nanobot.providers.exchange import Call, Endpoint
+from nanobot.providers.input_items import SealedThoughts, tool_of
 from nanobot.providers.limits import Timeouts
 from nanobot.providers.oauth import github
 from nanobot.providers.oauth.accounts import Account, AccountStore
@@ -63,8 +64,8 @@ class CopilotProvider(AccountProvider):
         )
         super().__init__(endpoint, default_model, store, github.renew, clock)
         self._own_base = bool(api_base)
-        self._flat_tools = ToolsEncoder(responses.tool_of)
-        self._sealed = responses.SealedThoughts()
+        self._flat_tools = ToolsEncoder(tool_of)
+        self._sealed = SealedThoughts()
 
     def call_for(
         self,

@@ -14,6 +14,7 @@ from nanobot.providers.account_provider import AccountProvider
 from nanobot.providers.base import call_context
 from nanobot.providers.capabilities import CapabilityStore
 from nanobot.providers.exchange import Endpoint
+from nanobot.providers.input_items import SealedThoughts, conversation_key, tool_of
 from nanobot.providers.limits import Timeouts
 from nanobot.providers.oauth import openai
 from nanobot.providers.oauth.accounts import Account, AccountStore
@@ -55,10 +56,10 @@ class OpenAICodexProvider(AccountProvider):
             reasoning_effort=reasoning_effort,
             capabilities=capabilities or CapabilityStore(),
             pools=pools or HttpPools(proxy=proxy),
-            tools=ToolsEncoder(responses.tool_of),
+            tools=ToolsEncoder(tool_of),
         )
         super().__init__(endpoint, default_model, store, openai.renew, clock)
-        self._sealed = responses.SealedThoughts()
+        self._sealed = SealedThoughts()
 
     def call_for(
         self,
@@ -76,7 +77,7 @@ class OpenAICodexProvider(AccountProvider):
             "OpenAI-Beta": "responses=experimental",
         }
         if session_key := call_context().session_key:
-            headers["session_id"] = responses.conversation_key(session_key)
+            headers["session_id"] = conversation_key(session_key)
         endpoint = replace(
             self._endpoint, api_key=account.access_token, extra_headers={**headers, **self._endpoint.extra_headers}
         )

@@ -29,10 +29,10 @@ from nanobot.providers.errors import (
     RateLimitedError,
     StreamCutError,
 )
+from nanobot.providers.input_items import input_of
 from nanobot.providers.limits import Timeouts
 from nanobot.providers.oauth.errors import LoginNeededError
 from nanobot.providers.openai_codex_provider import OpenAICodexProvider
-from nanobot.providers.responses import input_of
 from tests.fake_authority import ACCOUNT_ID, FakeAuthority, Responses, encrypted, event, responses_problems
 from tests.fake_models import Calls, CutStream, Fail, Garbage, Hang, Raw, Reset, Say, Slow
 from tests.providers.samples import HELLO, LIST_DIR, TOOLS
@@ -494,6 +494,27 @@ async def test_whatever_a_server_leaves_out_is_filled_up_from_the_rest(codex, ev
     assert response.content == content
     assert "".join(delta.text for delta in deltas if isinstance(delta, TextDelta)) == (content or "")
     assert [(call.id, call.arguments) for call in response.tool_calls] == calls
+
+
+async def test_what_comes_twice_counts_once(codex):
+    thought: dict[str, Any] = {"id": "rs", "type": "reasoning", "summary": [{"type": "summary_text", "text": "Hm."}]}
+    thought["encrypted_content"] = encrypted("Hm.")
+    message = {"id": "msg", "type": "message", "content": [{"type": "output_text", "text": "Hi."}]}
+    call = {"id": "fc", "type": "function_call", "call_id": "c", "name": "wait", "arguments": "{}"}
+    events = [
+        event("response.reasoning_summary_text.delta", item_id="rs", delta="Hm."),
+        event("response.output_item.done", item=thought),
+        event("response.output_text.delta", item_id="msg", delta="Hi."),
+        event("response.function_call_arguments.delta", item_id="fc", delta="{}"),
+        event("response.output_item.done", item=call),
+        event("response.completed", response={"output": [{**thought, "status": "completed"}, message, call]}),
+    ]
+
+    response = await codex.ask(None, Raw(events))
+
+    assert (response.content, response.reasoning_content) == ("Hi.", "Hm.")
+    assert [(each.name, each.arguments_text) for each in response.tool_calls] == [("wait", "{}")]
+    assert len(response.thinking_blocks or []) == 1
 
 
 async def test_parts_of_a_summary_are_paragraphs(codex):
