@@ -1,5 +1,6 @@
 """A provider reached by an account: each call takes a token that is good now, and a refused one is renewed once."""
 
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from functools import partial
@@ -8,7 +9,7 @@ from typing import Any, ClassVar, Protocol, cast
 from nanobot.messages.types import ChatMessage, ToolSchema
 from nanobot.providers.base import Delta, LLMProvider
 from nanobot.providers.errors import AuthenticationError, ModelCallError
-from nanobot.providers.exchange import Call, Endpoint
+from nanobot.providers.exchange import Call, Endpoint, Mended
 from nanobot.providers.oauth.accounts import Account, AccountStore
 from nanobot.providers.oauth.errors import LoginNeededError, spoken
 from nanobot.providers.oauth.tokens import AccountTokens
@@ -38,6 +39,7 @@ class AccountProvider(LLMProvider):
         self.name = endpoint.name
         self._endpoint = endpoint
         self._default_model = default_model
+        self._mended: Mended | None = None
         self._tokens = AccountTokens(endpoint.name, store, partial(renew, pools=endpoint.pools), clock)
 
     def get_default_model(self) -> str:
@@ -54,6 +56,10 @@ class AccountProvider(LLMProvider):
     def prepare(self) -> None:
         """Begin to load the HTTP client in a thread."""
         self._endpoint.pools.prepare(self._endpoint.api_base)
+
+    def watch_mends(self, told: Mended) -> None:
+        """Tell of each request that is refused and sent again, with less or with another token."""
+        self._mended = told
 
     def call_for(
         self,
@@ -85,7 +91,7 @@ class AccountProvider(LLMProvider):
         tried: set[str] = set()
         while True:
             call = self.call_for(account, messages, tools or (), model, max_tokens, temperature)
-            told = False
+            told, started = False, time.monotonic()
             try:
                 async with aclosing(cast("Any", with_textual_calls(call.run(), tools))) as stream:
                     async for delta in stream:
@@ -93,10 +99,13 @@ class AccountProvider(LLMProvider):
                         yield delta
                 return
             except ModelCallError as error:
+                took_s = time.monotonic() - started
                 better = None if told else await self._better(error, account, model, tried)
                 if better is None:
                     raise _in_our_words(error) from None
                 account = better
+                if self._mended is not None:
+                    self._mended(error, model, took_s)
 
     async def _better(self, error: ModelCallError, account: Account, model: str, tried: set[str]) -> Account | None:
         """The account for another try; None where there is nothing left to try. Each way is gone once."""

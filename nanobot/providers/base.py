@@ -180,6 +180,12 @@ class LLMProvider:
     def prepare(self) -> None:
         """A call is near: begin to load what it needs, beside whatever else there is to do. Returns at once."""
 
+    def watch_mends(self, told: Callable[[ProviderError, str, float], None]) -> None:
+        """From now on, tell of each request that is refused and sent again with less: its failure, model and seconds.
+
+        Only a provider that does such a thing overrides it; `told` never raises.
+        """
+
     def notes(self) -> list[str]:
         """What is out of order right now, each in a sentence for /status; empty where all is well."""
         return []

@@ -15,7 +15,7 @@ from nanobot.providers.answer import Answer
 from nanobot.providers.base import Delta, Finished
 from nanobot.providers.capabilities import Learned
 from nanobot.providers.errors import ContentFilteredError, MalformedResponseError, StreamCutError
-from nanobot.providers.exchange import Endpoint
+from nanobot.providers.exchange import Endpoint, Mended
 from nanobot.providers.failures import read_refusal, refusal_of
 from nanobot.providers.wire import Dialect, has_images, request_body, wire_messages
 
@@ -36,8 +36,9 @@ class Call(exchange.Call):
         model: str,
         max_tokens: int,
         temperature: float,
+        mended: Mended | None = None,
     ) -> None:
-        super().__init__(endpoint, messages, tools, model)
+        super().__init__(endpoint, messages, tools, model, mended)
         self._sampling = {"max_tokens": max_tokens, "temperature": temperature}
 
     async def request(self, learned: Learned) -> tuple[bytes, list[str]]:

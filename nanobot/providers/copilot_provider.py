@@ -90,8 +90,10 @@ class CopilotProvider(AccountProvider):
             extra_headers={**headers, **self._endpoint.extra_headers},
         )
         if RESPONSES in endpoint.capabilities.get(endpoint.api_base, model).needs:
-            return responses.Call(replace(endpoint, tools=self._flat_tools), messages, tools, model, self._sealed)
-        return completions.Call(endpoint, messages, tools, model, max_tokens, temperature)
+            return responses.Call(
+                replace(endpoint, tools=self._flat_tools), messages, tools, model, self._sealed, self._mended
+            )
+        return completions.Call(endpoint, messages, tools, model, max_tokens, temperature, self._mended)
 
     def learn(self, error: ModelCallError, account: Account, model: str) -> bool:
         """A model that says it answers elsewhere is asked there."""

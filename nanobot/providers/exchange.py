@@ -5,12 +5,14 @@ way there and back is here, once.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
 from urllib.parse import urlsplit
 
+from nanobot.errors import ProviderError
 from nanobot.messages.types import ChatMessage, ToolSchema
 from nanobot.providers.base import Delta
 from nanobot.providers.capabilities import CapabilityStore, Learned
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 LARGEST_ANSWER = 64 * 1024 * 1024
 _MENDS = 6
 """How many fields a server may find fault with before we believe that it is not about fields."""
+Mended = Callable[[ProviderError, str, float], None]
+"""Told of a request that was refused and is sent again with less: how it failed, its model, the seconds it took."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +105,16 @@ class Call:
     """What stands behind the base URL."""
 
     def __init__(
-        self, endpoint: Endpoint, messages: Sequence[ChatMessage], tools: Sequence[ToolSchema], model: str
+        self,
+        endpoint: Endpoint,
+        messages: Sequence[ChatMessage],
+        tools: Sequence[ToolSchema],
+        model: str,
+        mended: Mended | None = None,
     ) -> None:
+        """`mended` is told of each request that was refused before the one that counts."""
         self._endpoint = endpoint
+        self._mended = mended
         self._messages = messages
         self._tools = tools
         self._model = model
@@ -124,6 +135,7 @@ class Call:
         for attempt in range(_MENDS + 1):
             learned = self._endpoint.capabilities.get(self._endpoint.api_base, self._model)
             body, sent = await self.request(learned)
+            started = time.monotonic()
             try:
                 async with aclosing(cast("Any", self._ask(body))) as deltas:
                     async for delta in deltas:
@@ -132,6 +144,8 @@ class Call:
             except _RefusedError as refused:
                 if attempt == _MENDS or not self.mend(refused.refusal, sent):
                     raise refused.error from None
+                if self._mended is not None:
+                    self._mended(refused.error, self._model, time.monotonic() - started)
 
     def mend(self, refusal: Refusal, sent: list[str]) -> bool:
         """Learn from the refusal. False when there is nothing to learn."""

@@ -81,4 +81,4 @@ class OpenAICodexProvider(AccountProvider):
         endpoint = replace(
             self._endpoint, api_key=account.access_token, extra_headers={**headers, **self._endpoint.extra_headers}
         )
-        return responses.Call(endpoint, messages, tools, model, self._sealed)
+        return responses.Call(endpoint, messages, tools, model, self._sealed, self._mended)

@@ -24,7 +24,7 @@ from nanobot.providers import exchange
 from nanobot.providers.base import call_context
 from nanobot.providers.capabilities import Learned
 from nanobot.providers.errors import ModelCallError
-from nanobot.providers.exchange import Endpoint
+from nanobot.providers.exchange import Endpoint, Mended
 from nanobot.providers.failures import Refusal
 from nanobot.providers.input_items import SealedThoughts, conversation_key, input_of
 from nanobot.providers.output_items import ResponsesReader
@@ -43,8 +43,9 @@ class Call(exchange.Call):
         tools: Sequence[ToolSchema],
         model: str,
         sealed: SealedThoughts,
+        mended: Mended | None = None,
     ) -> None:
-        super().__init__(endpoint, messages, tools, model)
+        super().__init__(endpoint, messages, tools, model, mended)
         self._sealed = sealed
 
     async def request(self, learned: Learned) -> tuple[bytes, list[str]]:

@@ -289,6 +289,20 @@ async def test_a_refused_token_is_renewed_once_and_the_call_goes_on(codex):
     assert codex.server.chats[-1].headers["authorization"] != codex.server.chats[0].headers["authorization"]
 
 
+async def test_every_request_that_was_sent_in_vain_is_told():
+    with FakeAuthority(unknown=["parallel_tool_calls"]) as server:
+        codex = Codex(server)
+        told: list[tuple[str, str]] = []
+        codex.provider.watch_mends(lambda error, model, seconds: told.append((type(error).__name__, model)))
+        server.end_tokens()
+
+        await codex.ask()
+
+        await codex.provider.close()
+        assert told == [("AuthenticationError", "gpt-5.1-codex"), ("InvalidRequestError", "gpt-5.1-codex")]
+        assert len(server.chats) == 3
+
+
 async def test_a_token_that_is_refused_again_is_a_login_to_be_done_anew(codex):
     codex.server.script(Fail(401, "no"), Fail(401, "no"))
 
