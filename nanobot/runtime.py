@@ -12,8 +12,9 @@ from pathlib import Path
 from nanobot import __version__
 from nanobot.agent.context import ContextBuilder
 from nanobot.agent.delivery import DeliveryPolicy
-from nanobot.agent.loop import AgentLoop
-from nanobot.agent.pipeline import Parts
+from nanobot.agent.idle import IdleWatch
+from nanobot.agent.loop import AgentLoop, LoopPolicy
+from nanobot.agent.pipeline.work import Parts, Patience
 from nanobot.agent.run.runner import Model, RunLimits
 from nanobot.agent.slash_commands import Desk, SlashCommands
 from nanobot.agent.tools.builtin import ToolPolicies, build_tools
@@ -61,6 +62,7 @@ async def build_runtime(
     model: str | None = None,
     provider: LLMProvider | None = None,
     environ: Mapping[str, str] | None = None,
+    patience: Patience | None = None,
 ) -> AsyncIterator[Runtime]:
     """Open a bot; at the end of the block its turns are stopped and its connections closed.
 
@@ -82,11 +84,26 @@ async def build_runtime(
     vitals = Vitals(clock)
     models = ConfiguredModels(config, places.state, environ, model, provider)
     commands = SlashCommands(Desk(sessions, models, context, tools, vitals, __version__))
-    parts = Parts(sessions, models, context, tools, commands, vitals, clock, workspace, places.turns)
-    loop = AgentLoop(bus, parts, most_at_once=_most_at_once(environ), delivery=_delivery(config))
+    parts = Parts(
+        sessions, models, context, tools, commands, vitals, clock, workspace, places.turns, patience or Patience()
+    )
+    policy = LoopPolicy(_most_at_once(environ), defaults.steering == "join", _delivery(config))
+    idle: IdleWatch | None = None
+    if defaults.idle_compact_after_minutes:
+        from nanobot.agent.consolidation import Consolidator  # only who set the key waits for its import
+
+        consolidator = Consolidator(
+            context.memory, sessions, models, vitals, clock, background_model=defaults.background_model
+        )
+        idle = IdleWatch(
+            lambda key: consolidator.compact(key, loop.lane(key)), defaults.idle_compact_after_minutes * 60, clock
+        )
+    loop = AgentLoop(bus, parts, policy, idle)
     async with AsyncExitStack() as lives:
         lives.push_async_callback(models.close)
         lives.push_async_callback(loop.stop)
+        if idle is not None:
+            lives.push_async_callback(idle.close)
         yield Runtime(config, data_dir, workspace, loop, bus, sessions, tools, context, models, clock)
 
 

@@ -6,12 +6,13 @@ async with open_bot(tmp_path, "hi") as bot:
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from nanobot.agent.pipeline.work import Patience
 from nanobot.agent.turn import TurnEvent, TurnResult
 from nanobot.bus.events import InboundMessage
 from nanobot.config.schema import Config
@@ -142,10 +143,24 @@ class Bot:
 
 
 @asynccontextmanager
-async def open_bot(home: Path, *script: Line, config: Config | None = None) -> AsyncIterator[Bot]:
-    """A bot that lives in the folder `home`, its workspace at `home/workspace`, until the block ends."""
+async def open_bot(
+    home: Path,
+    *script: Line,
+    config: Config | None = None,
+    patience: Patience | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> AsyncIterator[Bot]:
+    """A bot that lives in the folder `home`, its workspace at `home/workspace`, until the block ends.
+
+    Of the environment it sees nothing but what is handed in.
+    """
     provider = ScriptedProvider(*script)
     async with build_runtime(
-        config or Config(), data_dir=home, workspace=home / "workspace", provider=provider, environ={}
+        config or Config(),
+        data_dir=home,
+        workspace=home / "workspace",
+        provider=provider,
+        environ=environ or {},
+        patience=patience,
     ) as runtime:
         yield Bot(runtime, provider)

@@ -2,5 +2,6 @@
 
 Runtime and what stands above it may import it. Reading order: turn (plain data) -> run/runner (model and tools until an
 answer) -> context, memory, skills (the prompt) -> pipeline (one turn, phase by phase) -> slash_commands -> loop and
-lanes (a message finds its lane) -> delivery.
+lanes (a message finds its lane) -> delivery; and beside the turns idle -> consolidation -> save_memory (old messages go
+into memory).
 """

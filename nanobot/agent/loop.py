@@ -4,31 +4,63 @@ Reading order: loop -> pipeline (one turn) -> run/runner (one run) -> run/tool_c
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
 
 from nanobot.agent.delivery import Delivery, DeliveryPolicy, hint
+from nanobot.agent.idle import IdleWatch
 from nanobot.agent.lanes import Lanes
-from nanobot.agent.pipeline import Parts, Pipeline, Turn, new_turn
+from nanobot.agent.pipeline.left_over import LeftOver, left_over_turns
+from nanobot.agent.pipeline.phases import Pipeline
+from nanobot.agent.pipeline.work import Ending, Parts, Turn, Waiting, new_turn
 from nanobot.agent.slash_commands import SlashCommands, parse_command
-from nanobot.agent.turn import EventSink, TextEnded, ToolStarted, TurnEnded, TurnEvent, TurnOutcome, TurnResult
+from nanobot.agent.turn import (
+    EventSink,
+    Notice,
+    NoticeKind,
+    TextEnded,
+    ToolStarted,
+    TurnEnded,
+    TurnEvent,
+    TurnOutcome,
+    TurnResult,
+)
 from nanobot.bus.events import InboundMessage
 from nanobot.bus.queue import MessageBus
 from nanobot.messages.types import Origin
 
 Progress = Callable[[str], None]
 
+STOP_S = 0.9
+"""How long a person who says stop waits for an answer at most."""
+
+_RECEIPT = "Noted. I am still at work; I read this as soon as I can."
+_TO_BE_ASKED = (Origin.CLI, Origin.API)
+"""Who waits for the result of a turn in person; after a crash nobody does."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoopPolicy:
+    """How messages meet. `join`: one that comes while its session works joins the turn that runs."""
+
+    most_at_once: int = 64
+    join: bool = True
+    delivery: DeliveryPolicy = field(default_factory=DeliveryPolicy)
+
 
 class AgentLoop:
     """Turns messages into replies: `run` for those from the bus, `run_turn` for who waits for the result."""
 
     def __init__(
-        self, bus: MessageBus, parts: Parts, *, most_at_once: int = 64, delivery: DeliveryPolicy | None = None
+        self, bus: MessageBus, parts: Parts, policy: LoopPolicy | None = None, idle: IdleWatch | None = None
     ) -> None:
         self.bus = bus
         self._parts = parts
+        self._policy = policy or LoopPolicy()
+        self._idle = idle
         self._pipeline = Pipeline(parts)
-        self._lanes = Lanes(most_at_once)
-        self._delivery = delivery or DeliveryPolicy()
+        self._lanes: Lanes[Turn, TurnResult] = Lanes(self._policy.most_at_once)
         self._running: dict[str, tuple[Turn, asyncio.Task[TurnResult]]] = {}
         self._stopping = asyncio.Event()
 
@@ -40,10 +72,11 @@ class AgentLoop:
     async def run(self) -> None:
         """Serve messages from the bus until `stop`, or until the bus closes. Each gets one reply at its own address.
 
-        Turns that run when it ends are cancelled; what was said is kept.
+        Turns that a crash cut off are taken up first, beside the others.
         """
         self._stopping.clear()
         async with asyncio.TaskGroup() as turns:
+            turns.create_task(self._resume_all())
             stopping = turns.create_task(self._stopping.wait())
             while True:
                 taking = asyncio.ensure_future(self.bus.consume_inbound())
@@ -52,51 +85,51 @@ class AgentLoop:
                 if message is None:
                     taking.cancel()
                     break
-                turns.create_task(self._serve(message))
+                turns.create_task(self.tell(message, self._delivery(message)))
             stopping.cancel()
 
     async def stop(self) -> None:
-        """Take no more messages, stop the turns that run; those that wait for their lane are told to come back."""
-        self._stopping.set()
-        for key in [*self._running]:
-            await self.stop_turn(key)
+        """Take no more messages; turns that run are cut off and taken up at the next start.
 
-    async def run_turn(self, message: InboundMessage, sink: EventSink | None = None) -> TurnResult:
-        """Run one message's turn in its session's lane and return how it ended.
-
-        Never raises for a failure of a model or a tool. Cancelling stops the turn; what was said is kept.
+        Those that wait for their lane are told to come back.
         """
-        key = message.session_key
-        command = parse_command(message.content)
-        if command is not None and command.name in SlashCommands.AT_ONCE:
-            return await self._at_once(message, command.name, sink)
-        async with self._lanes.enter(key):
-            if self._stopping.is_set():
-                return _ended(sink, TurnOutcome.STOPPED, "nanobot is stopping; send the message again later.")
-            turn = new_turn(message, sink, self._parts)
-            task = asyncio.create_task(self._pipeline.run(turn))
-            self._running[key] = (turn, task)
-            self._parts.vitals.running.add(key)
-            try:
-                return await task
-            except asyncio.CancelledError:
-                if not turn.stop_requested or turn.phase_seconds or _is_cancelled():
-                    raise
-                return _ended(sink, TurnOutcome.STOPPED, "")  # stopped before its first phase
-            finally:
-                self._parts.vitals.running.discard(key)
-                del self._running[key]
+        self._stopping.set()
+        await asyncio.gather(*[self._end(key, Ending.INTERRUPT) for key in [*self._running]])
+
+    async def run_turn(
+        self, message: InboundMessage, sink: EventSink | None = None, *, waiting: Waiting | None = None
+    ) -> TurnResult:
+        """Ask: run one message's turn in its session's lane and return how it ended.
+
+        Never raises for a failure of a model or a tool. Cancelling stops the turn; what was said is kept. `waiting` is
+        asked at each tool boundary for messages of the same chat that join the turn, at most so many.
+        """
+        turn = new_turn(message, sink, self._parts)
+        if waiting is not None and self._policy.join:
+            turn.waiting = waiting
+        return await self._answer(turn, may_join=False)
+
+    async def tell(self, message: InboundMessage, sink: EventSink | None = None) -> TurnResult:
+        """The same for a message nobody waits for: while its session works in the same chat, it may join that turn.
+
+        The person gets a receipt then. A message that has joined ends as the turn does, and adds no text to it.
+        """
+        turn = new_turn(message, sink, self._parts)
+        may_join = self._policy.join and message.origin not in (Origin.CRON, Origin.HEARTBEAT, Origin.SUBAGENT)
+        return await self._answer(turn, may_join=may_join and parse_command(message.content) is None)
+
+    async def resume(self, session_key: str, sink: EventSink | None = None) -> TurnResult | None:
+        """Take up the turn of this session that was cut off, from where it stopped; None where there is none."""
+        left = await asyncio.to_thread(left_over_turns, self._parts.turns_folder)
+        return await self._take_up(left[session_key], sink) if session_key in left else None
 
     async def stop_turn(self, session_key: str) -> bool:
-        """Stop a session's running turn and wait until it has ended; False where none runs."""
-        running = self._running.get(session_key)
-        if running is None:
-            return False
-        turn, task = running
-        turn.stop_requested = True
-        task.cancel()
-        await asyncio.wait([task])
-        return True
+        """Stop a session's running turn and wait until it has ended; False where none runs. What waits goes on."""
+        return await self._end(session_key, Ending.STOP)
+
+    def lane(self, session_key: str) -> AbstractAsyncContextManager[object]:
+        """The session's lane, for work of ours between its turns; it takes no place at the gate."""
+        return self._lanes.enter(session_key)
 
     async def process_direct(
         self,
@@ -120,25 +153,123 @@ class AgentLoop:
         result = await self.run_turn(message, sink if on_progress else None)
         return result.text
 
-    async def _serve(self, message: InboundMessage) -> None:
-        await self.run_turn(message, Delivery(self.bus, message.address, self._delivery, message.message_id))
+    async def _answer(self, turn: Turn, *, may_join: bool) -> TurnResult:
+        key = turn.message.session_key
+        command = parse_command(turn.message.content) if not turn.resumes else None
+        if command is not None and command.name in SlashCommands.AT_ONCE:
+            return await self._at_once(turn, command.name)
+        if self._idle is None:
+            return await self._in_lane(turn, may_join=may_join)
+        try:
+            await self._idle.turn_begins(key)
+            return await self._in_lane(turn, may_join=may_join)
+        finally:
+            self._idle.turn_ended(key)
 
-    async def _at_once(self, message: InboundMessage, name: str, sink: EventSink | None) -> TurnResult:
+    async def _in_lane(self, turn: Turn, *, may_join: bool) -> TurnResult:
+        key = turn.message.session_key
+
+        def on_wait() -> None:
+            if may_join:
+                turn.emit(Notice(text=_RECEIPT, kind=NoticeKind.RECEIPT))
+
+        async with self._lanes.enter(key, turn if may_join else None, on_wait) as place:
+            if place.taken_by is not None:
+                return await _ended_with(turn, place.taken_by)
+            if self._stopping.is_set():
+                return _ended(turn, TurnOutcome.STOPPED, "nanobot is stopping; send the message again later.")
+            return await self._run_in_lane(turn)
+
+    async def _run_in_lane(self, turn: Turn) -> TurnResult:
+        key = turn.message.session_key
+        task = asyncio.create_task(self._at_the_gate(turn))
+        self._running[key] = (turn, task)
+        self._parts.vitals.running.add(key)
+        if self._policy.join:
+            turn.waiting = self._waiting_for(turn, task)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            if turn.ending is None or turn.phase_seconds or _is_cancelled():
+                raise
+            return _ended(turn, TurnOutcome.STOPPED, "")  # stopped before its first phase
+        finally:
+            self._parts.vitals.running.discard(key)
+            del self._running[key]
+
+    async def _at_the_gate(self, turn: Turn) -> TurnResult:
+        async with self._lanes.gate:
+            return await self._pipeline.run(turn)
+
+    def _waiting_for(self, turn: Turn, task: asyncio.Task[TurnResult]) -> Waiting:
+        """What may join this turn: messages that wait in its lane for the same chat, then those its caller holds."""
+        elsewhere = turn.waiting
+
+        def take(most: int) -> Sequence[InboundMessage]:
+            key, address = turn.message.session_key, turn.message.address
+            there = self._lanes.take_along(key, most, task, lambda other: other.message.address == address)
+            messages = [other.message for other in there]
+            return [*messages, *elsewhere(most - len(messages))]
+
+        return take
+
+    async def _end(self, session_key: str, ending: Ending) -> bool:
+        running = self._running.get(session_key)
+        if running is None:
+            return False
+        turn, task = running
+        turn.ending = ending
+        task.cancel()
+        await asyncio.wait([task])
+        return True
+
+    async def _at_once(self, turn: Turn, name: str) -> TurnResult:
         """A priority command: outside the lane, while the session's turn may be running."""
-        key = message.session_key
+        key = turn.message.session_key
         if name == "stop":
-            stopped = await self.stop_turn(key)
-            text = "Stopped." if stopped else "Nothing is running."
-        else:
-            text = await self._parts.commands.status_of(self._parts.sessions.get_or_create(key))
-        return _ended(sink, TurnOutcome.ANSWERED, text)
+            return _ended(turn, TurnOutcome.ANSWERED, await self._stop_now(key))
+        text = await self._parts.commands.status_of(self._parts.sessions.get_or_create(key))
+        return _ended(turn, TurnOutcome.ANSWERED, text)
+
+    async def _stop_now(self, session_key: str) -> str:
+        """Stop what runs there; what a person is told, soon in any case."""
+        if session_key not in self._running:
+            return "Nothing is running."
+        tools = self._running[session_key][0].running_tools
+        what = f" {' and '.join(dict.fromkeys(tools))} ended with it." if tools else ""
+        stopping = asyncio.create_task(self._end(session_key, Ending.STOP))
+        done, _ = await asyncio.wait([stopping], timeout=STOP_S)
+        return f"Stopped.{what}" if done else "Stopping; something does not let go of it yet."
+
+    async def _resume_all(self) -> None:
+        """Take up what was cut off, but for turns whose person waited at a terminal or in a program that is gone."""
+        left = await asyncio.to_thread(left_over_turns, self._parts.turns_folder)
+        wanted = [one for one in left.values() if one.message.origin not in _TO_BE_ASKED]
+        await asyncio.gather(*[self._take_up(one, self._delivery(one.message)) for one in wanted])
+
+    async def _take_up(self, left: LeftOver, sink: EventSink | None) -> TurnResult:
+        turn = new_turn(left.message, sink, self._parts, turn_id=left.turn_id)
+        turn.resumes = True
+        return await self._answer(turn, may_join=False)
+
+    def _delivery(self, message: InboundMessage) -> Delivery:
+        return Delivery(self.bus, message.address, self._policy.delivery, message.message_id)
 
 
-def _ended(sink: EventSink | None, outcome: TurnOutcome, text: str) -> TurnResult:
+def _ended(turn: Turn, outcome: TurnOutcome, text: str) -> TurnResult:
     """The end of a turn that never entered the pipeline."""
-    if sink is not None:
-        sink(TurnEnded(seq=0, outcome=outcome, text=text))
-    return TurnResult(outcome, text)
+    turn.emit(TurnEnded(outcome=outcome, text=text))
+    return TurnResult(outcome, text, turn_id=turn.turn_id)
+
+
+async def _ended_with(turn: Turn, other: asyncio.Future[TurnResult]) -> TurnResult:
+    """The end of a message that joined another turn: the reply went where that turn's reply goes, once."""
+    await asyncio.wait([other])
+    if other.cancelled():
+        return _ended(turn, TurnOutcome.STOPPED, "")
+    result = other.result()
+    turn.emit(TurnEnded(outcome=result.outcome, text="", error=result.error))
+    return result
 
 
 def _is_cancelled() -> bool:

@@ -8,6 +8,7 @@ Nothing is kept in our pockets: an editor may have been here since the last read
 and is never overwritten by it; damaged bytes become replacement marks and take nothing else with them.
 """
 
+import asyncio
 import json
 import logging
 import re
@@ -15,9 +16,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from pathlib import Path
+from typing import Protocol
 
+from nanobot.errors import NanobotError, StorageError
+from nanobot.messages.types import ChatMessage
+from nanobot.providers.base import LLMProvider
+from nanobot.utils.aio import finish
 from nanobot.utils.clock import Clock, SystemClock
-from nanobot.utils.files import append_durable, make_private_folder, without_waiting, write_atomic
+from nanobot.utils.files import append_durable, make_private_folder, sweep_temps, without_waiting, write_atomic
 from nanobot.utils.refusals import refusal
 
 _log = logging.getLogger(__name__)
@@ -25,6 +31,8 @@ _log = logging.getLogger(__name__)
 MAX_PROMPT_CHARS = 16_000
 """More of one file than this is left for `read_file`."""
 
+_FORGOTTEN_S = 600.0
+"""After so long nobody is still writing a temp file."""
 _STAMP = re.compile(r"^\[(\d{4}-\d{2}-\d{2}[ T]\d{2}:\d{2})[^\]\n]*\]", re.MULTILINE)
 _BLANK_LINES = re.compile(r"\n[ \t]*(?:\n[ \t]*)+")
 
@@ -35,6 +43,17 @@ class HistoryEntry:
 
     timestamp: str
     content: str
+
+
+class Conversation(Protocol):
+    """What has messages, and a count of those that went into memory: a Session."""
+
+    last_consolidated: int
+
+    @property
+    def messages(self) -> list[ChatMessage]:
+        """All of them."""
+        ...
 
 
 class MemoryStore:
@@ -53,6 +72,62 @@ class MemoryStore:
     def write_long_term(self, content: str) -> None:
         """Replace MEMORY.md in one step."""
         self._write(self.memory_file, content)
+
+    def read_to_rewrite(self) -> str:
+        """MEMORY.md for who will put another text in its place. Raises StorageError where it cannot be read whole."""
+        try:
+            with open(self.memory_file, encoding="utf-8-sig", opener=without_waiting) as file:
+                return file.read()
+        except FileNotFoundError:
+            return ""
+        except UnicodeDecodeError as error:
+            raise StorageError(f"{self.memory_file} holds bytes that are no UTF-8 text. Save it as UTF-8.") from error
+        except OSError as error:
+            raise refusal("MEMORY.md cannot be read", error) from error
+
+    def take_in(self, history_entry: str, memory_update: str, *, instead_of: str) -> None:
+        """Keep what a consolidation brought: first the entry for the log, then MEMORY.md where it changed.
+
+        Raises StorageError; where MEMORY.md is no longer `instead_of`, nothing is written.
+        """
+        if self.read_to_rewrite() != instead_of:
+            raise StorageError(
+                "MEMORY.md was changed meanwhile; the older messages stay until they are asked for again."
+            )
+        self.append_history(history_entry)
+        if memory_update.strip() != instead_of.strip():
+            self.write_long_term(f"{memory_update.strip()}\n")
+
+    async def consolidate(
+        self,
+        session: Conversation,
+        provider: LLMProvider,
+        model: str,
+        *,
+        archive_all: bool = False,
+        memory_window: int = 50,
+    ) -> bool:
+        """Move all but the last `memory_window // 2` messages into memory, by one `save_memory` call.
+
+        True where that is done or there is nothing to do; then `session.last_consolidated` stands behind them, and
+        `SessionManager.save` keeps it. False where the model or the disk failed: then nothing has moved.
+        """
+        from nanobot.agent.save_memory import ask_to_save, transcript_of  # most turns consolidate nothing
+
+        messages = session.messages
+        end = len(messages) - (0 if archive_all else memory_window // 2)
+        transcript = transcript_of(messages[session.last_consolidated : max(end, 0)])
+        if not transcript.text:
+            return True
+        try:
+            memory = await asyncio.to_thread(self.read_to_rewrite)
+            saved = await ask_to_save(provider, model, memory, transcript)
+            await finish(asyncio.to_thread(self.take_in, saved.history_entry, saved.memory_update, instead_of=memory))
+        except NanobotError as error:
+            _log.warning("Old messages could not be moved into memory: %s", error)
+            return False
+        session.last_consolidated = end
+        return True
 
     def get_memory_context(self) -> str:
         """Long-term memory as a part of the prompt, capped; empty where there is none."""
@@ -105,6 +180,7 @@ class MemoryStore:
     def _write(self, path: Path, content: str) -> None:
         try:
             make_private_folder(path.parent)
+            sweep_temps(path, older_than_s=_FORGOTTEN_S)
             write_atomic(path, content.encode("utf-8", "replace"))
         except OSError as error:
             raise refusal(f"Cannot write {path.name}", error) from error

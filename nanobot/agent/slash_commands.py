@@ -140,6 +140,8 @@ class SlashCommands:
             f"Messages: {session.message_count}",
             f"Running turns: {', '.join(sorted(vitals.running)) or 'none'}",
         ]
+        if vitals.memory_note:
+            lines.append(f"Memory: {vitals.memory_note}")
         if vitals.last_error:
             lines.append(f"Last error: {vitals.last_error}")
         return "\n".join(lines)

@@ -217,10 +217,16 @@ EventSink = Callable[[TurnEvent], None]
 class Emitter:
     """Stamps each event with the turn and its number, and hands it to the sink."""
 
-    def __init__(self, turn_id: str, sink: EventSink | None) -> None:
+    def __init__(self, turn_id: str, sink: EventSink | None, seq: "count[int] | None" = None) -> None:
         self.turn_id = turn_id
         self._sink = sink
-        self._seq = count()
+        self._seq = seq or count()
+
+    def handed_over(self) -> "Emitter":
+        """Another one that goes on from here; this one is heard no more."""
+        other = Emitter(self.turn_id, self._sink, self._seq)
+        self._sink = None
+        return other
 
     def __call__(self, event: TurnEvent) -> None:
         """Tell what happened. A sink that raises all the same is not told of this turn again."""

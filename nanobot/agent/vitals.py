@@ -15,6 +15,8 @@ class Vitals:
         self._window: dict[str, int] = {}
         self.running: set[str] = set()
         self.last_error: str | None = None
+        self.memory_note: str | None = None
+        """What was moved into memory last, or why it could not be."""
 
     def uptime(self) -> float:
         """Seconds since the start."""

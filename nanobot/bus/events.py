@@ -4,8 +4,8 @@
 """
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
@@ -54,6 +54,37 @@ class InboundMessage:
             session_key_override=session_key,
             origin=origin,
             provenance=Provenance.OWNER,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The message as JSON keeps it; what is as usual is left out."""
+        usual: dict[str, object] = {
+            "media": [],
+            "metadata": {},
+            "session_key_override": None,
+            "message_id": None,
+            "thread_id": None,
+        }
+        told = {one.name: getattr(self, one.name) for one in fields(self)}
+        told["timestamp"] = self.timestamp.isoformat()
+        return {name: value for name, value in told.items() if name not in usual or value != usual[name]}
+
+    @classmethod
+    def from_json(cls, told: Mapping[str, Any]) -> "InboundMessage":
+        """The message back. Raises ValueError, TypeError or KeyError where it is none."""
+        return cls(
+            str(told["channel"]),
+            str(told["sender_id"]),
+            str(told["chat_id"]),
+            str(told["content"]),
+            datetime.fromisoformat(told["timestamp"]),
+            list(told.get("media", ())),
+            dict(told.get("metadata", {})),
+            told.get("session_key_override"),
+            told.get("message_id"),
+            told.get("thread_id"),
+            Origin(told.get("origin", Origin.USER)),
+            Provenance(told.get("provenance", Provenance.PERSON)),
         )
 
     @property

@@ -1,18 +1,21 @@
 """The interactive chat: lines in from the prompt, turns out to the screen, one after the other.
 
-The prompt is alive all the time. A line typed while a turn runs waits, visibly, for its turn. Esc or Ctrl+C stops what
-runs. Messages from elsewhere (the bus) appear above the prompt.
+The prompt is alive all the time. A line typed while a turn runs waits, visibly, until the turn comes to a boundary and
+takes it along, or until it is the next. Esc or Ctrl+C stops what runs. Messages from elsewhere (the bus) appear above
+the prompt.
 """
 
 import asyncio
 import sys
 from collections import deque
+from collections.abc import Awaitable, Coroutine
 from contextlib import suppress
+from typing import Any
 
 from nanobot import __version__
 from nanobot.agent.slash_commands import SlashCommands, parse_command
 from nanobot.agent.turn import TurnEvent
-from nanobot.bus.events import OutboundKind, OutboundMessage
+from nanobot.bus.events import InboundMessage, OutboundKind, OutboundMessage
 from nanobot.cli.completion import ChatCompleter
 from nanobot.cli.drawing import draws
 from nanobot.cli.inbound import CHANNEL, LEAVING, terminal_message
@@ -87,26 +90,37 @@ class Chat:
         """Take line after line; each ends before the next begins."""
         try:
             await self._greet()
+            await self._begin(self._go_on())
             while True:
                 await self._wake.wait()
                 self._wake.clear()
                 while self._waiting:
-                    line = self._waiting.popleft()
-                    self._running = asyncio.create_task(self._do(line))
-                    await asyncio.wait([self._running])
-                    if not self._running.cancelled():
-                        self._running.result()
-                    self._running = None
-                    self._prompt.refresh()
+                    await self._begin(self._do(self._waiting.popleft()))
         except Exception:
             self._prompt.leave()  # a bug of ours must not leave a prompt that answers nothing
             raise
 
+    async def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run this where it can be stopped, to its end."""
+        self._running = asyncio.create_task(work)
+        await asyncio.wait([self._running])
+        if not self._running.cancelled():
+            self._running.result()
+        self._running = None
+        self._prompt.refresh()
+
+    async def _go_on(self) -> None:
+        """Take up what was cut off when nanobot ended in the middle of a turn."""
+        await self._shown(self._runtime.loop.resume(self._session_key, self._watch))
+
     async def _do(self, line: str) -> None:
         self._echo(line)
+        await self._shown(self._run_shell(line) if line.lstrip().startswith(MARK) else self._run_turn(line))
+
+    async def _shown(self, work: Awaitable[object]) -> None:
         self._screen.begin()
         try:
-            await (self._run_shell(line) if line.lstrip().startswith(MARK) else self._run_turn(line))
+            await work
         except asyncio.CancelledError:
             self._screen.lines([self._paint.dim("(stopped)")])
             raise
@@ -115,10 +129,22 @@ class Chat:
 
     async def _run_turn(self, line: str) -> None:
         files = await asyncio.to_thread(mentioned_files, line, self._runtime.workspace)
-        await self._runtime.loop.run_turn(terminal_message(line, self._session_key, files), self._watch)
+        message = terminal_message(line, self._session_key, files)
+        await self._runtime.loop.run_turn(message, self._watch, waiting=self._joining)
         command = parse_command(line)
         if command is not None:
             await self._after_command(command.name)
+
+    def _joining(self, most: int) -> list[InboundMessage]:
+        """Lines that wait and join the turn that runs; not a command or a shell line, nor what was typed behind it."""
+        lines: list[str] = []
+        while self._waiting and len(lines) < most and _is_for_the_model(self._waiting[0]):
+            lines.append(self._waiting.popleft())
+        for line in lines:
+            self._echo(line)
+        return [
+            terminal_message(line, self._session_key, mentioned_files(line, self._runtime.workspace)) for line in lines
+        ]
 
     async def _run_shell(self, line: str) -> None:
         message = terminal_message(line, self._session_key)
@@ -249,3 +275,7 @@ class Chat:
 
     def _skills(self) -> dict[str, str]:
         return {skill.name: skill.description for skill in self._runtime.context.skills.skills() if skill.available}
+
+
+def _is_for_the_model(line: str) -> bool:
+    return parse_command(line) is None and not line.lstrip().startswith(MARK)

@@ -17,7 +17,8 @@ characters an id may have differs from wire to wire and is each wire's own busin
 import json
 import re
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from operator import is_
 from typing import Any, cast
 
 from nanobot.messages.types import ChatMessage, Origin, least_trusted
@@ -49,12 +50,29 @@ _GOOD_ID = re.compile(r"[!-~]+\Z").match
 def legalise(messages: Iterable[object]) -> list[ChatMessage]:
     """The history as the strictest API takes it. Never raises, never mutates; doing it twice changes nothing more."""
     history = _History()
-    for message in messages:
-        if isinstance(message, dict) and not message.get("_command"):
-            role = message.get("role")
-            if isinstance(role, str) and role in _FOREIGN:
-                getattr(history, role)(_without_strays(message, role))
-    return history.close()
+    history.add_all(messages)
+    return history.so_far()
+
+
+class LegalHistory:
+    """A history that grows, made legal as it does: what was seen once is not looked at again.
+
+    Rows that were handed in must not be changed afterwards.
+    """
+
+    def __init__(self) -> None:
+        self._seen: list[object] = []
+        self._history = _History()
+
+    def of(self, messages: Sequence[object]) -> list[ChatMessage]:
+        """The same as `legalise`; quick where `messages` begin with the very rows of the last time."""
+        known = len(self._seen)
+        if known > len(messages) or not all(map(is_, self._seen, messages)):
+            self._history, self._seen, known = _History(), [], 0
+        new = messages[known:]
+        self._seen += new
+        self._history.add_all(new)
+        return self._history.so_far()
 
 
 class _History:
@@ -67,6 +85,13 @@ class _History:
         self._unanswered: dict[int, _Row] = {}
         self._ids: dict[str, int] = {}
         self._started = False
+
+    def add_all(self, messages: Iterable[object]) -> None:
+        for message in messages:
+            if isinstance(message, dict) and not message.get("_command"):
+                role = message.get("role")
+                if isinstance(role, str) and role in _FOREIGN:
+                    getattr(self, role)(_without_strays(message, role))
 
     def system(self, row: _Row) -> None:
         """Only at the head; a stray one further down is nobody's and goes."""
@@ -120,9 +145,12 @@ class _History:
         self._rows[place] = _with(row, content=content, tool_call_id=call_id, name=name)
         del self._unanswered[place]
 
-    def close(self) -> list[ChatMessage]:
-        self._settle()
-        return cast("list[ChatMessage]", self._rows)
+    def so_far(self) -> list[ChatMessage]:
+        """The rows as they are to be sent now; more may be added."""
+        rows = self._rows.copy()
+        for place, row in self._unanswered.items():
+            rows[place] = row
+        return cast("list[ChatMessage]", rows)
 
     def _settle(self) -> None:
         """What is unanswered when the next step begins stays unanswered: the model has read it so."""

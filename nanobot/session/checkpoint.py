@@ -1,8 +1,11 @@
-"""The half-done turn on disk: what the model was saying when the process died.
+"""The half-done turn on disk: what it accepted, which calls really started, what the model was saying.
 
-It is read after a crash that will hardly come, so nothing here raises: a disk that refuses costs the partial text and a
-line in the log, never the answer. A write reaches the system at once and so outlives the process; it is not waited for
-on the disk, since after a power cut the session itself, which is, tells how far the turn had come.
+The session is the log of a turn; this file holds the little that the session cannot: a message before it is a row, the
+text of a step that has not ended, and which of the calls in the last row began to run. It is made when a turn begins
+and gone when it is saved, so a file that is there is of a turn that is running, or that a crash cut off.
+
+A write reaches the system at once and so outlives the process. Only the start of calls that must not run twice is
+waited for on the disk: after a power cut, nobody may believe that they never ran.
 """
 
 import asyncio
@@ -10,14 +13,52 @@ import json
 import logging
 import os
 import time
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from nanobot.session.lines import Row, encode
 from nanobot.session.stems import other_stem_of, stem_of
-from nanobot.utils.files import O_BINARY, PRIVATE_FILE, make_private_folder, write_whole
+from nanobot.utils.files import O_BINARY, PRIVATE_FILE, make_private_folder, sync_data, write_whole
+from nanobot.utils.refusals import refusal
 
 log = logging.getLogger(__name__)
+
+_SAYS_NOTHING_S = 3600
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """A message that a turn took on, as it was handed in."""
+
+    turn_id: str
+    message: Row
+
+
+@dataclass(frozen=True, slots=True)
+class HalfDone:
+    """What a crash left of a session's turns, oldest first."""
+
+    accepted: tuple[Accepted, ...] = ()
+    text: str = ""
+    """What the model was saying in a step that is not in the session."""
+    started: frozenset[str] | None = None
+    """Ids of the calls that began to run; None where nobody wrote it down, and then each may have."""
+
+    def __bool__(self) -> bool:
+        """Whether there is anything to take up."""
+        return bool(self.accepted or self.text.strip())
+
+    @property
+    def turn_id(self) -> str:
+        """The turn that was running; empty where nobody wrote it down."""
+        return self.accepted[-1].turn_id if self.accepted else ""
+
+    @property
+    def tries(self) -> int:
+        """How often the running turn has begun."""
+        return sum(1 for one in self.accepted if one.turn_id == self.turn_id)
 
 
 class Checkpoint:
@@ -34,9 +75,17 @@ class Checkpoint:
         self._descriptor: int | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._refused = False
+        self._closed = False
+
+    def accept(self, turn_id: str, message: Row) -> None:
+        """A turn begins with this message, or is taken up with it again. Never raises: it is a row of the session soon.
+
+        On a disk that refuses there will be no file, and after a crash each call may have run.
+        """
+        self._write({"key": self._key, "turn": turn_id, "message": message})
 
     def partial(self, text: str) -> None:
-        """More of what the model is saying in this step."""
+        """More of what the model is saying in this step. Never raises: what is lost is said again."""
         self._unwritten.append(text)
         due_s = self._written_at + self._every_s - time.monotonic()
         if due_s <= 0:
@@ -46,30 +95,39 @@ class Checkpoint:
                 self._timer = asyncio.get_running_loop().call_later(due_s, self._write_partial)
 
     def step_ended(self) -> None:
-        """What was said so far is in the session now."""
+        """What was said so far is in the session now. Never raises."""
         self._forget_partial()
         if self._descriptor is not None:
             self._write({"key": self._key, "step": "ended"})
 
-    def load(self) -> str:
-        """The text a crash left, empty if there is none. Half a line at the end is what the crash cut; it goes."""
+    async def calls_start(self, call_ids: Sequence[str], *, durable: bool) -> None:
+        """These calls run from now on; on the disk when this returns, if they must not run twice.
+
+        Raises StorageError where a file that says otherwise could not be corrected: then they must not run.
+        """
+        if self._refused and self._descriptor is None:
+            return
+        try:
+            self._append({"key": self._key, "started": list(call_ids)})
+            if durable and self._descriptor is not None:
+                await asyncio.to_thread(sync_data, self._descriptor)
+        except OSError as error:
+            raise refusal("The start of a tool call cannot be written down", error) from error
+
+    def load(self) -> HalfDone:
+        """What a crash left. Half a line at the end is what the crash cut; it goes. Never raises."""
         try:
             data = self._path.read_bytes()
         except FileNotFoundError:
-            return ""
+            return HalfDone()
         except OSError as error:
-            log.warning("what a crash may have left of an answer cannot be read: %s", error)
-            return ""
-        text: list[str] = []
-        for row in _entries(data, self._key):
-            if row.get("step") == "ended":
-                text.clear()
-            if isinstance(piece := row.get("text"), str):
-                text.append(piece)
-        return "".join(text)
+            log.warning("what a crash may have left of a turn cannot be read: %s", error)
+            return HalfDone()
+        return _half_done(_entries(data, self._key))
 
     def discard(self) -> None:
-        """The turn is over, or was taken up again: nothing is half done."""
+        """The turn is over: nothing is half done. Never raises."""
+        self._forget_partial()
         self.close()
         try:
             self._path.unlink(missing_ok=True)
@@ -77,8 +135,11 @@ class Checkpoint:
             log.warning("the half-done turn stays on the disk: %s", error)
 
     def close(self) -> None:
-        """Let go of the file and leave it there."""
+        """Let go of the file and leave it there, for the next start; nothing more is written."""
+        if self._unwritten:
+            self._write_partial()
         self._forget_partial()
+        self._closed = True
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
@@ -96,16 +157,57 @@ class Checkpoint:
 
     def _write(self, row: Row) -> None:
         try:
-            if self._descriptor is None:
-                make_private_folder(self._path.parent)
-                flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | O_BINARY
-                self._descriptor = os.open(self._path, flags, PRIVATE_FILE)
-                write_whole(self._descriptor, b"\n")  # behind half a line of a crash
-            write_whole(self._descriptor, encode(row))
+            self._append(row)
         except OSError as error:
             if not self._refused:
-                log.warning("the running answer is not kept as it streams: %s", error)
+                log.warning("the running turn is not written down as it goes: %s", error)
             self._refused = True
+
+    def _append(self, row: Row) -> None:
+        if self._closed:
+            return
+        if self._descriptor is None:
+            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | O_BINARY
+            try:
+                self._descriptor = os.open(self._path, flags, PRIVATE_FILE)
+            except FileNotFoundError:
+                make_private_folder(self._path.parent)
+                self._descriptor = os.open(self._path, flags, PRIVATE_FILE)
+            if os.lseek(self._descriptor, 0, os.SEEK_END):
+                os.lseek(self._descriptor, -1, os.SEEK_END)
+                if os.read(self._descriptor, 1) != b"\n":
+                    write_whole(self._descriptor, b"\n")  # behind half a line of a crash
+        write_whole(self._descriptor, encode(row))
+
+
+def keys_left(folder: Path) -> Iterator[str]:
+    """The sessions with a half-done turn: running ones, also of other processes, and those that a crash cut off.
+
+    A file that a crash left before its first line was whole says nothing, and goes after an hour.
+    """
+    for path in sorted(folder.glob("*.jsonl")) if folder.is_dir() else ():
+        with suppress(OSError):
+            key = next((row.get("key") for row in _rows(path.read_bytes())), None)
+            if isinstance(key, str):
+                yield key
+            elif time.time() - path.stat().st_mtime > _SAYS_NOTHING_S:
+                path.unlink()
+
+
+def _half_done(rows: list[Row]) -> HalfDone:
+    accepted: list[Accepted] = []
+    text: list[str] = []
+    started: set[str] = set()
+    for row in rows:
+        if isinstance(message := row.get("message"), dict):
+            accepted.append(Accepted(str(row.get("turn", "")), message))
+        if row.get("step") == "ended":
+            text.clear()
+        if isinstance(piece := row.get("text"), str):
+            text.append(piece)
+        if isinstance(ids := row.get("started"), list):
+            started.update(map(str, ids))
+    return HalfDone(tuple(accepted), "".join(text), frozenset(started) if accepted else None)
 
 
 def _is_of_another(path: Path, key: str) -> bool:
@@ -114,16 +216,19 @@ def _is_of_another(path: Path, key: str) -> bool:
         data = path.read_bytes()
     except OSError:
         return False
-    return bool(data.strip()) and not _entries(data, key)
+    keys = {row.get("key") for row in _rows(data)}
+    return bool(keys) and key not in keys
 
 
 def _entries(data: bytes, key: str) -> list[Row]:
-    rows = []
+    return [row for row in _rows(data) if row.get("key") == key]
+
+
+def _rows(data: bytes) -> Iterator[Row]:
     for line in data.split(b"\n"):
         try:
             row = json.loads(line.decode())
         except (ValueError, RecursionError):
             continue
-        if isinstance(row, dict) and row.get("key") == key:
-            rows.append(row)
-    return rows
+        if isinstance(row, dict):
+            yield row

@@ -19,7 +19,7 @@ from nanobot.messages.types import ChatMessage
 from nanobot.session.folder import SessionFolder
 from nanobot.session.lines import Row, encode
 from nanobot.session.locks import ProcessLock, locked
-from nanobot.session.reader import Anchor, Print, locate, open_end, read_all
+from nanobot.session.reader import Anchor, Print, locate, open_end, read_all, read_from
 from nanobot.session.records import apply_record, changeable, key_in, listing_of, record_of
 from nanobot.session.types import Session, Stored, print_of
 from nanobot.session.writer import Append, GroupCommit, append_all
@@ -137,6 +137,32 @@ class SessionManager:
             _distrust(_stored(session))
             raise refusal(f"Session {session.key} could not be saved", append.error) from append.error
         self._note(session, append)
+
+    def unconsolidated(self, session: Session, most: int) -> list[ChatMessage]:
+        """The oldest messages on the disk that did not go into memory yet, at most so many. Of a long session no more
+        is read than that, and nothing of it is kept. Raises StorageError.
+        """
+        try:
+            path = _stored(session).path
+            return cast("list[ChatMessage]", read_from(path, self._anchor(session).offset, most))
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise refusal(f"The older messages of session {session.key} cannot be read", error) from error
+
+    async def move_cursor(self, session: Session, count: int) -> None:
+        """So many more messages are in memory: on the disk when this returns. Raises StorageError; then none are.
+
+        Cancelling is as safe as in `append`. The next `hold` reads the session from its new place on.
+        """
+        before = session.last_consolidated
+        session.last_consolidated += count
+        try:
+            await self.append(session)
+        except StorageError:
+            session.last_consolidated = before
+            raise
+        _stored(session).print = None
 
     def archive(self, key: str) -> Path | None:
         """Move the session's file to the archive; it begins afresh. Where it went, None if there was nothing."""

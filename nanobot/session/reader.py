@@ -95,6 +95,21 @@ def read_older(path: Path, end: int, more: int) -> list[Row]:
     return found.rows + behind.rows[:more]
 
 
+def read_from(path: Path, start: int, most: int) -> list[Row]:
+    """The messages from this byte on, at most so many; no more of the file is read. Raises OSError."""
+    found = Found()
+    with _open(path) as descriptor:
+        for _, block in _blocks(descriptor, start, os.fstat(descriptor).st_size):
+            for line in _split(block):
+                found.add(line)
+                if len(found.rows) >= most:
+                    break
+            if len(found.rows) >= most:
+                break
+    keep_damaged(path, found.damaged)
+    return found.rows[:most]
+
+
 def peek(path: Path) -> tuple[Opened, str | None]:
     """The last metadata record and the number of lines, without the messages; and the last message's time. OSError."""
     with _open(path) as descriptor:
@@ -107,7 +122,10 @@ def peek(path: Path) -> tuple[Opened, str | None]:
 
 
 def locate(path: Path, anchor: Anchor, count: int) -> Anchor:
-    """The place where the message number `count` begins, walking from a place known before it. Raises OSError."""
+    """The place where the message number `count` begins, walking from a place known before it. Raises OSError.
+
+    Where several messages share a damaged line, the place is the line.
+    """
     if count < anchor.count:
         anchor = Anchor()
     rows, lines = anchor.count, anchor.lines
@@ -120,6 +138,8 @@ def locate(path: Path, anchor: Anchor, count: int) -> Anchor:
                     return Anchor(rows, lines, at)
                 one = Found()
                 one.add(line)
+                if rows + len(one.rows) > count:  # a line of several: better one twice than one not at all
+                    return Anchor(rows, lines, at)
                 rows, lines, at = rows + len(one.rows), lines + one.lines, at + len(line)
     return Anchor(rows, lines, size)
 

@@ -219,7 +219,8 @@ class Session:
             older = read_older(self.stored.path, self.stored.tail_at, self._forgotten)
         except OSError as error:
             raise refusal(f"The older messages of session {self.key} cannot be read", error) from error
-        self.last_consolidated = max(0, self.last_consolidated + len(older) - self._skipped)
+        if self.last_consolidated >= self._skipped:  # it lies in the rows we have: they may be others in number
+            self.last_consolidated += len(older) - self._skipped
         self._rows[:0] = cast("list[ChatMessage]", older)
         self._kept += len(older)
         self._skipped, self._forgotten = 0, 0

@@ -8,7 +8,8 @@ from nanobot.agent.lanes import Lanes
 
 
 async def test_who_comes_first_is_served_first():
-    lanes, order = Lanes(), list[int]()
+    lanes: Lanes[str, None] = Lanes()
+    order: list[int] = []
 
     async def turn(number: int) -> None:
         async with lanes.enter("a"):
@@ -22,11 +23,12 @@ async def test_who_comes_first_is_served_first():
 
 @pytest.mark.parametrize(("gate", "expected"), [(2, 2), (0, 6), (-1, 6)])
 async def test_the_gate_lets_so_many_through(gate: int, expected: int):
-    lanes, inside, most = Lanes(gate), 0, 0
+    lanes: Lanes[str, None] = Lanes(gate)
+    inside = most = 0
 
     async def turn(key: str) -> None:
         nonlocal inside, most
-        async with lanes.enter(key):
+        async with lanes.enter(key), lanes.gate:
             inside += 1
             most = max(most, inside)
             await asyncio.sleep(0.01)
@@ -38,7 +40,7 @@ async def test_the_gate_lets_so_many_through(gate: int, expected: int):
 
 
 async def test_a_lane_is_gone_when_the_last_one_leaves():
-    lanes = Lanes()
+    lanes: Lanes[str, None] = Lanes()
 
     async with lanes.enter("a"):
         assert lanes.waiting("a") == 1
@@ -48,7 +50,7 @@ async def test_a_lane_is_gone_when_the_last_one_leaves():
 
 
 async def test_who_gives_up_waiting_holds_up_nobody():
-    lanes = Lanes()
+    lanes: Lanes[str, None] = Lanes()
     async with lanes.enter("a"):
         impatient = asyncio.create_task(lanes.enter("a").__aenter__())
         await asyncio.sleep(0)

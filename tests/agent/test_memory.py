@@ -1,5 +1,6 @@
 """Memory is Markdown on disk: what is written is there, what is damaged is read as far as it goes."""
 
+import asyncio
 import os
 from datetime import UTC, datetime
 from pathlib import Path
@@ -9,7 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nanobot.agent.memory import MAX_PROMPT_CHARS, HistoryEntry, MemoryStore
-from nanobot.errors import StorageError
+from nanobot.errors import ProviderError, StorageError
+from nanobot.messages.types import ChatMessage
+from nanobot.providers.base import LLMResponse
+from nanobot.session.manager import Session
+from nanobot.testing import Pause, ScriptedProvider, calls
 from nanobot.utils.clock import FrozenClock
 
 
@@ -170,3 +175,92 @@ def test_a_pipe_in_place_of_the_memory_is_empty_and_nobody_waits_for_it(tmp_path
     os.mkfifo(store.memory_file)
 
     assert store.read_long_term() == ""
+
+
+def test_what_a_killed_write_left_goes_with_a_later_one(memory):
+    put(memory, ".MEMORY.md.0123abcd.tmp", "half")
+    os.utime(memory.memory_dir / ".MEMORY.md.0123abcd.tmp", (0, 0))
+
+    memory.write_long_term("whole")
+
+    assert [path.name for path in memory.memory_dir.iterdir()] == ["MEMORY.md"]
+
+
+def conversation(count: int, last_consolidated: int = 0) -> Session:
+    rows: list[ChatMessage] = [{"role": "user", "content": f"message {at}"} for at in range(count)]
+    return Session("cli:direct", rows, last_consolidated=last_consolidated)
+
+
+def saving(entry: str = "[2026-02-26 13:21] Talked.", update: str = "Likes tea.") -> LLMResponse:
+    return calls(("save_memory", {"history_entry": entry, "memory_update": update}))
+
+
+async def test_consolidating_keeps_half_of_the_window_and_moves_the_cursor_to_exactly_there(memory):
+    session, model = conversation(60), ScriptedProvider(saving())
+
+    assert await memory.consolidate(session, model, "m", memory_window=50)
+
+    assert session.last_consolidated == 35
+    assert memory.read_long_term() == "Likes tea.\n"
+    assert memory.history_file.read_text(encoding="utf-8") == "[2026-02-26 13:21] Talked.\n\n"
+    asked = str(model.requests[0][1]["content"])
+    assert "message 34" in asked
+    assert "message 35" not in asked
+
+
+async def test_consolidating_all_takes_what_is_past_the_cursor(memory):
+    session, model = conversation(10, last_consolidated=4), ScriptedProvider(saving())
+
+    assert await memory.consolidate(session, model, "m", archive_all=True)
+
+    assert session.last_consolidated == 10
+    asked = str(model.requests[0][1]["content"])
+    assert "message 3" not in asked
+    assert "message 9" in asked
+
+
+@pytest.mark.parametrize(("count", "cursor"), [(0, 0), (10, 0), (25, 0), (60, 35), (60, 60)])
+async def test_where_there_is_nothing_to_consolidate_no_model_is_asked(memory, count, cursor):
+    session, model = conversation(count, last_consolidated=cursor), ScriptedProvider()
+
+    assert await memory.consolidate(session, model, "m", memory_window=50)
+
+    assert model.requests == []
+    assert session.last_consolidated == cursor
+
+
+@pytest.mark.parametrize("line", ["I saved it.", saving("Error: down"), ProviderError("down"), KeyError("choices")])
+async def test_a_consolidation_that_fails_says_so_and_moves_nothing(memory, line):
+    session = conversation(60)
+
+    assert not await memory.consolidate(session, ScriptedProvider(line), "m")
+
+    assert session.last_consolidated == 0
+    assert not memory.memory_dir.exists()
+
+
+async def test_a_memory_that_was_edited_while_the_model_wrote_stays_as_edited(memory):
+    memory.write_long_term("Likes tea.")
+    pause = Pause()
+    model = ScriptedProvider(pause, saving(update="Likes tea and plums."))
+    session = conversation(60)
+
+    work = asyncio.create_task(memory.consolidate(session, model, "m"))
+    await pause.reached.wait()
+    memory.memory_file.write_text("Likes coffee.", encoding="utf-8")
+    pause.resume.set()
+
+    assert not await work
+    assert memory.read_long_term() == "Likes coffee."
+    assert memory.read_history() == []
+    assert session.last_consolidated == 0
+
+
+async def test_a_memory_that_is_no_text_is_never_written_over(memory):
+    put(memory, "MEMORY.md", b"likes \xff\xfe tea")
+    model = ScriptedProvider()
+
+    assert not await memory.consolidate(conversation(60), model, "m")
+
+    assert memory.memory_file.read_bytes() == b"likes \xff\xfe tea"
+    assert model.requests == []

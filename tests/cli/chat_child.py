@@ -39,6 +39,10 @@ class Obedient(LLMProvider):
             call = ToolCallRequest("c1", "list_dir", {"path": "."})
             yield Finished(LLMResponse(None, [call], "tool_calls"))
             return
+        elif words[0] == "work":
+            call = ToolCallRequest("c1", "exec", {"command": "sleep 1; echo worked"})
+            yield Finished(LLMResponse(None, [call], "tool_calls"))
+            return
         elif words[0] == "think":
             await asyncio.sleep(1)
             text = "I have thought."

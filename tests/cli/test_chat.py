@@ -155,6 +155,33 @@ def test_a_line_typed_meanwhile_is_queued_in_sight_and_half_a_line_is_kept(termi
     assert "word59" in terminal.words
 
 
+def test_a_line_typed_while_a_tool_runs_joins_the_turn(terminal):
+    terminal.say("work")
+    terminal.see("exec")
+    terminal.say("in French")
+    terminal.see("queued: in French")
+    terminal.see(r"> .*in French")
+
+    terminal.see('You said "in French"')
+    terminal.say("hello")
+    terminal.see('You said "hello"')
+    assert terminal.words.count('You said "in French"') == 1
+
+
+def test_a_chat_that_was_killed_in_the_middle_of_a_tool_goes_on_when_it_is_opened_again(terminal, tmp_path):
+    terminal.say("work")
+    terminal.see("exec")
+    time.sleep(0.2)
+    terminal.child.kill(signal.SIGKILL)
+    terminal.child.wait()
+
+    again = Terminal(tmp_path)
+    again.see("May or may not have run: exec")
+    again.see("2.0k in")
+
+    assert again.leave() == 0
+
+
 def test_stopping_gives_queued_lines_back_to_be_edited(terminal):
     terminal.say("hang")
     terminal.see("Half a")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nanobot.messages.repair import EMPTY_MESSAGE, NO_RESULT, legalise
+from nanobot.messages.repair import EMPTY_MESSAGE, NO_RESULT, LegalHistory, legalise
 from nanobot.messages.shown import shown_text
 from nanobot.messages.types import ChatMessage
 from tests.strict import anthropic_problems, openai_problems
@@ -330,6 +330,15 @@ def test_any_junk_comes_out_legal(history: list[Any]):
 @settings(max_examples=10_000, deadline=None)
 def test_ten_thousand_histories_come_out_legal(history: list[Any]):
     assert_repaired(history)
+
+
+@given(damaged() | st.lists(junk | anything, max_size=6), st.lists(st.integers(0, 12), max_size=4), st.booleans())
+def test_a_history_that_grows_is_made_legal_as_the_whole_would_be(history: list[Any], cuts: list[int], other: bool):
+    growing = LegalHistory()
+    for cut in [*sorted(cuts), len(history)]:
+        assert growing.of(history[:cut]) == legalise(history[:cut])
+    if other:  # and another one, that has little to do with it
+        assert growing.of(history[1:]) == legalise(history[1:])
 
 
 def test_a_hundred_legal_messages_cost_less_than_a_millisecond():

@@ -12,7 +12,7 @@ from nanobot.session.checkpoint import Checkpoint
 
 
 def test_nothing_was_left(tmp_path: Path):
-    assert Checkpoint(tmp_path, "a:b", every_s=0).load() == ""
+    assert Checkpoint(tmp_path, "a:b", every_s=0).load().text == ""
 
 
 def test_the_text_of_the_running_step_is_left(tmp_path: Path):
@@ -23,7 +23,7 @@ def test_the_text_of_the_running_step_is_left(tmp_path: Path):
     checkpoint.partial("wörld \ud83d")
     checkpoint.close()
 
-    assert Checkpoint(tmp_path / "turns", "a:b", every_s=0).load() == "Hello wörld \ud83d"
+    assert Checkpoint(tmp_path / "turns", "a:b", every_s=0).load().text == "Hello wörld \ud83d"
 
 
 def test_discarded_is_gone(tmp_path: Path):
@@ -33,7 +33,7 @@ def test_discarded_is_gone(tmp_path: Path):
     checkpoint.discard()
     checkpoint.discard()
 
-    assert checkpoint.load() == ""
+    assert checkpoint.load().text == ""
     assert list(tmp_path.iterdir()) == []
 
 
@@ -43,8 +43,8 @@ def test_two_keys_of_the_same_name_keep_apart(tmp_path: Path):
 
     Checkpoint(tmp_path, "a:b", every_s=0).discard()
 
-    assert Checkpoint(tmp_path, "a:b", every_s=0).load() == ""
-    assert Checkpoint(tmp_path, "a/b", every_s=0).load() == "two"
+    assert Checkpoint(tmp_path, "a:b", every_s=0).load().text == ""
+    assert Checkpoint(tmp_path, "a/b", every_s=0).load().text == "two"
 
 
 def test_half_a_line_hides_nothing_else(tmp_path: Path):
@@ -55,7 +55,7 @@ def test_half_a_line_hides_nothing_else(tmp_path: Path):
 
     Checkpoint(tmp_path, "a:b", every_s=0).partial("three")
 
-    assert Checkpoint(tmp_path, "a:b", every_s=0).load() == "one three"
+    assert Checkpoint(tmp_path, "a:b", every_s=0).load().text == "one three"
 
 
 def test_a_killed_process_leaves_what_it_said(tmp_path: Path):
@@ -67,7 +67,7 @@ def test_a_killed_process_leaves_what_it_said(tmp_path: Path):
 
     subprocess.run([sys.executable, "-c", script, os.fspath(tmp_path)])
 
-    left = Checkpoint(tmp_path, "a:b", every_s=0).load()
+    left = Checkpoint(tmp_path, "a:b", every_s=0).load().text
     assert left == "".join(f"{number} " for number in range(100))
 
 
@@ -78,7 +78,7 @@ async def test_what_was_said_before_a_silence_is_written_all_the_same(tmp_path: 
     checkpoint.partial("two")
     await asyncio.sleep(0.1)
 
-    assert Checkpoint(tmp_path, "a:b").load() == "one two"
+    assert Checkpoint(tmp_path, "a:b").load().text == "one two"
     checkpoint.partial(" three")
     checkpoint.discard()
     await asyncio.sleep(0.05)
@@ -93,5 +93,5 @@ def test_a_disk_that_refuses_costs_the_text_and_nothing_else(tmp_path: Path, cap
     checkpoint.partial("two")
     checkpoint.discard()
 
-    assert checkpoint.load() == ""
-    assert sum("not kept as it streams" in message for message in caplog.messages) == 1
+    assert checkpoint.load().text == ""
+    assert sum("not written down as it goes" in message for message in caplog.messages) == 1

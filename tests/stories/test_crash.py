@@ -29,6 +29,36 @@ def test_kill_9_in_the_middle_of_turns_loses_nothing(tmp_path: Path, seed: int):
     assert seen["counts"]["replies"] > 20
 
 
+def die_at_every_write(each: int, seed: int) -> dict[str, int]:
+    command = [sys.executable, "-m", "tests.stories.every_write", str(each), str(seed)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    seen = json.loads(done.stdout)
+    assert not seen["problems"]
+    counts: dict[str, int] = seen["counts"]
+    print(counts)
+    return counts
+
+
+def test_a_turn_that_is_killed_at_a_write_goes_on_and_no_call_runs_twice():
+    counts = die_at_every_write(each=9, seed=3)
+
+    assert counts["kills"] > 50
+    assert counts["accepted"] > 50
+    assert counts["taken up by itself"] > 10
+    assert counts["unknown"] > 10
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("seed", range(6))
+def test_a_turn_that_is_killed_at_each_write_and_each_step(seed: int):
+    counts = die_at_every_write(each=1, seed=seed)
+
+    assert counts["kills"] > 500
+    assert counts["killed again"] > 50
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_kill_9_ten_thousand_times(tmp_path: Path):

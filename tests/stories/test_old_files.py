@@ -211,6 +211,7 @@ def test_every_row_we_write_is_in_the_table_and_the_file_begins_as_the_original_
         Say("Done — ünïcode 🎉.", reasoning="well"),
         Fail(401, "bad key"),
         CutStream("The first half"),
+        Fail(401, "bad key"),
         Say("after the storm"),
     )
 
@@ -226,13 +227,15 @@ def test_every_row_we_write_is_in_the_table_and_the_file_begins_as_the_original_
     assert "ünïcode 🎉" in lines[-1] + "".join(lines)
     assert [row["role"] for row in rows] == [
         *("user", "assistant", "tool", "tool", "assistant"),
-        *("user", "assistant") * 3,
+        *("user", "assistant") * 4,
     ]
     for row in rows:
         table = FIELDS[row["role"]]
         assert NEEDED[row["role"]] <= row.keys() <= table.keys(), row
         assert all(fits(value, table[name]) for name, value in row.items()), row
-    assert [row["content"] for row in rows if row["role"] == "user"][1:] == ["fail", "cut", "go on"]
+    assert [row["content"] for row in rows if row["role"] == "user" and row["origin"] == "cli"] == [
+        *(f"do it\n[file: {tmp_path / 'seen.txt'}]", "fail", "cut", "go on")
+    ]
     assert len({row["turn_id"] for row in rows}) == 4
 
 

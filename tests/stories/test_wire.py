@@ -140,7 +140,6 @@ TROUBLES = {
     "reset": Trouble(Reset(), "The provider cannot be reached"),
     "a web page": Trouble(Garbage(), "The answer cannot be read"),
     "nothing at all": Trouble(Garbage(b"", "application/json"), "The answer cannot be read"),
-    "a cut stream": Trouble(CutStream("Half of"), "The answer broke off in the middle"),
     "an endless silence": Trouble(Hang(), "The model did not answer in time", patience=True),
     "a silence in the middle": Trouble(Hang(after="Half of"), "The model did not answer in time", patience=True),
     "an endless answer": Trouble(
@@ -207,7 +206,7 @@ async def test_nobody_at_the_address_is_said_at_once(tmp_path: Path, config: Cal
 
 async def test_a_failure_in_the_middle_of_a_task_keeps_what_was_done(tmp_path: Path, server: FakeModels):
     home = Home(tmp_path, **openai(server, **LIMITS))
-    server.script(Calls(("write_file", {"path": "a.txt", "content": "kept"})), CutStream("I wrote"))
+    server.script(Calls(("write_file", {"path": "a.txt", "content": "kept"})), Hang(after="I wrote"))
 
     async with home.open() as bot:
         failed = await bot.run("write a.txt")
@@ -221,7 +220,30 @@ async def test_a_failure_in_the_middle_of_a_task_keeps_what_was_done(tmp_path: P
     assert server.problems == []
 
 
-LISTENING = ("refused", "401", "404, no such model", "a cut stream", "an endless silence")
+@pytest.mark.parametrize(
+    "config",
+    [pytest.param(openai, id="openai"), pytest.param(anthropic, id="anthropic", marks=LITELLM)],
+)
+async def test_the_rest_of_an_answer_that_broke_off_is_asked_for_once_and_said(
+    tmp_path: Path, server: FakeModels, config: Callable[..., dict[str, Any]]
+):
+    home = Home(tmp_path, **config(server))
+    server.script(CutStream("Half of"), Say(" the answer."), CutStream("Half of"), CutStream(" the"), Say("ok"))
+
+    async with home.open() as bot:
+        mended = await bot.run("first")
+        failed = await bot.run("second")
+        following = await bot.run("third")
+
+    assert (mended.outcome, mended.text) == (TurnOutcome.ANSWERED, "Half of the answer.")
+    assert failed.outcome is TurnOutcome.FAILED
+    assert "The answer broke off in the middle" in failed.text and config.__name__ in failed.text
+    assert following.text == "ok"
+    assert len(server.chats) == 5
+    assert server.problems == []
+
+
+LISTENING = ("refused", "401", "404, no such model", "an endless silence")
 
 
 @pytest.mark.parametrize("name", LISTENING)

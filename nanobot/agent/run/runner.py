@@ -4,13 +4,13 @@ A pure loop over a RunSpec. It knows no screen, no storage, no bus and no config
 what must be kept goes to `record` before the next thing begins.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from nanobot.agent import turn as events
-from nanobot.agent.run.tool_calls import Record, ToolBench, run_calls
+from nanobot.agent.run.tool_calls import CallsStart, Record, ToolBench, nobody_asks, outcome_unknown, run_calls
 from nanobot.agent.run.window import fit
-from nanobot.agent.tools.base import ToolContext
+from nanobot.agent.tools.base import Effect, ToolContext
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.turn import Emitter, TurnOutcome
 from nanobot.errors import ProviderError
@@ -28,9 +28,19 @@ from nanobot.providers.base import (
 from nanobot.providers.errors import StreamCutError
 from nanobot.utils.aio import finish
 from nanobot.utils.clock import timestamp
+from nanobot.utils.text import counted
 
 MOST_CONTINUATIONS = 3
+MOST_BROKEN_OFF = 1
+"""How often a run asks for the rest of an answer that broke off after its beginning was shown."""
+INTERRUPTED = "interrupted"
+"""The `error` of a row whose text is what the model had said when it was cut off."""
 _GO_ON = "Your answer was cut off by the length limit. Go on exactly where it stopped, without repeating anything."
+_BROKEN_OFF = "Your answer broke off. Go on exactly where it stopped, without repeating anything."
+_TAKEN_UP = (
+    "nanobot was interrupted in the middle of your work on this and has been started again. "
+    "What had finished is above. Go on from there; do nothing twice."
+)
 _SAY_SOMETHING = "Your last message was empty. Answer the request, or say what you did and what is missing."
 _STEPS_USED_UP = (
     "You have used all {steps} steps of this turn. Call no more tools. Say in a few sentences what is done, "
@@ -75,8 +85,27 @@ class RunSpec:
     record: Record
     partial: Callable[[str], None] = field(default=lambda text: None)
     """Told of the text of the running step as it streams, so that a crash loses none of it."""
-    joining: Callable[[], list[ChatMessage]] = field(default=list)
-    """Asked at each tool boundary for what the person has said meanwhile: user rows, which the run keeps."""
+    calls_start: CallsStart = nobody_asks
+    """Told of calls before they begin to run."""
+    joining: "Joining" = field(default_factory=lambda: _nobody_joins)
+    """Asked at each tool boundary for what the person has said meanwhile: user rows, kept already."""
+    cut: "Cut | None" = None
+    """Set where `history` is that of a run that was cut off and is taken up here."""
+
+
+Joining = Callable[[], Awaitable[list[ChatMessage]]]
+
+
+async def _nobody_joins() -> list[ChatMessage]:
+    return []
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What is known of a run that was cut off."""
+
+    started: frozenset[str] | None = None
+    """Ids of the calls that began to run; None where each may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,24 +140,67 @@ class _Run:
         self._steps = 0
         self._usage: dict[str, int] = {}
         self._cost_usd: float | None = None
+        self._said: list[str] = []
+        """The parts of an answer that comes in several."""
 
     async def run(self) -> RunResult:
         spec = self._spec
         spec.emit(events.RunStarted(session_key=spec.context.session_key, model=spec.model.name))
         try:
+            if spec.cut is not None:
+                await self._take_up(spec.cut)
             return await self._until_answer()
         finally:
             spec.emit(events.RunEnded(steps=self._steps, usage=dict(self._usage), cost_usd=self._cost_usd))
 
+    async def _take_up(self, cut: Cut) -> None:
+        """Bring the history to where a model can be asked again: no call without its result, no answer half said."""
+        if open_calls(self._rows):
+            await self._step_of_before(cut)
+            await self._tell_model(_TAKEN_UP)
+            await self._join()
+        elif is_broken_off(self._rows[-1]):
+            self._said.append(text_of(self._rows[-1]["content"]))
+            self._spec.emit(events.Notice(text="nanobot was interrupted in the middle of its answer and goes on."))
+            await self._tell_model(_BROKEN_OFF)
+
+    async def _step_of_before(self, cut: Cut) -> None:
+        """End the step whose calls were cut off: what only reads or never began runs now, the rest is unknown."""
+        spec, step = self._spec, self._steps
+        self._steps += 1
+        spec.emit(events.StepStarted(step=step))
+        try:
+            bench = self._bench()
+            calls, finished = open_calls(self._rows), len(_results_at_end(self._rows))
+            began = {call.id for call in calls if cut.started is None or call.id in cut.started}
+            unknown = [call for call in calls if call.id in began and bench.effect_of(call) is not Effect.READ]
+            again = [call for call in calls if call not in unknown]
+            spec.emit(events.Notice(text=_account_of_cut(finished, again, unknown)))
+            for call in unknown:
+                self._rows.append(await outcome_unknown(call, bench))
+            self._take_in(await run_calls(again, bench))
+        finally:
+            spec.emit(events.StepEnded(step=step, finish_reason=INTERRUPTED, usage={}))
+
     async def _until_answer(self) -> RunResult:
-        said: list[str] = []
-        nudged = False
+        said, nudged, continued, broken = self._said, False, 0, 0
         while self._steps < self._spec.model.limits.max_steps:
-            response = await self._step()
+            try:
+                response = await self._step()
+            except StreamCutError:  # quick, and mostly the line's fault; a silence has cost its minute already
+                if not is_broken_off(self._rows[-1]) or broken == MOST_BROKEN_OFF:
+                    raise
+                broken += 1
+                said.append(text_of(self._rows[-1]["content"]))
+                self._spec.emit(events.Notice(text="The answer broke off; asking for the rest of it."))
+                await self._tell_model(_BROKEN_OFF)
+                continue
             text = response.content or ""
             if response.tool_calls:
-                continue
-            if response.finish_reason == "length" and text and len(said) < MOST_CONTINUATIONS:
+                said.clear()  # that was said on the way, not in the answer
+                await self._join()
+            elif response.finish_reason == "length" and text and continued < MOST_CONTINUATIONS:
+                continued += 1
                 said.append(text)
                 await self._tell_model(_GO_ON)
             elif text.strip() or said:
@@ -163,27 +235,41 @@ class _Run:
         spec.emit(events.StepStarted(step=step))
         usage: dict[str, int] = {}
         cost: float | None = None
-        reason = "interrupted"
+        reason = INTERRUPTED
         try:
             response = await self._ask()
             usage, cost, reason = response.usage, response.cost_usd, response.finish_reason
-            if cost is not None:
-                self._cost_usd = (self._cost_usd or 0) + cost
-            for name, tokens in usage.items():
-                self._usage[name] = self._usage.get(name, 0) + tokens
+            self._add_up(usage, cost)
             calls = _distinct(response) if may_call else []
             response = replace(response, tool_calls=calls)
             if calls or response.content:
                 await self._keep(self._assistant_row(response))
             if calls:
-                context = replace(spec.context, provenance=self._trust)
-                bench = ToolBench(spec.tools, context, spec.emit, spec.record, spec.model.limits.max_result_chars)
-                results = await run_calls(calls, bench)
-                self._rows += results
-                self._trust = least_trusted([self._trust, *(row["provenance"] for row in results)])
+                self._take_in(await run_calls(calls, self._bench()))
             return response
         finally:
             spec.emit(events.StepEnded(step=step, finish_reason=reason, usage=usage, cost_usd=cost))
+
+    def _bench(self) -> ToolBench:
+        spec = self._spec
+        context = replace(spec.context, provenance=self._trust)
+        limit = spec.model.limits.max_result_chars
+        return ToolBench(spec.tools, context, spec.emit, spec.record, limit, spec.calls_start)
+
+    def _take_in(self, rows: list[ChatMessage]) -> None:
+        """These rows are kept: they are part of the history, and what they say is trusted as little as they are."""
+        self._rows += rows
+        self._trust = least_trusted([self._trust, *(row["provenance"] for row in rows)])
+
+    async def _join(self) -> None:
+        """A tool boundary: what the person has said meanwhile is read with the next request."""
+        self._take_in(await self._spec.joining())
+
+    def _add_up(self, usage: dict[str, int], cost_usd: float | None) -> None:
+        for name, tokens in usage.items():
+            self._usage[name] = self._usage.get(name, 0) + tokens
+        if cost_usd is not None:
+            self._cost_usd = (self._cost_usd or 0) + cost_usd
 
     async def _ask(self) -> LLMResponse:
         """One model call, streamed to the sink. Text of an answer that broke off is kept before the error goes up."""
@@ -214,7 +300,7 @@ class _Run:
         speech.end(final=False)
         if speech.text.strip():
             row = self._assistant_row(LLMResponse(speech.text))
-            row["error"] = "interrupted"
+            row["error"] = INTERRUPTED
             await finish(self._keep(row))
 
     def _request(self) -> list[ChatMessage]:
@@ -312,6 +398,44 @@ class _Speech:
             self._thinking = False
             self._emit(events.ReasoningEnded(text="".join(self._reasoning)))
             self._reasoning.clear()
+
+
+def open_calls(rows: Sequence[ChatMessage]) -> list[ToolCallRequest]:
+    """The calls at the end of a history that nobody answered, in their order."""
+    results = _results_at_end(rows)
+    last = rows[len(rows) - len(results) - 1] if len(rows) > len(results) else None
+    if last is None or last["role"] != "assistant":
+        return []
+    answered = {row.get("tool_call_id") for row in results}
+    return [
+        ToolCallRequest.from_text(call["id"], call["function"]["name"], call["function"]["arguments"])
+        for call in last.get("tool_calls") or ()
+        if call["id"] not in answered
+    ]
+
+
+def is_broken_off(row: ChatMessage) -> bool:
+    """Whether this is what a model had said when it was cut off."""
+    return row["role"] == "assistant" and row.get("error") == INTERRUPTED and not row.get("tool_calls")
+
+
+def _results_at_end(rows: Sequence[ChatMessage]) -> list[ChatMessage]:
+    at = len(rows)
+    while at and rows[at - 1]["role"] == "tool":
+        at -= 1
+    return list(rows[at:])
+
+
+def _account_of_cut(finished: int, again: Sequence[ToolCallRequest], unknown: Sequence[ToolCallRequest]) -> str:
+    """What a person is told of calls that were cut off."""
+    parts = ["nanobot was interrupted in the middle of this turn and goes on from there."]
+    if finished:
+        parts.append(f"{counted(finished, 'call')} had finished.")
+    if again:
+        parts.append(f"Runs now: {', '.join(call.name for call in again)}.")
+    if unknown:
+        parts.append(f"May or may not have run: {', '.join(call.name for call in unknown)}.")
+    return " ".join(parts)
 
 
 def _distinct(response: LLMResponse) -> list[ToolCallRequest]:

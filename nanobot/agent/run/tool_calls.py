@@ -3,8 +3,9 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
-from nanobot.agent.tools.base import ToolContext, ToolResult
+from nanobot.agent.tools.base import Effect, ToolContext, ToolResult
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.tools.spill import clip_result
 from nanobot.agent.turn import Emitter, ToolDelta, ToolEnded, ToolStarted
@@ -16,6 +17,27 @@ from nanobot.utils.clock import timestamp
 Record = Callable[[ChatMessage], Awaitable[None]]
 """Keeps a row for good. What it raises ends the run."""
 
+UNKNOWN = (
+    "Outcome unknown: nanobot was interrupted while this call ran. It may or may not have had its effect. {advice}"
+)
+_ADVICE = {
+    Effect.READ: "Call it again if you need it.",
+    Effect.REPEATABLE: "It is safe to call it again.",
+    Effect.ONCE: "Check what is there before you call it again.",
+}
+
+
+class CallsStart(Protocol):
+    """Writes down that calls begin to run. What it raises ends the run before they do."""
+
+    async def __call__(self, call_ids: Sequence[str], *, durable: bool) -> None:
+        """Return once that is written; `durable`: on the disk, since one of them must not run twice."""
+        ...
+
+
+async def nobody_asks(call_ids: Sequence[str], *, durable: bool) -> None:
+    """For runs that no crash is to take up again."""
+
 
 @dataclass(frozen=True, slots=True)
 class ToolBench:
@@ -26,6 +48,12 @@ class ToolBench:
     emit: Emitter
     record: Record
     max_result_chars: int
+    calls_start: CallsStart = nobody_asks
+
+    def effect_of(self, call: ToolCallRequest) -> Effect:
+        """What a crash may repeat of this call; of a tool that is gone, nothing."""
+        tool = self.tools.get(call.name)
+        return tool.effect if tool is not None else Effect.ONCE
 
 
 async def run_calls(calls: Sequence[ToolCallRequest], bench: ToolBench) -> list[ChatMessage]:
@@ -36,8 +64,16 @@ async def run_calls(calls: Sequence[ToolCallRequest], bench: ToolBench) -> list[
     """
     rows: list[ChatMessage] = []
     for group in _groups(calls, bench.tools):
+        once = any(bench.effect_of(call) is Effect.ONCE for call in group)
+        await bench.calls_start([call.id for call in group], durable=once)
         rows += await all_or_first_error([_run_call(call, bench) for call in group])
     return rows
+
+
+async def outcome_unknown(call: ToolCallRequest, bench: ToolBench) -> ChatMessage:
+    """The row for a call that was running when the process died and must not run again."""
+    text = UNKNOWN.format(advice=_ADVICE[bench.effect_of(call)])
+    return await _kept(call, ToolResult(text, error=True, provenance=Provenance.SYSTEM), text, bench)
 
 
 def _groups(calls: Sequence[ToolCallRequest], tools: ToolRegistry) -> list[list[ToolCallRequest]]:
@@ -77,6 +113,12 @@ async def _run_call(call: ToolCallRequest, bench: ToolBench) -> ChatMessage:
     if isinstance(content, str) and len(content) > bench.max_result_chars:
         content = await asyncio.to_thread(clip_result, content, bench.max_result_chars, bench.context)
     ended(result, text_of(content))
+    return await _kept(call, result, content, bench)
+
+
+async def _kept(
+    call: ToolCallRequest, result: ToolResult, content: "str | list[dict[str, object]]", bench: ToolBench
+) -> ChatMessage:
     row: ChatMessage = {
         "role": "tool",
         "tool_call_id": call.id,

@@ -1,0 +1,296 @@
+"""One turn, phase by phase: RESTORE, COMMAND, BUILD, RUN, SAVE, RESPOND.
+
+A phase does its part and names the next. The wall around them turns whatever goes wrong into an outcome: a turn ends
+with a result, always, and its session works on the next message.
+
+A turn that was cut off, by a crash or by nanobot's own end, leaves a checkpoint. It is taken up by a turn that resumes
+it, or by the next message of its session, which then joins it: calls get their results, and what was said goes on.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+
+from nanobot.agent.context import with_attachments
+from nanobot.agent.pipeline.left_over import MOST_TRIES, TurnKeepsDyingError, answer_of, is_answer, missing_messages
+from nanobot.agent.pipeline.watch import Watchdog, let_run
+from nanobot.agent.pipeline.work import Ending, Parts, Turn
+from nanobot.agent.run.runner import INTERRUPTED, Cut, RunSpec, open_calls, run
+from nanobot.agent.slash_commands import parse_command
+from nanobot.agent.tools.base import ToolContext
+from nanobot.agent.turn import Notice, TurnEnded, TurnOutcome, TurnPhase, TurnResult
+from nanobot.bus.events import InboundMessage
+from nanobot.errors import NanobotError
+from nanobot.messages.types import ChatMessage, Origin, Provenance, text_of
+from nanobot.providers.base import CallContext, calling_for
+from nanobot.session.checkpoint import Checkpoint
+from nanobot.utils.aio import finish
+from nanobot.utils.clock import timestamp
+
+log = logging.getLogger(__name__)
+
+MOST_JOINING = 3
+"""Messages that may join one turn; the rest are turns of their own."""
+
+_NO_ANSWER = {
+    TurnOutcome.FAILED: "(No answer: the turn failed.)",
+    TurnOutcome.STOPPED: "(No answer: the turn was stopped.)",
+}
+_GOES_ON_LATER = "nanobot is stopping; this goes on at the next start."
+_COME_BACK = "nanobot is stopping; send the message again later."
+
+
+class Pipeline:
+    """The table of phases."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._phases: dict[TurnPhase, Callable[[Turn], Awaitable[TurnPhase]]] = {
+            TurnPhase.RESTORE: self._restore,
+            TurnPhase.COMMAND: self._command,
+            TurnPhase.BUILD: self._build,
+            TurnPhase.RUN: self._run,
+            TurnPhase.SAVE: self._save,
+            TurnPhase.RESPOND: self._respond,
+        }
+
+    async def run(self, turn: Turn) -> TurnResult:
+        """Run the turn to its end.
+
+        Never raises for a failure of a model, a tool or the disk. Cancelled, it keeps what was said and ends as
+        STOPPED; where `turn.ending` does not say why, the cancel is raised then.
+        """
+        watchdog = Watchdog(turn, self._parts.patience)
+        try:
+            await self._through(turn, TurnPhase.RESTORE)
+        except asyncio.CancelledError:
+            if watchdog.hung is not None:
+                _take_back_the_cancel()
+                await self._failed(turn, watchdog.hung, str(watchdog.hung))
+            else:
+                await self._cancelled(turn)
+        except NanobotError as error:
+            await self._failed(turn, error, str(error))
+        except Exception as error:  # the wall of a turn
+            log.exception("turn %s broke", turn.turn_id)
+            await self._failed(turn, error, f"Something broke inside nanobot: {type(error).__name__}: {error}.")
+        finally:
+            watchdog.close()
+        return turn.result()
+
+    async def _through(self, turn: Turn, phase: TurnPhase) -> None:
+        while phase is not TurnPhase.DONE:
+            turn.phase = phase
+            turn.phase_began = turn.last_sign = time.monotonic()
+            following = await self._phases[phase](turn)
+            turn.phase_seconds[phase] = time.monotonic() - turn.phase_began
+            phase = following
+
+    async def _restore(self, turn: Turn) -> TurnPhase:
+        """Hold the session, and see what is left of turns that were cut off."""
+        key = turn.message.session_key
+
+        def waiting() -> None:
+            turn.emit(Notice(text="Another nanobot is working in this session; waiting for it."))
+
+        turn.opened = await turn.resources.enter_async_context(self._parts.sessions.hold(key, waiting))
+        turn.checkpoint = Checkpoint(self._parts.turns_folder, key)
+        turn.left = turn.checkpoint.load()
+        if not turn.resumes:
+            return TurnPhase.COMMAND
+        if turn.left.turn_id == turn.turn_id:
+            return TurnPhase.BUILD
+        turn.checkpoint, turn.outcome = None, TurnOutcome.ANSWERED  # somebody took it up already
+        return TurnPhase.SAVE
+
+    async def _command(self, turn: Turn) -> TurnPhase:
+        turn.command = parse_command(turn.message.content)
+        if turn.command is None:
+            return TurnPhase.BUILD
+        turn.text = await self._parts.commands.answer(turn.command, turn.session)
+        turn.outcome = TurnOutcome.ANSWERED
+        if turn.session.message_count:
+            turn.checkpoint = None  # what was cut off waits for the next message; in a fresh session nothing does
+        return TurnPhase.SAVE
+
+    async def _build(self, turn: Turn) -> TurnPhase:
+        """Keep the message before any model is asked, with the context that is sent with it."""
+        parts, session, left = self._parts, turn.session, turn.left
+        assert turn.checkpoint is not None  # noqa: S101 RESTORE made it
+        turn.checkpoint.accept(turn.turn_id, turn.message.to_json())
+        if turn.resumes and (answer := answer_of(session.get_history(), turn.turn_id)) is not None:
+            turn.outcome = TurnOutcome.FAILED if answer.get("error") else TurnOutcome.ANSWERED
+            turn.text = text_of(answer["content"])  # the crash came between the answer and the end
+            return TurnPhase.SAVE
+        if left.text.strip():
+            await self._record(turn, {"role": "assistant", "content": left.text, "error": INTERRUPTED})
+            turn.checkpoint.step_ended()
+        missing = missing_messages(session.get_history(), left) if left else []
+        turn.joining = [self._row_of(turn, message, turn_id) for turn_id, message in missing]
+        if not turn.resumes:
+            turn.joining.append(self._row_of(turn, turn.message))
+        elif left.tries >= MOST_TRIES:
+            raise TurnKeepsDyingError(left.tries)
+        if not open_calls(session.get_history()):
+            await self._keep_joining(turn)
+        turn.history = session.get_history()
+        turn.model = await parts.models.get(session.metadata.get("model"))
+        turn.model.provider.prepare()
+        return TurnPhase.RUN
+
+    async def _run(self, turn: Turn) -> TurnPhase:
+        parts, message = self._parts, turn.message
+        assert turn.model is not None and turn.checkpoint is not None  # noqa: S101 BUILD made them
+
+        async def record(row: ChatMessage) -> None:
+            if turn.abandoned:
+                raise asyncio.CancelledError("this run was left behind")
+            await self._record(turn, row)
+
+        async def joining() -> list[ChatMessage]:
+            if turn.abandoned:
+                raise asyncio.CancelledError("this run was left behind")
+            more = turn.waiting(MOST_JOINING - turn.joined)
+            turn.joined += len(more)
+            turn.joining += [self._row_of(turn, message) for message in more]
+            return await finish(self._keep_joining(turn))
+
+        spec = RunSpec(
+            model=turn.model,
+            system=parts.prompt.build_system_prompt(),
+            history=turn.history,
+            tools=parts.tools,
+            context=ToolContext(
+                session_key=message.session_key,
+                address=message.address,
+                turn_id=turn.turn_id,
+                workspace=parts.workspace,
+                clock=parts.clock,
+            ),
+            emit=turn.emit,
+            record=record,
+            partial=turn.checkpoint.partial,
+            calls_start=turn.checkpoint.calls_start,
+            joining=joining,
+            cut=Cut(turn.left.started) if turn.resumes or open_calls(turn.history) else None,
+        )
+        with calling_for(_call_context(turn)):
+            result = await let_run(turn, run(spec), parts.patience.letting_go)
+        turn.outcome, turn.text, turn.usage, turn.cost_usd = result.outcome, result.text, result.usage, result.cost_usd
+        return TurnPhase.SAVE
+
+    async def _save(self, turn: Turn) -> TurnPhase:
+        """Everything is on disk already; let go of the session."""
+        if turn.checkpoint is not None:
+            turn.checkpoint.discard()
+        await turn.resources.aclose()
+        return TurnPhase.RESPOND
+
+    async def _respond(self, turn: Turn) -> TurnPhase:
+        turn.emit(
+            TurnEnded(
+                outcome=turn.outcome,
+                text=turn.text,
+                error=turn.error,
+                usage=dict(turn.usage),
+                cost_usd=turn.cost_usd,
+                model=turn.model.name if turn.model else None,
+                phase_seconds=dict(turn.phase_seconds),
+            )
+        )
+        return TurnPhase.DONE
+
+    async def _cancelled(self, turn: Turn) -> None:
+        if turn.ending is not None:
+            _take_back_the_cancel()
+        if turn.ending is Ending.INTERRUPT:
+            accepted = TurnPhase.COMMAND in turn.phase_seconds or turn.resumes
+            turn.outcome, turn.text = TurnOutcome.STOPPED, _GOES_ON_LATER if accepted else _COME_BACK
+            await finish(self._leave_for_later(turn))
+        else:
+            await self._end(turn, TurnOutcome.STOPPED, self._said(turn))
+        if turn.ending is None:
+            raise asyncio.CancelledError
+
+    async def _leave_for_later(self, turn: Turn) -> None:
+        """nanobot ends: let go of the session, and leave the checkpoint to the next start."""
+        if turn.checkpoint is not None:
+            turn.checkpoint.close()
+        await turn.resources.aclose()
+        await self._respond(turn)
+
+    async def _failed(self, turn: Turn, error: Exception, text: str) -> None:
+        turn.error = type(error).__name__
+        self._parts.vitals.last_error = text
+        await self._end(turn, TurnOutcome.FAILED, text)
+
+    async def _end(self, turn: Turn, outcome: TurnOutcome, text: str) -> None:
+        """The way out for turns that did not come to RESPOND by themselves."""
+        turn.outcome, turn.text = outcome, text
+        await finish(self._close(turn, outcome))
+
+    async def _close(self, turn: Turn, outcome: TurnOutcome) -> None:
+        """Where the model gave no answer, keep one of ours, so that roles alternate and the prefix stays."""
+        try:
+            await self._keep_joining(turn)
+            history = turn.opened.get_history() if turn.opened is not None else []
+            last = history[-1] if history else None
+            if last is not None and last.get("turn_id") == turn.turn_id and not is_answer(last):
+                row: ChatMessage = {"role": "assistant", "content": _NO_ANSWER[outcome], "error": turn.error or outcome}
+                await self._record(turn, row)
+        except NanobotError as error:
+            log.warning("turn %s: its end could not be kept: %s", turn.turn_id, error)
+        await self._through(turn, TurnPhase.SAVE)
+
+    async def _keep_joining(self, turn: Turn) -> list[ChatMessage]:
+        """The rows that waited for a boundary are part of the session now."""
+        rows, turn.joining = turn.joining, []
+        for row in rows:
+            await self._record(turn, row)
+        return rows
+
+    async def _record(self, turn: Turn, row: ChatMessage) -> None:
+        row.setdefault("timestamp", timestamp(self._parts.clock))
+        row.setdefault("turn_id", turn.turn_id)
+        row.setdefault("provenance", Provenance.SYSTEM)
+        await finish(self._parts.sessions.append(turn.session, row))
+        if row["role"] == "assistant" and turn.checkpoint is not None:
+            turn.checkpoint.step_ended()
+
+    def _row_of(self, turn: Turn, message: InboundMessage, turn_id: str = "") -> ChatMessage:
+        """A person's message as the session keeps it, with the context that is sent beside it."""
+        history = turn.session.get_history()
+        row: ChatMessage = {
+            "role": "user",
+            "content": with_attachments(message.content, message.media),
+            "runtime_context": self._parts.prompt.runtime_context(message.channel, message.chat_id, history),
+            "sender_id": message.sender_id,
+            "origin": message.origin,
+            "provenance": message.provenance,
+            "turn_id": turn_id or turn.turn_id,
+        }
+        if message.media:
+            row["media"] = list(message.media)
+        return row
+
+    def _said(self, turn: Turn) -> str:
+        """What the model had said when the turn was stopped."""
+        if turn.opened is None:
+            return ""
+        mine = [row for row in turn.session.get_history() if row.get("turn_id") == turn.turn_id]
+        said = [text_of(row["content"]) for row in mine if row["role"] == "assistant"]
+        return "\n\n".join(text for text in said if text)
+
+
+def _take_back_the_cancel() -> None:
+    """The cancel has said what it had to say: the turn ends with a result."""
+    task = asyncio.current_task()
+    while task is not None and task.cancelling():
+        task.uncancel()
+
+
+def _call_context(turn: Turn) -> CallContext:
+    message = turn.message
+    cause = message.origin if message.origin in (Origin.CRON, Origin.HEARTBEAT, Origin.SUBAGENT) else "turn"
+    return CallContext(cause, message.session_key, turn.turn_id, notify=lambda text: turn.emit(Notice(text=text)))

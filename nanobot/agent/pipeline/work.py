@@ -1,0 +1,160 @@
+"""A turn at work: its message, what is open in it, how it is to end; and what turns work with."""
+
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Protocol
+
+from nanobot.agent import turn as events
+from nanobot.agent.run.runner import Model
+from nanobot.agent.slash_commands import Command, Models, SlashCommands, SystemPrompt
+from nanobot.agent.tools.registry import ToolRegistry
+from nanobot.agent.turn import Emitter, EventSink, TurnEvent, TurnOutcome, TurnPhase, TurnResult
+from nanobot.agent.vitals import Vitals
+from nanobot.bus.events import InboundMessage
+from nanobot.messages.types import ChatMessage
+from nanobot.session.checkpoint import Checkpoint, HalfDone
+from nanobot.session.manager import Session, SessionManager
+from nanobot.utils.clock import Clock
+
+
+class PromptBuilder(SystemPrompt, Protocol):
+    """Where the words around a message come from."""
+
+    def runtime_context(self, channel: str, chat_id: str, history: Sequence[ChatMessage]) -> str:
+        """What changes from message to message: time, channel, chat, today's note where `history` has not shown it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a turn is waited for, in seconds."""
+
+    restore: float = 1800
+    """Another process may be at work in the session; the person is told."""
+    run_silence: float = 900
+    """How long nothing at all may happen in a run: longer than any tool or model of ours may take by itself."""
+    any_other: float = 120
+    """What any other phase may take: it works for moments."""
+    letting_go: float = 0.6
+    """How long a run that was cancelled may take to end; then it is left behind, unheard."""
+
+    def of(self, phase: TurnPhase) -> float:
+        """How long this phase is waited for."""
+        return {TurnPhase.RESTORE: self.restore, TurnPhase.RUN: self.run_silence}.get(phase, self.any_other)
+
+    @property
+    def shortest(self) -> float:
+        """How long any phase is waited for at least."""
+        return min(self.restore, self.run_silence, self.any_other)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a pipeline works with."""
+
+    sessions: SessionManager
+    models: Models
+    prompt: PromptBuilder
+    tools: ToolRegistry
+    commands: SlashCommands
+    vitals: Vitals
+    clock: Clock
+    workspace: Path
+    turns_folder: Path
+    patience: Patience = field(default_factory=Patience)
+
+
+class Ending(Enum):
+    """Why a turn that runs is to end."""
+
+    STOP = "stop"
+    """The person wants it to: what was said is kept, and that was all."""
+    INTERRUPT = "interrupt"
+    """nanobot ends: the turn is taken up at the next start."""
+
+
+Waiting = Callable[[int], Sequence[InboundMessage]]
+"""Takes messages along that wait for this session, at most so many; they wait no more."""
+
+
+@dataclass(slots=True)
+class Turn:
+    """One message and all that comes of it."""
+
+    message: InboundMessage
+    emit: Emitter
+    turn_id: str
+    waiting: Waiting = field(default=lambda most: ())
+    resumes: bool = False
+    """Whether it takes up a turn that was cut off, without a new message."""
+    ending: Ending | None = None
+    resources: AsyncExitStack = field(default_factory=AsyncExitStack)
+    command: Command | None = None
+    model: Model | None = None
+    checkpoint: Checkpoint | None = None
+    left: HalfDone = field(default_factory=HalfDone)
+    """What was there of turns that were cut off, when this one began."""
+    joined: int = 0
+    joining: list[ChatMessage] = field(default_factory=list)
+    """Rows that are kept at the next boundary: before them, calls of a cut off run must get their results."""
+    open: dict[str, TurnEvent] = field(default_factory=dict)
+    """What has started and not ended, by its kind and id."""
+    phase: TurnPhase = TurnPhase.RESTORE
+    phase_began: float = 0.0
+    last_sign: float = 0.0
+    """When something happened in it last, by `time.monotonic`, as when its phase began."""
+    abandoned: bool = False
+    """Whether its run did not let go: nothing of it counts any more."""
+    history: list[ChatMessage] = field(default_factory=list)
+    usage: dict[str, int] = field(default_factory=dict)
+    cost_usd: float | None = None
+    outcome: TurnOutcome = TurnOutcome.FAILED
+    text: str = ""
+    error: str | None = None
+    phase_seconds: dict[str, float] = field(default_factory=dict)
+    opened: Session | None = None
+
+    @property
+    def session(self) -> Session:
+        """The session, from RESTORE on."""
+        assert self.opened is not None, "a turn has its session from RESTORE on"  # noqa: S101
+        return self.opened
+
+    @property
+    def running_tools(self) -> list[str]:
+        """The names of the tools that run."""
+        return [event.name for event in self.open.values() if isinstance(event, events.ToolStarted)]
+
+    def result(self) -> TurnResult:
+        """How it ended."""
+        return TurnResult(self.outcome, self.text, self.error, self.turn_id, dict(self.usage), self.cost_usd)
+
+
+def new_turn(message: InboundMessage, sink: EventSink | None, parts: Parts, *, turn_id: str = "") -> Turn:
+    """A turn about to begin; under an id of its own, unless it takes up another."""
+
+    def watched(event: TurnEvent) -> None:
+        turn.last_sign = time.monotonic()
+        match event:
+            case events.RunStarted() | events.StepStarted() | events.TextStarted() | events.ReasoningStarted():
+                turn.open[event.type.partition("_")[0]] = event
+            case events.ToolStarted():
+                turn.open[event.call_id] = event
+            case events.StepEnded():
+                parts.vitals.used(message.session_key, event.usage)
+                turn.open.pop("step", None)
+            case events.RunEnded() | events.TextEnded() | events.ReasoningEnded():
+                turn.open.pop(event.type.partition("_")[0], None)
+            case events.ToolEnded():
+                turn.open.pop(event.call_id, None)
+        if sink is not None:
+            sink(event)
+
+    turn_id = turn_id or secrets.token_hex(6)
+    turn = Turn(message, Emitter(turn_id, watched), turn_id)
+    return turn

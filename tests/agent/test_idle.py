@@ -1,0 +1,441 @@
+"""The idle watch: a session nobody speaks in is compacted, once, and never in anybody's way."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from nanobot.agent.consolidation import Consolidator
+from nanobot.agent.idle import IdleWatch
+from nanobot.agent.loop import AgentLoop
+from nanobot.agent.pipeline.work import Parts
+from nanobot.agent.slash_commands import Desk, SlashCommands
+from nanobot.agent.vitals import Vitals
+from nanobot.bus.events import InboundMessage
+from nanobot.config.schema import Config
+from nanobot.messages.types import Origin
+from nanobot.providers.base import LLMResponse
+from nanobot.testing import Bot, Pause, RecordingSink, calls, open_bot
+from nanobot.utils.clock import FrozenClock
+
+IDLE_S = 600.0
+
+
+class HeldTime(FrozenClock):
+    """A clock that goes on when it is told to, and wakes those who sleep by it."""
+
+    def __init__(self) -> None:
+        super().__init__(datetime(2026, 2, 26, 13, 21, tzinfo=UTC))
+        self._sleepers: list[tuple[float, asyncio.Event]] = []
+        self.naps = 0
+
+    async def sleep(self, seconds: float) -> None:
+        self.naps += 1
+        woken = asyncio.Event()
+        self._sleepers.append((self.monotonic() + seconds, woken))
+        await woken.wait()
+
+    async def go_on(self, seconds: float) -> None:
+        """Let time go by, and everybody do what is due by then."""
+        self.advance(seconds)
+        for due, woken in [*self._sleepers]:
+            if due <= self.monotonic():
+                self._sleepers.remove((due, woken))
+                woken.set()
+        await settle()
+
+    @property
+    def sleepers(self) -> int:
+        return len(self._sleepers)
+
+
+async def settle() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+class Compactions:
+    """Notes which sessions were compacted, and how each ended; `blocked` ones wait for `go`."""
+
+    def __init__(self) -> None:
+        self.begun: list[str] = []
+        self.ended: list[str] = []
+        self.broken_off: list[str] = []
+        self.blocked: set[str] = set()
+        self.go = asyncio.Event()
+
+    async def __call__(self, session_key: str) -> None:
+        self.begun.append(session_key)
+        try:
+            if session_key in self.blocked:
+                await self.go.wait()
+        except asyncio.CancelledError:
+            await settle()  # a goodbye takes its time
+            self.broken_off.append(session_key)
+            raise
+        self.ended.append(session_key)
+
+
+@pytest.fixture
+def time() -> HeldTime:
+    return HeldTime()
+
+
+@pytest.fixture
+def compactions() -> Compactions:
+    return Compactions()
+
+
+@pytest.fixture
+async def watch(time: HeldTime, compactions: Compactions) -> AsyncIterator[IdleWatch]:
+    watch = IdleWatch(compactions, IDLE_S, time, time.sleep)
+    yield watch
+    await watch.close()
+
+
+async def turn(watch: IdleWatch, session_key: str) -> None:
+    await watch.turn_begins(session_key)
+    watch.turn_ended(session_key)
+    await settle()
+
+
+async def test_a_session_is_compacted_once_when_nobody_spoke_for_so_long(watch, time, compactions):
+    await turn(watch, "a")
+
+    await time.go_on(IDLE_S - 1)
+    assert compactions.begun == []
+    await time.go_on(1)
+    assert compactions.ended == ["a"]
+
+    for _ in range(24):
+        await time.go_on(3600)
+    assert compactions.ended == ["a"]
+    assert time.sleepers == 0
+
+
+async def test_each_turn_begins_the_waiting_anew_with_one_timer(watch, time, compactions):
+    for _ in range(50):
+        await turn(watch, "a")
+        await time.go_on(IDLE_S / 10)
+
+    assert compactions.begun == []
+    assert time.sleepers == 1
+    assert time.naps <= 6
+    await time.go_on(IDLE_S)
+    assert compactions.ended == ["a"]
+
+
+async def test_sessions_come_in_the_order_in_which_they_fell_silent(watch, time, compactions):
+    for session_key in ("a", "b", "c", "a"):
+        await turn(watch, session_key)
+        await time.go_on(10)
+
+    assert time.sleepers == 1
+    await time.go_on(IDLE_S - 30)
+    assert compactions.ended == ["b"]
+    await time.go_on(10)
+    await time.go_on(10)
+    assert compactions.ended == ["b", "c", "a"]
+
+
+async def test_a_session_whose_turn_is_running_is_not_idle(watch, time, compactions):
+    await watch.turn_begins("a")
+    await watch.turn_begins("a")
+    watch.turn_ended("a")
+
+    await time.go_on(10 * IDLE_S)
+    assert compactions.begun == []
+
+    watch.turn_ended("a")
+    await settle()
+    await time.go_on(IDLE_S)
+    assert compactions.ended == ["a"]
+
+
+async def test_a_new_message_breaks_the_compaction_off_and_waits_until_it_has_ended(watch, time, compactions):
+    compactions.blocked = {"a"}
+    await turn(watch, "a")
+    await time.go_on(IDLE_S)
+    assert compactions.begun == ["a"]
+
+    await watch.turn_begins("a")
+
+    assert compactions.broken_off == ["a"]
+    watch.turn_ended("a")
+    await settle()
+    compactions.blocked = set()
+    await time.go_on(IDLE_S)
+    assert compactions.ended == ["a"]
+
+
+async def test_a_message_of_another_session_breaks_nothing_off(watch, time, compactions):
+    compactions.blocked = {"a"}
+    await turn(watch, "a")
+    await time.go_on(IDLE_S)
+
+    await turn(watch, "b")
+    compactions.go.set()
+    await settle()
+
+    assert compactions.ended == ["a"]
+    await time.go_on(IDLE_S)
+    assert compactions.ended == ["a", "b"]
+
+
+async def test_a_message_given_up_while_the_compaction_ends_leaves_the_session_watched(watch, time, compactions):
+    compactions.blocked = {"a"}
+    await turn(watch, "a")
+    await time.go_on(IDLE_S)
+
+    async def speak() -> None:
+        try:
+            await watch.turn_begins("a")
+        finally:
+            watch.turn_ended("a")
+
+    speaking = asyncio.create_task(speak())
+    await asyncio.sleep(0)
+    speaking.cancel()
+    await settle()
+    compactions.blocked = set()
+    await time.go_on(2 * IDLE_S)
+
+    assert compactions.ended == ["a"]
+
+
+async def test_one_that_breaks_does_not_keep_the_others_from_theirs(time, caplog):
+    done: list[str] = []
+
+    async def compact(session_key: str) -> None:
+        if session_key == "a":
+            raise RuntimeError("broken")
+        done.append(session_key)
+
+    watch = IdleWatch(compact, IDLE_S, time, time.sleep)
+    await turn(watch, "a")
+    await turn(watch, "b")
+
+    await time.go_on(IDLE_S)
+
+    assert done == ["b"]
+    assert "Session a could not be compacted" in caplog.text
+
+
+async def test_closing_ends_what_is_at_work_and_nothing_begins_after_it(watch, time, compactions):
+    compactions.blocked = {"a"}
+    await turn(watch, "a")
+    await turn(watch, "b")
+    await watch.turn_begins("c")
+    await time.go_on(IDLE_S)
+
+    await watch.close()
+    watch.turn_ended("c")
+    await turn(watch, "d")
+    await time.go_on(IDLE_S)
+
+    assert compactions.broken_off == compactions.begun == ["a"]
+    assert len(asyncio.all_tasks()) == 1
+
+
+async def test_with_zero_seconds_there_is_no_timer_and_no_task(time, compactions):
+    watch = IdleWatch(compactions, 0, time, time.sleep)
+    await turn(watch, "a")
+
+    await time.go_on(24 * 3600)
+
+    assert compactions.begun == []
+    assert time.naps == 0
+    assert len(asyncio.all_tasks()) == 1
+    await watch.close()
+
+
+_KEYS = st.sampled_from("abc")
+_MOVES = st.one_of(
+    st.tuples(st.just("begin"), _KEYS),
+    st.tuples(st.just("end"), _KEYS),
+    st.tuples(st.just("wait"), st.sampled_from([1.0, IDLE_S / 2, IDLE_S, 3 * IDLE_S])),
+    st.tuples(st.just("let go"), st.none()),
+)
+
+
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(_MOVES, max_size=25))
+def test_whatever_happens_nobody_is_disturbed_and_every_silence_is_used_once(moves: list[tuple[str, Any]]):
+    async def story() -> None:
+        time, running, working = HeldTime(), Counter[str](), set[str]()
+        silent_since: dict[str, float] = {}
+        begun: list[tuple[bool, bool, float]] = []
+        go = asyncio.Event()
+
+        async def compact(session_key: str) -> None:
+            begun.append((not working, not running[session_key], time.monotonic() - silent_since.pop(session_key)))
+            working.add(session_key)
+            try:
+                await go.wait()
+            finally:
+                working.discard(session_key)
+
+        watch = IdleWatch(compact, IDLE_S, time, time.sleep)
+
+        async def end(session_key: str) -> None:
+            running[session_key] -= 1
+            if not running[session_key]:
+                silent_since[session_key] = time.monotonic()
+            watch.turn_ended(session_key)
+
+        for move, what in moves:
+            if move == "begin":
+                running[what] += 1
+                silent_since.pop(what, None)
+                await watch.turn_begins(what)
+                assert what not in working
+            elif move == "end" and running[what]:
+                await end(what)
+            elif move == "wait":
+                await time.go_on(what)
+            elif move == "let go":
+                go.set()
+            await settle()
+            go.clear()
+        for session_key in running.elements():
+            await end(session_key)
+        go.set()
+        await settle()
+        await time.go_on(IDLE_S)
+        await time.go_on(IDLE_S)
+        assert all(alone and idle and waited >= IDLE_S for alone, idle, waited in begun)
+        assert silent_since == {}
+        assert time.sleepers == 0
+        assert len(asyncio.all_tasks()) == 1
+
+    asyncio.run(story())
+
+
+# --- in a whole bot
+
+
+def saving(entry: str = "[2026-02-26 13:21] Counted.", update: str = "Likes to count.") -> LLMResponse:
+    return calls(("save_memory", {"history_entry": entry, "memory_update": update}))
+
+
+@asynccontextmanager
+async def watched_bot(home: Path, time: HeldTime) -> AsyncIterator[Bot]:
+    """A bot whose idle watch goes by a clock we hold; everything else is as `build_runtime` makes it."""
+    async with open_bot(home) as bot:
+        made, vitals = bot.runtime, Vitals(time)
+        desk = Desk(made.sessions, made.models, made.context, made.tools, vitals, "0")
+        commands = SlashCommands(desk)
+        parts = Parts(
+            made.sessions, made.models, made.context, made.tools, commands, vitals, time, made.workspace, home / "turns"
+        )
+        consolidator = Consolidator(made.context.memory, made.sessions, made.models, vitals, time)
+        watch = IdleWatch(lambda key: consolidator.compact(key, loop.lane(key)), IDLE_S, time, time.sleep)
+        loop = AgentLoop(made.bus, parts, idle=watch)
+        yield Bot(replace(made, loop=loop), bot.provider)
+        await watch.close()
+
+
+async def until_moved(bot: Bot, count: int) -> None:
+    async with asyncio.timeout(5):
+        while f"Memory: {count} messages moved" not in await bot.say("/status"):
+            await asyncio.sleep(0.005)
+
+
+def heads(requests: list[list[Any]]) -> list[bool]:
+    """Whether each request is the head of the next."""
+    return [later[: len(earlier)] == earlier for earlier, later in pairwise(requests)]
+
+
+async def test_the_person_notices_nothing_but_the_memory(tmp_path: Path, time: HeldTime):
+    async with watched_bot(tmp_path, time) as bot:
+        bot.provider.script(*[f"answer {number}" for number in range(10)])
+        for number in range(10):
+            await bot.say(f"question {number}")
+        bot.provider.script(saving())
+
+        await time.go_on(IDLE_S)
+        await until_moved(bot, 12)
+        bot.provider.script("eleven", "twelve", "thirteen")
+        replies = [await bot.say(text) for text in ("and?", "then?", "so?")]
+        status = await bot.say("/status")
+
+        assert replies == ["eleven", "twelve", "thirteen"]
+        turns = [
+            request for request, tools in zip(bot.provider.requests, bot.provider.tools, strict=True) if len(tools) > 1
+        ]
+        assert heads(turns) == [True] * 9 + [False] + [True] * 2
+        assert "Likes to count." in str(turns[-1][0])
+        assert "question 5" not in str(turns[-1])
+        assert "answer 6" in str(turns[-1])
+        assert "Memory: 12 messages moved into memory at 2026-02-26 13:31" in status
+
+
+async def test_a_message_that_comes_while_it_is_compacted_is_answered_at_once(tmp_path: Path, time: HeldTime):
+    async with watched_bot(tmp_path, time) as bot:
+        bot.provider.script(*["fine"] * 10)
+        for number in range(10):
+            await bot.say(f"question {number}")
+        pause = Pause()
+        bot.provider.script(pause, "here I am", saving())
+        await time.go_on(IDLE_S)
+        await pause.reached.wait()
+
+        reply = await asyncio.wait_for(bot.say("quick!"), 5)
+
+        assert reply == "here I am"
+        assert bot.runtime.sessions.get_or_create("cli:direct").last_consolidated == 0
+        assert not (bot.runtime.workspace / "memory" / "HISTORY.md").exists()
+        await time.go_on(IDLE_S)
+        await until_moved(bot, 14)
+
+
+async def test_a_message_from_the_bus_is_not_told_to_wait_for_a_compaction(tmp_path: Path, time: HeldTime):
+    async with watched_bot(tmp_path, time) as bot:
+        bot.provider.script(*["fine"] * 10)
+        for number in range(10):
+            await bot.say(f"question {number}")
+        pause, sink = Pause(), RecordingSink()
+        bot.provider.script(pause, "here I am")
+        await time.go_on(IDLE_S)
+        await pause.reached.wait()
+
+        message = InboundMessage.from_owner("cli", "direct", "quick!", session_key="cli:direct", origin=Origin.CLI)
+        result = await asyncio.wait_for(bot.runtime.loop.tell(message, sink), 5)
+
+        assert result.text == "here I am"
+        assert "notice" not in sink.types
+
+
+async def test_24_idle_hours_after_a_short_talk_cost_no_token(tmp_path: Path, time: HeldTime):
+    async with watched_bot(tmp_path, time) as bot:
+        bot.provider.script("hello")
+        await bot.say("hi")
+
+        for _ in range(24 * 6):
+            await time.go_on(600)
+
+        assert len(bot.provider.requests) == 1
+
+
+def idle_tasks() -> int:
+    return sum(task.get_name() == "idle watch" for task in asyncio.all_tasks())
+
+
+@pytest.mark.parametrize(("minutes", "tasks"), [(0, 0), (30, 1)])
+async def test_the_key_sets_the_watch_and_the_runtime_closes_it(tmp_path: Path, minutes: int, tasks: int):
+    config = Config.model_validate({"agents": {"defaults": {"idleCompactAfterMinutes": minutes}}})
+
+    async with open_bot(tmp_path, "hello", config=config) as bot:
+        await bot.say("hi")
+        assert idle_tasks() == tasks
+
+    assert idle_tasks() == 0

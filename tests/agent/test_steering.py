@@ -1,0 +1,208 @@
+"""Messages that come while their session works: they join at a tool boundary, or are the next turn; none is lost."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import datetime
+
+import pytest
+
+from nanobot.agent.turn import Notice, NoticeKind, TurnEnded, TurnOutcome
+from nanobot.bus.events import InboundMessage, OutboundKind, OutboundMessage
+from nanobot.config.schema import Config
+from nanobot.messages.types import Origin
+from nanobot.testing import Bot, Pause, RecordingSink, calls, open_bot
+
+LOOK = calls(("list_dir", {"path": "."}))
+
+
+def message(text: str, chat: str = "7", origin: Origin = Origin.USER) -> InboundMessage:
+    return InboundMessage("phone", "ann", chat, text, origin=origin)
+
+
+def asked(bot: Bot, request: int = -1) -> list[str]:
+    """What the person says in a request, without the contexts beside it."""
+    said = "\n".join(str(row["content"]) for row in bot.provider.requests[request] if row["role"] == "user")
+    return [line for line in re.sub(r"(?s)\[Runtime Context.*?/Runtime Context\]", "", said).splitlines() if line]
+
+
+@asynccontextmanager
+async def serving(bot: Bot) -> AsyncIterator[None]:
+    task = asyncio.create_task(bot.runtime.loop.run())
+    yield
+    await bot.runtime.loop.stop()
+    await task
+
+
+async def take(bot: Bot, kind: OutboundKind) -> OutboundMessage:
+    """The next message out of this kind."""
+    while (out := await bot.runtime.bus.consume_outbound()) is not None:
+        if out.kind is kind:
+            return out
+    raise AssertionError("the bus is closed")
+
+
+async def test_a_message_joins_at_the_next_tool_boundary_and_both_get_one_reply(bot: Bot):
+    pause = Pause()
+    bot.provider.script(pause, LOOK, "done, in French")
+    async with serving(bot):
+        await bot.runtime.bus.publish_inbound(message("list the files"))
+        await pause.reached.wait()
+        await bot.runtime.bus.publish_inbound(message("in French please"))
+        receipt = await take(bot, OutboundKind.RECEIPT)
+        pause.resume.set()
+
+        reply = await take(bot, OutboundKind.REPLY)
+
+    assert "Noted" in receipt.content
+    assert reply.content == "done, in French"
+    assert bot.runtime.bus.outbound_size == 0
+    assert len(bot.provider.requests) == 2
+    assert asked(bot) == ["list the files", "in French please"]
+    assert [row["role"] for row in bot.provider.requests[-1]] == ["system", "user", "assistant", "tool", "user"]
+
+
+async def test_three_join_a_turn_and_the_rest_are_turns_of_their_own_in_order(bot: Bot):
+    pause = Pause()
+    bot.provider.script(pause, LOOK, LOOK, "to one to four", "to five", "to six")
+    loop = bot.runtime.loop
+    told = [asyncio.create_task(loop.tell(message("one")))]
+    await pause.reached.wait()
+    told += [asyncio.create_task(loop.tell(message(text))) for text in ("two", "three", "four", "five", "six")]
+    await asyncio.sleep(0)
+    pause.resume.set()
+
+    results = await asyncio.gather(*told)
+
+    assert [result.text for result in results] == ["to one to four"] * 4 + ["to five", "to six"]
+    assert asked(bot, 1) == ["one", "two", "three", "four"]
+    assert asked(bot)[-1] == "six"
+
+
+async def test_without_a_tool_boundary_what_waits_is_the_next_turn(bot: Bot):
+    pause = Pause()
+    bot.provider.script(pause, "to one", "to two")
+    loop = bot.runtime.loop
+    first = asyncio.create_task(loop.tell(message("one")))
+    await pause.reached.wait()
+    second = asyncio.create_task(loop.tell(message("two")))
+    await asyncio.sleep(0)
+    pause.resume.set()
+
+    assert (await first).text == "to one"
+    assert (await second).text == "to two"
+
+
+async def test_stopping_the_turn_loses_nothing_that_waits(bot: Bot):
+    pause = Pause()
+    bot.provider.script(pause)
+    loop = bot.runtime.loop
+    first = asyncio.create_task(loop.tell(message("one")))
+    await pause.reached.wait()
+    waiting = [asyncio.create_task(loop.tell(message(text))) for text in ("two", "three")]
+    await asyncio.sleep(0)
+    bot.provider.script("to two", "to three")
+
+    answer = await loop.run_turn(message("/stop"))
+
+    assert answer.text == "Stopped."
+    assert (await first).outcome is TurnOutcome.STOPPED
+    assert [(await one).text for one in waiting] == ["to two", "to three"]
+
+
+async def test_with_steering_queue_each_message_is_a_turn(tmp_path):
+    pause = Pause()
+    config = Config(agents={"defaults": {"steering": "queue"}})  # type: ignore[arg-type]
+    async with open_bot(tmp_path, pause, LOOK, "to one", "to two", config=config) as bot:
+        first = asyncio.create_task(bot.runtime.loop.tell(message("one")))
+        await pause.reached.wait()
+        second = asyncio.create_task(bot.runtime.loop.tell(message("two")))
+        await asyncio.sleep(0)
+        pause.resume.set()
+
+        assert [(await first).text, (await second).text] == ["to one", "to two"]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        message("/help"),
+        message("report", origin=Origin.SUBAGENT),
+        message("tick", origin=Origin.CRON),
+        InboundMessage("phone", "ann", "8", "elsewhere", session_key_override="phone:7"),
+    ],
+    ids=["a command", "a subagent's report", "a job", "another chat of the same session"],
+)
+async def test_what_is_no_word_of_the_same_chat_never_joins(bot: Bot, other: InboundMessage):
+    pause = Pause()
+    bot.provider.script(pause, LOOK, "to one", "to the other")
+    first = asyncio.create_task(bot.runtime.loop.tell(message("one")))
+    await pause.reached.wait()
+    second = asyncio.create_task(bot.runtime.loop.tell(other))
+    await asyncio.sleep(0)
+    pause.resume.set()
+
+    assert (await first).text == "to one"
+    assert "to one" not in (await second).text
+    assert asked(bot, 1) == ["one"]
+
+
+async def test_who_asks_gets_an_answer_of_their_own(bot: Bot):
+    pause = Pause()
+    bot.provider.script(pause, LOOK, "to the first", "to the second")
+    first = asyncio.create_task(bot.runtime.loop.run_turn(message("first")))
+    await pause.reached.wait()
+    second = asyncio.create_task(bot.runtime.loop.run_turn(message("second")))
+    await asyncio.sleep(0)
+    pause.resume.set()
+
+    assert [(await first).text, (await second).text] == ["to the first", "to the second"]
+
+
+async def test_who_holds_messages_back_is_asked_for_them_at_the_boundary(bot: Bot):
+    bot.provider.script(LOOK, LOOK, "done")
+    held = [message("two"), message("three")]
+
+    def waiting(most: int) -> list[InboundMessage]:
+        return [held.pop(0)] if held and most else []
+
+    result = await bot.runtime.loop.run_turn(message("one"), waiting=waiting)
+
+    assert result.text == "done"
+    assert asked(bot, 1) == ["one", "two"]
+    assert asked(bot, 2) == ["one", "two", "three"]
+
+
+async def test_a_message_that_joined_ends_as_the_turn_does_without_a_second_reply(bot: Bot):
+    pause, sink = Pause(), RecordingSink()
+    bot.provider.script(pause, LOOK, "done")
+    first = asyncio.create_task(bot.runtime.loop.tell(message("one")))
+    await pause.reached.wait()
+    second = asyncio.create_task(bot.runtime.loop.tell(message("two"), sink))
+    await asyncio.sleep(0)
+    pause.resume.set()
+
+    await asyncio.gather(first, second)
+
+    receipt, ended = sink.events
+    assert isinstance(receipt, Notice) and receipt.kind is NoticeKind.RECEIPT
+    assert isinstance(ended, TurnEnded) and (ended.outcome, ended.text) == (TurnOutcome.ANSWERED, "")
+
+
+async def test_two_messages_at_once_answer_once_each_and_carry_their_own_time(bot: Bot):
+    pause = Pause()
+    bot.provider.script(pause, LOOK, "done")
+    first = asyncio.create_task(bot.runtime.loop.tell(message("one")))
+    await pause.reached.wait()
+    joined = InboundMessage("phone", "bob", "7", "two", timestamp=datetime(2026, 1, 1))
+    second = asyncio.create_task(bot.runtime.loop.tell(joined))
+    await asyncio.sleep(0)
+    pause.resume.set()
+    await asyncio.gather(first, second)
+
+    rows = [row for row in bot.runtime.sessions.get_or_create("phone:7").messages if row["role"] == "user"]
+
+    assert [row["sender_id"] for row in rows] == ["ann", "bob"]
+    assert all(row["runtime_context"].startswith("[Runtime Context") for row in rows)
+    assert len({row["turn_id"] for row in rows}) == 1

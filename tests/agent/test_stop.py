@@ -1,0 +1,226 @@
+"""/stop at any point, and the watchdog: a lane is free within a second, whatever runs in it."""
+
+import asyncio
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nanobot.agent.pipeline.work import Patience
+from nanobot.agent.tools.base import Tool
+from nanobot.agent.turn import TurnOutcome
+from nanobot.bus.events import InboundMessage
+from nanobot.config.schema import Config
+from nanobot.messages.types import Origin
+from nanobot.providers.base import Finished, LLMProvider, LLMResponse, TextDelta
+from nanobot.runtime import build_runtime
+from nanobot.session.locks import ProcessLock
+from nanobot.testing import Bot, Pause, RecordingSink, calls, open_bot
+from tests.strict import openai_problems
+
+
+class Deaf(Tool):
+    """A tool that does not hear a cancel."""
+
+    name = "deaf"
+    description = "does not stop"
+    parameters = {"type": "object", "properties": {}}  # noqa: RUF012
+
+    def __init__(self) -> None:
+        self.running = asyncio.Event()
+        self.over = asyncio.Event()
+
+    async def execute(self, **kwargs: Any) -> str:
+        self.running.set()
+        while not self.over.is_set():
+            try:
+                await self.over.wait()
+            except asyncio.CancelledError:
+                continue
+        return "much too late"
+
+
+def pairs_are_closed(sink: RecordingSink) -> bool:
+    started = [event.type for event in sink.events if event.type.endswith("_started")]
+    ended = [event.type for event in sink.events if event.type.endswith("_ended") and event.type != "turn_ended"]
+    return sorted(one.split("_")[0] for one in started) == sorted(one.split("_")[0] for one in ended)
+
+
+async def test_a_tool_that_does_not_let_go_holds_the_lane_for_less_than_a_second(bot: Bot, tmp_path: Path):
+    deaf = Deaf()
+    bot.runtime.tools.register(deaf)
+    bot.provider.script(calls(("deaf", {}), text="I try."))
+    turn = asyncio.create_task(bot.turn("go"))
+    await deaf.running.wait()
+    started = time.monotonic()
+
+    answer = await bot.say("/stop")
+    seconds = time.monotonic() - started
+    result = await turn
+    bot.provider.script("fine")
+    following = await bot.say("still there?")
+    deaf.over.set()
+    await asyncio.sleep(0.01)
+
+    assert answer == "Stopped. deaf ended with it."
+    assert seconds < 1
+    assert result.outcome is TurnOutcome.STOPPED
+    assert following == "fine"
+    assert pairs_are_closed(bot.sink)
+    assert openai_problems(bot.provider.requests[-1]) == []
+    assert "much too late" not in str(bot.runtime.sessions.get_or_create("cli:direct").messages)
+    assert not list((tmp_path / "state" / "turns").glob("*"))
+
+
+async def test_a_model_that_does_not_let_go_holds_the_lane_for_less_than_a_second(tmp_path: Path):
+    over, reached = asyncio.Event(), asyncio.Event()
+
+    class Stubborn(LLMProvider):
+        def get_default_model(self):
+            return "stubborn"
+
+        async def chat_stream(self, *args, **kwargs):
+            yield TextDelta("Well, ")
+            reached.set()
+            while not over.is_set():
+                try:
+                    await over.wait()
+                except asyncio.CancelledError:
+                    continue
+            yield Finished(LLMResponse("Well, too late"))
+
+    sink = RecordingSink()
+    message = InboundMessage.from_owner("cli", "direct", "go", session_key="cli:direct", origin=Origin.CLI)
+    async with build_runtime(
+        Config(), data_dir=tmp_path, workspace=tmp_path / "workspace", provider=Stubborn(), environ={}
+    ) as runtime:
+        turn = asyncio.create_task(runtime.loop.run_turn(message, sink))
+        await reached.wait()
+        started = time.monotonic()
+
+        stopped = await runtime.loop.stop_turn("cli:direct")
+
+        assert stopped
+        assert time.monotonic() - started < 1
+        assert (await turn).outcome is TurnOutcome.STOPPED
+        over.set()
+        await asyncio.sleep(0.01)
+    assert pairs_are_closed(sink)
+    assert sink.types[-1] == "turn_ended"
+    assert [one.seq for one in sink.events] == [*range(len(sink.events))]
+
+
+async def test_stop_while_another_process_holds_the_session(bot: Bot, tmp_path: Path):
+    holder = ProcessLock(tmp_path / "workspace" / "sessions" / ".locks" / "cli_direct.lock")
+    assert holder.try_acquire()
+    turn = asyncio.create_task(bot.turn("go"))
+    while "notice" not in bot.sink.types:
+        await asyncio.sleep(0.01)
+
+    answer = await bot.say("/stop")
+    holder.release()
+
+    assert answer == "Stopped."
+    assert (await turn).outcome is TurnOutcome.STOPPED
+
+
+async def test_stop_at_the_gate(tmp_path: Path):
+    pause = Pause()
+    async with open_bot(tmp_path, pause, environ={"NANOBOT_MAX_CONCURRENT_REQUESTS": "1"}) as bot:
+        loop = bot.runtime.loop
+        first = asyncio.create_task(bot.turn("one", "a:1"))
+        await pause.reached.wait()
+        second = asyncio.create_task(bot.turn("two", "a:2"))
+        await asyncio.sleep(0.01)
+
+        assert await loop.stop_turn("a:2")
+        assert (await second).outcome is TurnOutcome.STOPPED
+        pause.resume.set()
+        bot.provider.script("to one")
+        assert (await first).text == "to one"
+
+
+async def test_the_whole_family_of_a_command_is_gone(bot: Bot, tmp_path: Path):
+    pids = tmp_path / "pids"
+    command = f"sh -c 'sleep 60 & echo $! >> {pids}; sleep 60 & echo $! >> {pids}; echo $$ >> {pids}; wait'"
+    bot.provider.script(calls(("exec", {"command": command})))
+    turn = asyncio.create_task(bot.turn("go"))
+    while not pids.exists() or len(pids.read_text().split()) < 3:
+        await asyncio.sleep(0.01)
+    started = time.monotonic()
+
+    await bot.say("/stop")
+    confirmed = time.monotonic() - started
+    while any(alive(int(pid)) for pid in pids.read_text().split()):
+        await asyncio.sleep(0.01)
+    gone = time.monotonic() - started
+    await turn
+
+    assert confirmed < 1
+    assert gone < 2
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    status = Path(f"/proc/{pid}/stat")
+    return not status.exists() or status.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+async def test_a_run_that_gives_no_sign_of_life_is_given_up_and_the_lane_is_free(tmp_path: Path):
+    deaf = Deaf()
+    patience = Patience(run_silence=0.1, letting_go=0.05)
+    async with open_bot(tmp_path, calls(("deaf", {})), "fine", patience=patience) as bot:
+        bot.runtime.tools.register(deaf)
+
+        result = await bot.turn("go")
+        following = await bot.say("and now?")
+        deaf.over.set()
+        await asyncio.sleep(0)
+
+    assert result.outcome is TurnOutcome.FAILED
+    assert "hung" in result.text and "run" in result.text
+    assert following == "fine"
+
+
+async def test_a_run_that_gives_signs_of_life_is_not_given_up(tmp_path: Path):
+    steps = [calls(("exec", {"command": f"sleep 0.2; echo {number}"})) for number in range(4)]
+    async with open_bot(tmp_path, *steps, "done", patience=Patience(run_silence=0.6)) as bot:
+        assert await bot.say("go") == "done"
+
+
+async def test_a_phase_that_hangs_is_given_up_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    async def never(wanted: str | None) -> None:
+        await asyncio.Event().wait()
+
+    async with open_bot(tmp_path, "fine", patience=Patience(any_other=0.2)) as bot:
+        with monkeypatch.context() as patch:
+            patch.setattr(bot.runtime.models, "get", never)
+            result = await bot.turn("go")
+        following = await bot.say("and now?")
+
+    assert result.outcome is TurnOutcome.FAILED
+    assert "phase build" in result.text
+    assert following == "fine"
+
+
+async def test_one_stuck_session_slows_nobody(tmp_path: Path):
+    async with open_bot(tmp_path) as bot:
+        pause = Pause()
+        bot.provider.script(pause)
+        stuck = asyncio.create_task(bot.turn("stuck", "chat:stuck"))
+        await pause.reached.wait()
+        bot.provider.script(*["fine"] * 20)
+        started = time.monotonic()
+
+        results = await asyncio.gather(*[bot.turn("hi", f"chat:{number}") for number in range(20)])
+        seconds = time.monotonic() - started
+        await bot.runtime.loop.stop_turn("chat:stuck")
+        await stuck
+
+    assert {result.text for result in results} == {"fine"}
+    assert seconds < 3
