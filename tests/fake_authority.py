@@ -419,7 +419,7 @@ class Responses(_Format):
         if usage:
             details = {"cached_tokens": usage["prompt_tokens_details"]["cached_tokens"]}
             counts = {"input_tokens": usage["prompt_tokens"], "input_tokens_details": details}
-            counts |= {"output_tokens": usage["completion_tokens"], "output_tokens_details": {"reasoning_tokens": 2}}
+            counts |= {"output_tokens": usage["completion_tokens"], "output_tokens_details": {"reasoning_tokens": 0}}
         reasons = {"length": "max_output_tokens", "content_filter": "content_filter"}
         reason = reasons.get(step.finish)
         return {
