@@ -5,6 +5,7 @@
     |-- UsageError                  a command was called wrongly (exit 2)
     |-- StorageError                the disk refused: full, read-only, no permission
     |-- PluginError                 a "module:Class" name that cannot be loaded
+    |-- RequestTooLongError         what is asked does not fit the model's window; nothing was sent
     `-- ProviderError               a model gave no answer; its kinds live in providers/errors.py
         `-- BudgetExceededError     it was not asked: what may be spent is spent
 
@@ -36,6 +37,19 @@ class StorageError(NanobotError):
 
 class PluginError(NanobotError):
     """A name at the door leads nowhere."""
+
+
+class RequestTooLongError(NanobotError):
+    """What is asked is longer than the model can read, whatever else is left out. No model was asked."""
+
+    def __init__(self, tokens: int, room: int) -> None:
+        self.tokens = tokens
+        self.room = max(room, 0)
+        super().__init__(
+            f"This is too long for the model: about {tokens:,} tokens, and it has room for {self.room:,}. Send it in "
+            "parts or as a file to read from, choose a model with a larger window with `/model`, or set "
+            "agents.defaults.contextWindowTokens if its window is larger than nanobot knows."
+        )
 
 
 class ProviderError(NanobotError):

@@ -20,6 +20,8 @@ from nanobot.agent.slash_commands import Desk, SlashCommands
 from nanobot.agent.tools.builtin import ToolPolicies, build_tools
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.tools.shell import ExecPolicy
+from nanobot.agent.trace.folder import TraceFolder
+from nanobot.agent.trace.writer import TraceWriter
 from nanobot.agent.vitals import Vitals
 from nanobot.bus.queue import MessageBus
 from nanobot.config.paths import Places
@@ -27,8 +29,9 @@ from nanobot.config.provider_table import context_window
 from nanobot.config.saver import BACKUPS
 from nanobot.config.schema import Config
 from nanobot.providers.base import LLMProvider
-from nanobot.providers.factory import choose_provider
+from nanobot.providers.chain import Chains, with_preset
 from nanobot.security.paths import PathPolicy
+from nanobot.security.secrets import Redactor, secrets_of
 from nanobot.session.manager import SessionManager
 from nanobot.utils.clock import Clock, SystemClock, zone_named
 from nanobot.utils.resources import skills_dir
@@ -63,11 +66,13 @@ async def build_runtime(
     provider: LLMProvider | None = None,
     environ: Mapping[str, str] | None = None,
     patience: Patience | None = None,
+    chains: Chains | None = None,
 ) -> AsyncIterator[Runtime]:
     """Open a bot; at the end of the block its turns are stopped and its connections closed.
 
-    `model` goes before the config's; `provider` stands in for whatever would be chosen. No model is asked and no
-    network is touched before the first turn. Raises NanobotError where the workspace cannot be made.
+    `model` goes before the config's; `provider` stands in for whatever would be chosen, and is asked as it is; `chains`
+    say how the others are held: retries, fallbacks, breakers. No model is asked and no network is touched before the
+    first turn. Raises NanobotError where the workspace cannot be made.
     """
     environ = os.environ if environ is None else environ
     workspace = (workspace or config.workspace_path).expanduser().absolute()
@@ -82,10 +87,22 @@ async def build_runtime(
         workspace, clock=clock, name=defaults.bot_name, disabled_skills=frozenset(defaults.disabled_skills)
     )
     vitals = Vitals(clock)
-    models = ConfiguredModels(config, places.state, environ, model, provider)
+    models = ConfiguredModels(config, chains or Chains(environ, places.state), model, provider)
     commands = SlashCommands(Desk(sessions, models, context, tools, vitals, __version__))
+    redactor = Redactor(lambda: secrets_of(config.model_dump(), environ))
+    traces = TraceWriter(TraceFolder(places.traces, redactor), clock, workspace)
     parts = Parts(
-        sessions, models, context, tools, commands, vitals, clock, workspace, places.turns, patience or Patience()
+        sessions,
+        models,
+        context,
+        tools,
+        commands,
+        vitals,
+        clock,
+        workspace,
+        places.turns,
+        traces,
+        patience or Patience(),
     )
     policy = LoopPolicy(_most_at_once(environ), defaults.steering == "join", _delivery(config))
     idle: IdleWatch | None = None
@@ -101,6 +118,7 @@ async def build_runtime(
     loop = AgentLoop(bus, parts, policy, idle)
     async with AsyncExitStack() as lives:
         lives.push_async_callback(models.close)
+        lives.push_async_callback(traces.close)
         lives.push_async_callback(loop.stop)
         if idle is not None:
             lives.push_async_callback(idle.close)
@@ -113,14 +131,12 @@ class ConfiguredModels:
     def __init__(
         self,
         config: Config,
-        state_dir: Path,
-        environ: Mapping[str, str],
+        chains: Chains,
         model: str | None,
         provider: LLMProvider | None,
     ) -> None:
         self._config = config
-        self._state_dir = state_dir
-        self._environ = environ
+        self._chains = chains
         self._model = model
         self._provider = provider
         self._made: dict[str | None, Model] = {}
@@ -145,20 +161,14 @@ class ConfiguredModels:
     async def _make(self, wanted: str | None) -> Model:
         config, name = self._config, wanted
         if wanted in config.model_presets:
-            config, name = _with_preset(config, wanted), None
+            config, name = with_preset(config, wanted), None
         if self._provider is not None:
             provider = self._provider
             active = config.active_preset().model if config is not self._config else None
             asked = name or active or provider.get_default_model()
             return Model(provider, type(provider).__name__, asked, "handed in", _limits(config, asked))
-        chosen = await choose_provider(config, model=name, environ=self._environ, state_dir=self._state_dir)
+        chosen = await self._chains.choose(config, name)
         return Model(chosen.provider, chosen.name, chosen.model, chosen.reason, _limits(config, chosen.model))
-
-
-def _with_preset(config: Config, name: str) -> Config:
-    """The config as it would be with this preset in force."""
-    defaults = config.agents.defaults.model_copy(update={"model_preset": name})
-    return config.model_copy(update={"agents": config.agents.model_copy(update={"defaults": defaults})})
 
 
 def _limits(config: Config, model: str) -> RunLimits:

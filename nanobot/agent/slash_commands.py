@@ -10,12 +10,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from nanobot.agent.context_report import ContextReport
 from nanobot.agent.run.runner import Model
+from nanobot.agent.session_window import open_window
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.vitals import Vitals
 from nanobot.errors import NanobotError
 from nanobot.messages.shown import shown_text
-from nanobot.messages.tokens import estimate_tokens
 from nanobot.session.manager import Session, SessionManager
 from nanobot.utils.text import nearest
 
@@ -127,14 +128,16 @@ class SlashCommands:
             model = await desk.models.get(session.metadata.get("model"))
             asked = _described(model)
             window = f"{vitals.window_used(session.key):,} of {model.limits.window_tokens:,} tokens"
+            notes = model.provider.notes()
         except NanobotError as error:
-            asked, window = f"none: {error}", "unknown"
+            asked, window, notes = f"none: {error}", "unknown", []
         usage = vitals.usage_of(session.key)
         sent, cached = usage.get("prompt_tokens", 0), usage.get("cached_tokens", 0)
         share = f" ({cached / sent:.0%} cached)" if sent and cached else ""
         lines = [
             f"nanobot {desk.version}, up {_span(vitals.uptime())}",
             f"Model: {asked}",
+            *(f"  {note}" for note in notes),
             f"Tokens: {sent:,} in{share}, {usage.get('completion_tokens', 0):,} out",
             f"Window: {window}",
             f"Messages: {session.message_count}",
@@ -175,17 +178,9 @@ class SlashCommands:
     async def _context(self, session: Session, argument: str) -> str:
         desk = self._desk
         model = await desk.models.get(session.metadata.get("model"))
-        history = session.get_history()
-        parts = {
-            "system prompt": estimate_tokens(desk.prompt.build_system_prompt()),
-            f"{len(desk.tools.names)} tools": desk.tools.tokens,
-            f"{len(history)} messages": estimate_tokens(history),
-            "room for the reply": model.limits.max_tokens,
-        }
-        total = sum(parts.values())
-        rows = "\n".join(f"{tokens:>9,}  {name}" for name, tokens in parts.items())
-        window = model.limits.window_tokens
-        return f"Tokens of the next request, estimated:\n{rows}\n{total:>9,}  of {window:,} ({total / window:.0%})"
+        rows, window = open_window(session)
+        usage = desk.vitals.last_usage(session.key)
+        return ContextReport(model, desk.prompt.build_system_prompt(), desk.tools, rows, window, usage).text()
 
     async def _help(self, session: Session, argument: str) -> str:
         rows = "\n".join(f"/{name:<9} {text}" for name, text in self.names().items())

@@ -215,25 +215,27 @@ EventSink = Callable[[TurnEvent], None]
 
 
 class Emitter:
-    """Stamps each event with the turn and its number, and hands it to the sink."""
+    """Stamps each event with the turn and its number, and hands it to the sinks."""
 
-    def __init__(self, turn_id: str, sink: EventSink | None, seq: "count[int] | None" = None) -> None:
+    def __init__(self, turn_id: str, *sinks: EventSink | None, seq: "count[int] | None" = None) -> None:
         self.turn_id = turn_id
-        self._sink = sink
+        self._sinks = [sink for sink in sinks if sink is not None]
         self._seq = seq or count()
 
     def handed_over(self) -> "Emitter":
         """Another one that goes on from here; this one is heard no more."""
-        other = Emitter(self.turn_id, self._sink, self._seq)
-        self._sink = None
+        other = Emitter(self.turn_id, *self._sinks, seq=self._seq)
+        self._sinks = []
         return other
 
     def __call__(self, event: TurnEvent) -> None:
-        """Tell what happened. A sink that raises all the same is not told of this turn again."""
-        if self._sink is None:
+        """Tell what happened. A sink that raises all the same is not told of this turn again; the others are."""
+        if not self._sinks:
             return
-        try:
-            self._sink(replace(event, turn_id=self.turn_id, seq=next(self._seq)))
-        except Exception:  # somebody else's code; a turn does not end for it
-            log.exception("a sink of turn %s broke", self.turn_id)
-            self._sink = None
+        stamped = replace(event, turn_id=self.turn_id, seq=next(self._seq))
+        for sink in (*self._sinks,):
+            try:
+                sink(stamped)
+            except Exception:  # somebody else's code; a turn does not end for it
+                log.exception("a sink of turn %s broke", self.turn_id)
+                self._sinks.remove(sink)

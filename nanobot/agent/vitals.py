@@ -12,7 +12,7 @@ class Vitals:
         self._clock = clock
         self._started = clock.monotonic()
         self._usage: dict[str, dict[str, int]] = {}
-        self._window: dict[str, int] = {}
+        self._last: dict[str, dict[str, int]] = {}
         self.running: set[str] = set()
         self.last_error: str | None = None
         self.memory_note: str | None = None
@@ -28,7 +28,7 @@ class Vitals:
         for name, tokens in usage.items():
             sums[name] = sums.get(name, 0) + tokens
         if usage.get("prompt_tokens"):
-            self._window[session_key] = usage["prompt_tokens"] + usage.get("completion_tokens", 0)
+            self._last[session_key] = dict(usage)
 
     def usage_of(self, session_key: str) -> dict[str, int]:
         """A session's tokens since the start."""
@@ -36,9 +36,14 @@ class Vitals:
 
     def window_used(self, session_key: str) -> int:
         """What the last request of a session weighed, with its answer."""
-        return self._window.get(session_key, 0)
+        last = self.last_usage(session_key)
+        return last.get("prompt_tokens", 0) + last.get("completion_tokens", 0)
+
+    def last_usage(self, session_key: str) -> dict[str, int]:
+        """The tokens of a session's last request, as its model counted them; empty where none has said."""
+        return dict(self._last.get(session_key, {}))
 
     def forget(self, session_key: str) -> None:
         """The session starts afresh."""
         self._usage.pop(session_key, None)
-        self._window.pop(session_key, None)
+        self._last.pop(session_key, None)

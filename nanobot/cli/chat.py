@@ -18,7 +18,7 @@ from nanobot.agent.turn import TurnEvent
 from nanobot.bus.events import InboundMessage, OutboundKind, OutboundMessage
 from nanobot.cli.completion import ChatCompleter
 from nanobot.cli.drawing import draws
-from nanobot.cli.inbound import CHANNEL, LEAVING, terminal_message
+from nanobot.cli.inbound import CHANNEL, LEAVING, heard, terminal_message
 from nanobot.cli.mentions import mentioned_files
 from nanobot.cli.meter import Meter
 from nanobot.cli.prompt import Prompt, PromptActions
@@ -129,7 +129,8 @@ class Chat:
 
     async def _run_turn(self, line: str) -> None:
         files = await asyncio.to_thread(mentioned_files, line, self._runtime.workspace)
-        message = terminal_message(line, self._session_key, files)
+        text = await heard(self._runtime.config, line, files)
+        message = terminal_message(text, self._session_key, files)
         await self._runtime.loop.run_turn(message, self._watch, waiting=self._joining)
         command = parse_command(line)
         if command is not None:

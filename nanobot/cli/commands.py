@@ -24,6 +24,7 @@ COMMANDS = {
     "sessions search": ("nanobot.cli.sessions:search", "Where a text occurs in all conversations."),
     "sessions export": ("nanobot.cli.sessions:export", "One conversation as JSON lines or Markdown."),
     "sessions delete": ("nanobot.cli.sessions:delete", "Delete one conversation for good."),
+    "replay": ("nanobot.cli.replay:replay", "What happened in a turn, step by step; again with another model."),
     "provider list": ("nanobot.cli.providers:list_", "Providers of models: keys, addresses, default models."),
     "provider login": ("nanobot.cli.login:login", "Log in to a provider that is reached by an account."),
     "provider logout": ("nanobot.cli.login:logout", "Forget the tokens of an account."),
@@ -38,6 +39,8 @@ GROUPS = {
     "tools": "What the agent can call.",
 }
 
+COUNTING_BACK = frozenset({"replay"})
+"""Commands with an argument such as -1, which else would be taken for an option."""
 
 WRONG_USAGE: type[Exception] = typer.BadParameter.__mro__[1]
 """Typer's UsageError: the parent of all that is wrong with the words of a command. It has no public name."""
@@ -63,7 +66,8 @@ class LazyCommand(TyperCommand):
 
     def _load(self) -> TyperCommand:
         single = typer.Typer(add_completion=False, rich_markup_mode=None)
-        single.command(self.name)(load(self._target))
+        settings = {"ignore_unknown_options": True} if self.name in COUNTING_BACK else None
+        single.command(self.name, context_settings=settings)(load(self._target))
         command = typer.main.get_command(single)
         command.params.append(_debug_option())
         return command  # type: ignore[return-value]

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from nanobot.agent.turn import TurnEvent
 from nanobot.cli.closing import FAILURES, failure_line
-from nanobot.cli.inbound import terminal_message
+from nanobot.cli.inbound import heard, terminal_message
 from nanobot.cli.outlet import Outlet
 from nanobot.cli.signals import INTERRUPT, KILLS, exit_code_of, on_signals
 from nanobot.cli.terminal import Paint, can_redraw, wants_colour
@@ -47,6 +47,7 @@ class _OneTurn:
 
     def __init__(self, runtime: Runtime, session_key: str, face: Face) -> None:
         self._loop = runtime.loop
+        self._config = runtime.config
         self._session_key = session_key
         self._face = face
         self._turn: asyncio.Task[int] | None = None
@@ -71,6 +72,7 @@ class _OneTurn:
         self._stop()
 
     async def _ask(self, text: str, media: Sequence[str]) -> int:
+        text = await heard(self._config, text, media)
         result = await self._loop.run_turn(terminal_message(text, self._session_key, media), self._watch)
         return 1 if result.outcome in FAILURES else 0
 

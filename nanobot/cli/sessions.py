@@ -128,13 +128,16 @@ def delete(
     workspace: WorkspaceOption = None,
 ) -> None:
     """Delete one conversation for good: it is kept nowhere."""
-    sessions = _sessions(config, workspace)
+    setup = read_setup(config, workspace)
+    places = Places(setup.data_dir)
+    sessions = SessionManager(setup.workspace, old_folder=places.old_sessions)
     session = _read(sessions, key)
     what = f"{one_line(key)} ({counted(len(session.messages), 'message')})"
     if not yes and not questions.confirm(f"Delete {what} for good?"):
         typer.echo("Kept.")
         return
     sessions.delete(key)
+    _forget_traces(session, places.traces)
     typer.echo(f"Deleted {what}.")
 
 
@@ -172,6 +175,13 @@ def _read(sessions: SessionManager, name: str) -> Session:
         known = [name for name, _ in _named(sessions)]
         raise unknown_name("session", name, known, "nanobot sessions list")
     return session
+
+
+def _forget_traces(session: Session, folder: Path) -> None:
+    """What was kept of its turns goes with it."""
+    from nanobot.agent.trace.folder import TraceFolder  # the engine: only where something is deleted
+
+    TraceFolder(folder).forget(session.key, {str(row["turn_id"]) for row in session.messages if row.get("turn_id")})
 
 
 def _named(sessions: SessionManager) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -69,6 +69,11 @@ class Places:
         return self.state / "turns"
 
     @property
+    def traces(self) -> Path:
+        """What happened in each turn."""
+        return self.state / "traces"
+
+    @property
     def logs(self) -> Path:
         """The logs."""
         return self.data / "logs"

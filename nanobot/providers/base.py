@@ -144,6 +144,8 @@ class CallContext:
     turn_id: str = ""
     goal: bool = False
     """Whether it works for a goal that may take hours: then no limit holds for the whole of an answer."""
+    others_left: bool = False
+    """Whether another model can be asked if this one keeps the person waiting: then nobody waits long for it."""
     notify: Callable[[str], None] = field(default=lambda text: None, compare=False, repr=False)
     """Tell the person who waits, in a sentence, why it takes longer or who answers instead. Never raises."""
 

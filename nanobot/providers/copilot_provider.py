@@ -25,7 +25,6 @@ from nanobot.utils.clock import Clock
 from nanobot.utils.http import HttpPools
 
 API = "https://api.githubcopilot.com"
-TIMEOUTS = Timeouts()
 RESPONSES = "responses"
 """What is remembered of a model that speaks that wire alone."""
 
@@ -57,7 +56,7 @@ class CopilotProvider(AccountProvider):
             config_key="providers.githubCopilot.apiBase",
             extra_headers=dict(extra_headers or {}),
             extra_body=dict(extra_body or {}),
-            timeouts=timeouts or TIMEOUTS,
+            timeouts=timeouts or Timeouts.usual(),
             reasoning_effort=reasoning_effort,
             capabilities=capabilities or CapabilityStore(),
             pools=pools or HttpPools(proxy=proxy),

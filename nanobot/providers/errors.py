@@ -8,14 +8,17 @@ key or setting to change.
     |-- InvalidRequestError          400, 422: what we sent                 nobody
     |-- ContextOverflowError         the request is longer than the window  nobody, after one shrink
     |-- ContentFilteredError         refused for what it says               nobody
-    |-- RateLimitedError             429                                    another model
-    |-- ModelOverloadedError         408, 409, 5xx, 529                     another model
+    |-- BusyError
+    |   |-- RateLimitedError         429                                    another model
+    |   |-- ModelOverloadedError     408, 409, 5xx, 529                     another model
+    |   `-- ModelsOutError           nobody was asked: all are out          nobody, for some seconds
     |-- ProviderTimeoutError         nothing came in time                   another model
     |-- ConnectionFailedError        refused, reset, no such host           another model
     |-- StreamCutError               the answer broke off                   another model
     `-- MalformedResponseError       what came cannot be read               another model
 """
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -45,6 +48,13 @@ class CallTarget:
         parts = [self.provider or "the model", f"model {self.model}" if self.model else "", self.api_base]
         return ", ".join(part for part in parts if part)
 
+    @property
+    def name(self) -> str:
+        """The model, and who has it, in a few words."""
+        if self.model and self.provider:
+            return f"{self.model} ({self.provider})"
+        return self.model or self.provider or "the model"
+
 
 class ModelCallError(errors.ProviderError):
     """A model call failed. `str()` is one line with the provider, the base URL, the model sent and what to change."""
@@ -64,14 +74,41 @@ class ModelCallError(errors.ProviderError):
         self.target = target or CallTarget()
         self.status = status
         self.retry_after_s = retry_after_s
-        super().__init__(self._sentence())
+        self.earlier: tuple[ModelCallError, ...] = ()
+        """How others failed that were asked for the same answer before."""
+        self.passed_over: tuple[str, ...] = ()
+        """Who was not asked, and why, each in a sentence."""
+        super().__init__(detail)
+
+    def __str__(self) -> str:
+        before = [f"Asked before it: {error.aside()}" for error in self.earlier]
+        return " ".join([self._sentence(), *before, *self.passed_over])
+
+    def aside(self) -> str:
+        """Who failed and how, beside what matters more; with the next step where nobody but the owner can take it."""
+        step = f" {self.advice()}" if self.try_elsewhere is TryElsewhere.OTHER_PROVIDER else ""
+        return f"{self.target.name}: {self.brief()}.{step}"
+
+    def told_by(self, target: CallTarget) -> None:
+        """Say whose failure it is, where whoever raised it did not."""
+        if not self.target.model:
+            self.target = target
+
+    def brief(self) -> str:
+        """What happened, in a few words without an end, for a sentence of somebody else."""
+        what = self._what().partition(";")[0]
+        return f"{what[:1].lower()}{what[1:]}{self._status()}"
+
+    def _what(self) -> str:
+        return (self.__doc__ or "").split("\n")[0].rstrip(".")
+
+    def _status(self) -> str:
+        return f" (HTTP {self.status})" if self.status else ""
 
     def _sentence(self) -> str:
-        what = (self.__doc__ or "").split("\n")[0].rstrip(".")
         detail = f": {self.detail}" if self.detail else ""
-        status = f" (HTTP {self.status})" if self.status else ""
         full_stop = "" if detail.endswith((".", "!", "?")) else "."
-        return f"{what} [{self.target}]{status}{detail}{full_stop} {self.advice()}"
+        return f"{self._what()} [{self.target}]{self._status()}{detail}{full_stop} {self.advice()}"
 
     def advice(self) -> str:
         """The next step."""
@@ -119,18 +156,23 @@ class ContentFilteredError(ModelCallError):
     next_step = "Put it another way, or choose another model with `/model`."
 
 
-class RateLimitedError(ModelCallError):
+class BusyError(ModelCallError):
+    """The provider takes no requests for the moment."""
+
+    try_elsewhere = TryElsewhere.OTHER_MODEL
+
+    def advice(self) -> str:
+        """To wait: as long as it said, if it did."""
+        when = f"in {in_words(self.retry_after_s)}" if self.retry_after_s else "in a moment"
+        return f"Send the message again {when}."
+
+
+class RateLimitedError(BusyError):
     """Too many requests for this key."""
 
-    try_elsewhere = TryElsewhere.OTHER_MODEL
-    next_step = "Wait a moment and send the message again."
 
-
-class ModelOverloadedError(ModelCallError):
+class ModelOverloadedError(BusyError):
     """The provider is busy or broken; another may not be."""
-
-    try_elsewhere = TryElsewhere.OTHER_MODEL
-    next_step = "Wait a moment and send the message again."
 
 
 class ProviderTimeoutError(ModelCallError):
@@ -161,6 +203,21 @@ class MalformedResponseError(ModelCallError):
     next_step = "Check that {section}.apiBase in the config is the base URL of such an API."
 
 
+class ModelsOutError(BusyError):
+    """Nobody was asked: the model is out of order for the moment."""
+
+    try_elsewhere = TryElsewhere.NOBODY
+
+    @classmethod
+    def because_of(cls, last: ModelCallError | None, *, target: CallTarget, again_in_s: float) -> "ModelsOutError":
+        """It failed again and again, at last like this."""
+        if last is None:
+            return cls(target=target, retry_after_s=again_in_s)
+        step = last.advice() if last.try_elsewhere is TryElsewhere.OTHER_PROVIDER else ""
+        detail = f"its last failure was that {last.brief()}: {last.detail}".rstrip(": ")
+        return cls(f"{detail}. {step}".strip(" ."), target=target, retry_after_s=again_in_s)
+
+
 class FailedResponse(Protocol):
     """What an answer with finish_reason "error" tells, in the words of the original design."""
 
@@ -181,6 +238,13 @@ _BY_KIND: dict[str, type[ModelCallError]] = {
     "context_length": ContextOverflowError,
     "content_filter": ContentFilteredError,
 }
+
+
+def in_words(seconds: float) -> str:
+    """A time to wait, as a person says it."""
+    if seconds < 120:
+        return f"{max(1, math.ceil(seconds))} s"
+    return f"{math.ceil(seconds / 60)} min" if seconds < 7200 else f"{math.ceil(seconds / 3600)} h"
 
 
 def kind_of_status(status: int) -> type[ModelCallError]:

@@ -23,10 +23,11 @@ from nanobot.providers.errors import (
     ModelCallError,
     StreamCutError,
 )
-from nanobot.providers.failures import Refusal, error_of, mend_for, read_refusal, redact, secrets_in
+from nanobot.providers.failures import Refusal, error_of, mend_for, read_refusal
 from nanobot.providers.limits import CallLimits, Timeouts
 from nanobot.providers.sse import EventTooLongError, SseParser
 from nanobot.providers.wire import ToolsEncoder
+from nanobot.security.secrets import redact, secrets_in
 from nanobot.utils.http import HttpPools, load_httpx
 
 if TYPE_CHECKING:

@@ -4,18 +4,26 @@ In this order: what the config says; a key in the environment; an account somebo
 answers here; the stand-in.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nanobot.config.provider_match import ProviderMatch
-from nanobot.config.provider_table import DEFAULT_MODEL, ProviderSpec, find_by_model, spec_for
+from nanobot.config.provider_table import (
+    DEFAULT_MODEL,
+    ProviderSpec,
+    find_by_model,
+    find_by_name,
+    plain_name,
+    spec_for,
+)
 from nanobot.errors import ConfigError
-from nanobot.plugins import load
+from nanobot.plugins import entry_points, load
 from nanobot.providers.base import LLMProvider
 from nanobot.providers.capabilities import CapabilityStore
-from nanobot.providers.limits import Timeouts
+from nanobot.providers.limits import Timeouts, timeouts_for
 from nanobot.providers.local_servers import LocalServer, find_local_server, models_of, usual_servers
 from nanobot.providers.oauth.accounts import AccountStore
 from nanobot.utils.http import is_loopback
@@ -108,6 +116,10 @@ async def _for_match(
     if spec.needs_key and not key and not _is_local(base):
         raise ConfigError(_no_key(spec, match.model))
     model = match.wire_model
+    plugin = _plugin(spec.name)
+    if plugin is not None:
+        own: LLMProvider = plugin(key or None, base)
+        return Chosen(own, spec.name, model, f"{match.because}; an installed package reaches it")
     if not base and spec.is_direct(section.backend):
         raise ConfigError(f"providers.{spec.config_key}.apiBase is empty. Set it to the base URL of the endpoint.")
     if spec.is_local and match.model == DEFAULT_MODEL and base:
@@ -136,9 +148,9 @@ def _for_account(config: "Config", spec: ProviderSpec, model: str, because: str,
             f"Nobody is logged in to {spec.display_name}. Run `nanobot provider login {spec.name.replace('_', '-')}`."
         )
     model = (spec.default_model or model) if model == DEFAULT_MODEL else model
-    maker = load(ACCOUNTS[spec.name])
-    usual = load(f"{ACCOUNTS[spec.name].partition(':')[0]}:TIMEOUTS")
-    provider: LLMProvider = maker(
+    effort = config.active_preset().reasoning_effort
+    usual = timeouts_for(model, local=_is_local(section.api_base), reasoning_effort=effort)
+    provider: LLMProvider = load(ACCOUNTS[spec.name])(
         store,
         model,
         name=spec.name,
@@ -146,11 +158,24 @@ def _for_account(config: "Config", spec: ProviderSpec, model: str, because: str,
         extra_headers=section.extra_headers,
         extra_body=section.extra_body,
         proxy=section.proxy or None,
-        timeouts=_timeouts(section, usual),
-        reasoning_effort=config.active_preset().reasoning_effort,
+        timeouts=limits_of(section, usual),
+        reasoning_effort=effort,
         capabilities=CapabilityStore(state_dir / "capabilities.json"),
     )
     return Chosen(provider, spec.name, model, because)
+
+
+def _plugin(name: str) -> Callable[[str | None, str | None], LLMProvider] | None:
+    """The class that an installed package offers for a provider of this name, where the name is none of ours.
+
+    It is called with the section's key and base URL. Raises PluginError where it cannot be loaded.
+    """
+    if find_by_name(name) is not None:
+        return None
+    found = next(
+        (entry for entry in entry_points("nanobot.providers") if plain_name(entry.name) == plain_name(name)), None
+    )
+    return load(found.value) if found is not None else None
 
 
 def _because(match: ProviderMatch, section: "ProviderConfig", environ: Mapping[str, str]) -> str:
@@ -172,12 +197,13 @@ def _make(
 ) -> LLMProvider:
     section = _section(config, spec.name)
     local = spec.is_local or _is_local(base)
+    effort = config.active_preset().reasoning_effort
     settings: dict[str, Any] = {
         "name": spec.name,
         "extra_headers": section.extra_headers,
         "extra_body": section.extra_body,
-        "timeouts": _timeouts(section, Timeouts.local() if local else Timeouts()),
-        "reasoning_effort": config.active_preset().reasoning_effort,
+        "timeouts": limits_of(section, timeouts_for(model, local=local, reasoning_effort=effort)),
+        "reasoning_effort": effort,
         "config_key": f"providers.{spec.config_key}.apiKey",
     }
     if spec.is_direct(section.backend):
@@ -190,6 +216,8 @@ def _make(
         "litellm_prefix": spec.litellm_prefix,
         "prompt_cache": True if spec.prompt_cache == "anthropic" and "claude" in model.lower() else None,
         "options": {name: value for name, value in options.items() if value},
+        "proxy": section.proxy or None,
+        "connect_s": section.connect_timeout_s,
     }
     # An address that is LiteLLM's own default is left to it: some of its providers want another form of it.
     own_base = section.api_base or (base if spec.speaks_chat_completions else None)
@@ -197,13 +225,16 @@ def _make(
     return through
 
 
-def _timeouts(section: "ProviderConfig", usual: Timeouts) -> Timeouts:
-    return Timeouts(
-        section.connect_timeout_s or usual.connect_s,
-        section.first_token_timeout_s or usual.first_token_s,
-        section.idle_timeout_s or usual.idle_s,
-        section.total_timeout_s or usual.total_s,
-    )
+def limits_of(section: "ProviderConfig", usual: Timeouts) -> Timeouts:
+    """The preset, and what the config says instead. A limit that somebody set holds whether others are left or not."""
+    set_by_hand = {
+        "connect_s": section.connect_timeout_s,
+        "first_token_s": section.first_token_timeout_s,
+        "idle_s": section.idle_timeout_s,
+        "total_s": section.total_timeout_s,
+        "hurried_s": section.first_token_timeout_s and math.inf,
+    }
+    return replace(usual, **{name: seconds for name, seconds in set_by_hand.items() if seconds})
 
 
 def _section(config: "Config", name: str) -> "ProviderConfig":

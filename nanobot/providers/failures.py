@@ -26,6 +26,7 @@ from nanobot.providers.errors import (
     RateLimitedError,
     kind_of_status,
 )
+from nanobot.security.secrets import redact
 
 _CODES: dict[str, type[ModelCallError]] = {
     "insufficient_quota": QuotaExceededError,
@@ -187,20 +188,6 @@ def _by_wording(refusal: Refusal, *kinds: type[ModelCallError]) -> type[ModelCal
         if (not kinds or kind in kinds) and pattern.search(refusal.message):
             return kind
     return None
-
-
-def redact(text: str, secrets: Iterable[str]) -> str:
-    """The text without the keys, whole or as their vendor shortens them (`sk-ab***yz`)."""
-    for secret in secrets:
-        if len(secret) >= 4:
-            text = text.replace(secret, "[key]")
-    return re.sub(r"\b(?:sk|gsk|xai|pk|rk)-[\w*.…-]{6,}|\bAIza[\w-]{20,}|(?<=Bearer )[\w.~+/=-]{8,}", "[key]", text)
-
-
-def secrets_in(api_key: str | None, headers: Mapping[str, str]) -> list[str]:
-    """What must not be told of a request: its key, and the headers whose names say that they carry one."""
-    telling = re.compile(r"auth|key|token|secret|cookie", re.IGNORECASE)
-    return [api_key or "", *(value for name, value in headers.items() if telling.search(name))]
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:

@@ -32,10 +32,11 @@ from nanobot.providers.errors import (
     ProviderTimeoutError,
     StreamCutError,
 )
-from nanobot.providers.failures import Refusal, error_of, redact, refusal_of, retry_after_s, secrets_in
+from nanobot.providers.failures import Refusal, error_of, refusal_of, retry_after_s
 from nanobot.providers.limits import CallLimits, Timeouts
 from nanobot.providers.textual_calls import with_textual_calls
 from nanobot.providers.wire import Dialect, has_images, wire_messages
+from nanobot.security.secrets import redact, secrets_in
 
 _loading: "Future[Any] | None" = None
 _loading_lock = threading.Lock()
@@ -117,10 +118,13 @@ class LiteLLMProvider(LLMProvider):
         prompt_cache: bool | None = None,
         config_key: str | None = None,
         options: Mapping[str, Any] | None = None,
+        proxy: str | None = None,
+        connect_s: float | None = None,
     ) -> None:
         """`litellm_prefix` is put before each model; empty: the model has it. `options` go to LiteLLM as they are.
 
-        `prompt_cache`: whether to set cache markers; None decides by the model's name.
+        `prompt_cache`: whether to set cache markers; None decides by the model's name. `proxy` and `connect_s` hold
+        where LiteLLM does not hand the connection on to another SDK: not for Azure, nor for what it speaks as OpenAI.
         """
         super().__init__(api_key, api_base)
         self.name = name
@@ -133,6 +137,9 @@ class LiteLLMProvider(LLMProvider):
         self._prompt_cache = prompt_cache
         self._config_key = config_key or f"providers.{name}.apiKey"
         self._options = dict(options or {})
+        self._proxy = proxy
+        self._connect_s = connect_s
+        self._own: tuple[asyncio.AbstractEventLoop, Any] | None = None
 
     def get_default_model(self) -> str:
         """The model asked when a call names none."""
@@ -159,6 +166,9 @@ class LiteLLMProvider(LLMProvider):
     async def close(self) -> None:
         """Close LiteLLM's connections. It keeps them for all providers together: the last one out closes them."""
         _users.discard(self)
+        if self._own is not None:
+            await self._own[1].close()
+            self._own = None
         if _users or _loading is None or not _loading.done() or _loading.exception() is not None:
             return
         litellm = _loading.result()
@@ -182,6 +192,9 @@ class LiteLLMProvider(LLMProvider):
         _users.add(self)
         limits = CallLimits(self._timeouts, self._target(model))
         request = await self._request(messages, tools, model, max_tokens, temperature)
+        client = await self._client(model)
+        if client is not None:
+            request["client"] = client
         answer = Answer()
         stream: Any = None
         try:
@@ -217,6 +230,8 @@ class LiteLLMProvider(LLMProvider):
     async def _request(
         self, rows: Sequence[ChatMessage], tools: Sequence[ToolSchema], model: str, max_tokens: int, temperature: float
     ) -> dict[str, Any]:
+        import httpx  # came with LiteLLM
+
         sent = f"{self._prefix}/{model}" if self._prefix else model
         claude = "claude" in sent.lower() or sent.startswith("anthropic/")
         messages = await asyncio.to_thread(wire_messages, rows, Dialect()) if has_images(rows) else None
@@ -242,12 +257,28 @@ class LiteLLMProvider(LLMProvider):
             "api_base": self.api_base,
             "extra_headers": self._extra_headers or None,
             "extra_body": self._extra_body or None,
-            "timeout": self._timeouts.total_s,
+            "timeout": httpx.Timeout(self._timeouts.total_s, connect=self._timeouts.connect_s),
             "max_retries": 0,
             "num_retries": 0,
             **self._options,
         }
         return {name: value for name, value in request.items() if value is not None}
+
+    async def _client(self, model: str) -> Any:
+        """LiteLLM's client over a transport of ours, where a proxy or a limit is set that its own would not keep."""
+        if not (self._proxy or self._connect_s) or self._prefix in ("azure", "openai"):
+            return None
+        loop = asyncio.get_running_loop()
+        if self._own is None or self._own[0] is not loop:  # connections die with the loop that made them
+            from litellm.llms.custom_httpx.http_handler import AsyncHTTPHandler  # LiteLLM is loaded by now
+
+            from nanobot.providers.litellm_transport import LiteLLMTransport
+
+            url = self.api_base or "https://"
+            connect_s = self._connect_s or self._timeouts.connect_s
+            transport = await LiteLLMTransport.open(url, proxy=self._proxy, connect_s=connect_s)
+            self._own = (loop, AsyncHTTPHandler(transport=transport))
+        return self._own[1]
 
     def _target(self, model: str) -> CallTarget:
         return CallTarget(self.name, model, redact(self.api_base or "", [self.api_key or ""]), self._config_key)

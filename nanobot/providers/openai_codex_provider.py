@@ -23,8 +23,6 @@ from nanobot.utils.clock import Clock
 from nanobot.utils.http import HttpPools
 
 BACKEND = "https://chatgpt.com/backend-api/codex"
-TIMEOUTS = Timeouts(first_token_s=300, idle_s=300, total_s=1800)
-"""These models think for minutes without a word; their own client waits 300 s."""
 
 
 class OpenAICodexProvider(AccountProvider):
@@ -52,7 +50,7 @@ class OpenAICodexProvider(AccountProvider):
             config_key="providers.openaiCodex.apiBase",
             extra_headers=dict(extra_headers or {}),
             extra_body=dict(extra_body or {}),
-            timeouts=timeouts or TIMEOUTS,
+            timeouts=timeouts or Timeouts.reasoning(),
             reasoning_effort=reasoning_effort,
             capabilities=capabilities or CapabilityStore(),
             pools=pools or HttpPools(proxy=proxy),

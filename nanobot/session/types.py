@@ -8,11 +8,12 @@ import marshal
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
 from nanobot.messages.types import ChatMessage
-from nanobot.session.reader import Anchor, Print, read_older
+from nanobot.session.reader import Anchor, Print, open_end, read_older
 from nanobot.utils.refusals import refusal
 
 _KEPT_ROWS = 1200
@@ -102,6 +103,28 @@ class Session:
         users = [at for at, row in enumerate(rows) if row.get("role") == "user"]
         start = next((at for at in users if at >= first), users[-1] if users and wanted else len(rows))
         return rows[start:]
+
+    def since(self, index: int) -> list[ChatMessage]:
+        """The messages from number `index` on, none that went into memory, from a user's message on. May raise
+        StorageError.
+
+        Commands are among them, so the first one is number `message_count - len(rows)`. Older messages are read if they
+        are wanted, and no more of them than that.
+        """
+        begin = max(index, self.last_consolidated, 0)
+        if begin < self._skipped:
+            self._load_since(begin)
+        rows = self._rows
+        begin = max(begin - self._skipped, 0)
+        consolidated = max(self.last_consolidated - self._skipped, 0)
+        places = chain(range(begin, len(rows)), reversed(range(consolidated, min(begin, len(rows)))))
+        start = next((at for at in places if rows[at].get("role") == "user"), len(rows))
+        return rows[start:]
+
+    @property
+    def last_message(self) -> ChatMessage | None:
+        """The last message, None where there is none."""
+        return self._rows[-1] if self._rows else None
 
     def clear(self) -> None:
         """Begin afresh. What was stored goes to the archive at the next `save`."""
@@ -224,6 +247,22 @@ class Session:
         self._rows[:0] = cast("list[ChatMessage]", older)
         self._kept += len(older)
         self._skipped, self._forgotten = 0, 0
+
+    def _load_since(self, begin: int) -> None:
+        """Read the end of the file again, as far back as this message; all of it where it is not what we knew."""
+        if self.stored is None:
+            return
+        try:
+            opened = open_end(self.stored.path, self.message_count - begin)
+        except OSError as error:
+            raise refusal(f"The older messages of session {self.key} cannot be read", error) from error
+        count = len(opened.rows) - self._kept
+        if count < 0 or (self._kept and opened.rows[count] != self._rows[0]):
+            self._load_older()
+            return
+        self._rows[:0] = cast("list[ChatMessage]", opened.rows[:count])
+        self._kept += count
+        self._skipped, self._forgotten, self.stored.tail_at = opened.skipped, 0, opened.tail_at
 
     def _holds(self, wanted: int) -> bool:
         """Whether the rows in memory are enough for so many that a model may see."""

@@ -19,6 +19,8 @@ from nanobot.agent.idle import IdleWatch
 from nanobot.agent.loop import AgentLoop
 from nanobot.agent.pipeline.work import Parts
 from nanobot.agent.slash_commands import Desk, SlashCommands
+from nanobot.agent.trace.folder import TraceFolder
+from nanobot.agent.trace.writer import TraceWriter
 from nanobot.agent.vitals import Vitals
 from nanobot.bus.events import InboundMessage
 from nanobot.config.schema import Config
@@ -334,14 +336,25 @@ async def watched_bot(home: Path, time: HeldTime) -> AsyncIterator[Bot]:
         made, vitals = bot.runtime, Vitals(time)
         desk = Desk(made.sessions, made.models, made.context, made.tools, vitals, "0")
         commands = SlashCommands(desk)
+        traces = TraceWriter(TraceFolder(home / "traces"), time, made.workspace)
         parts = Parts(
-            made.sessions, made.models, made.context, made.tools, commands, vitals, time, made.workspace, home / "turns"
+            made.sessions,
+            made.models,
+            made.context,
+            made.tools,
+            commands,
+            vitals,
+            time,
+            made.workspace,
+            home / "turns",
+            traces,
         )
         consolidator = Consolidator(made.context.memory, made.sessions, made.models, vitals, time)
         watch = IdleWatch(lambda key: consolidator.compact(key, loop.lane(key)), IDLE_S, time, time.sleep)
         loop = AgentLoop(made.bus, parts, idle=watch)
         yield Bot(replace(made, loop=loop), bot.provider)
         await watch.close()
+        await traces.close()
 
 
 async def until_moved(bot: Bot, count: int) -> None:

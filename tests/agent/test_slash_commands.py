@@ -1,9 +1,12 @@
 """Slash commands: words to nanobot, not to the model."""
 
+from pathlib import Path
+
 import pytest
 
 from nanobot.agent.slash_commands import Command, parse_command
 from nanobot.config.schema import Config
+from nanobot.providers.base import LLMResponse
 from nanobot.testing import Bot, calls, open_bot
 
 
@@ -87,6 +90,35 @@ async def test_context_counts_each_part(bot: Bot):
     assert "system prompt" in reply
     assert "tools" in reply
     assert "messages" in reply
+
+
+async def test_context_tells_what_was_cached_and_what_would_go_next(bot: Bot):
+    (bot.runtime.workspace / "notes.txt").write_text("plum tree and river\n" * 200, encoding="utf-8")
+    for number in range(8):
+        used = LLMResponse(f"answer {number}", usage={"prompt_tokens": 3_000, "cached_tokens": 2_700})
+        bot.provider.script(calls(("read_file", {"path": "notes.txt"})), used)
+        await bot.say(f"read it, {number}")
+
+    reply = await bot.say("/context")
+
+    assert "of it who it is" in reply
+    assert "of it list of skills" in reply
+    assert "The last request: 3,000 tokens, 2,700 cached (90%), 300 fresh." in reply
+    assert "the first to go: the results of 1 old step, " in reply
+
+
+async def test_context_weighs_what_the_window_left_not_what_was_said(tmp_path: Path):
+    config = Config.model_validate({"agents": {"defaults": {"contextWindowTokens": 16_384}}})
+    async with open_bot(tmp_path, config=config) as bot:
+        (bot.runtime.workspace / "notes.txt").write_text("plum tree and river\n" * 600, encoding="utf-8")
+        for number in range(6):
+            bot.provider.script(calls(("read_file", {"path": "notes.txt"})), f"answer {number}")
+            await bot.say(f"read it, {number}")
+
+        reply = await bot.say("/context")
+
+    share = int(reply.partition("of 16,384 (")[2].partition("%")[0])
+    assert share <= 100
 
 
 async def test_model_is_changed_for_one_session_and_survives_a_restart(tmp_path):

@@ -11,14 +11,17 @@ import pytest
 
 from nanobot.messages.types import ChatMessage
 from nanobot.providers.base import Delta, Finished, LLMProvider, LLMResponse, ReasoningDelta, TextDelta, ToolCallDelta
+from nanobot.providers.breaker import Breaker
 from nanobot.providers.copilot_provider import CopilotProvider
 from nanobot.providers.custom_provider import CustomProvider
 from nanobot.providers.errors import ModelCallError, RateLimitedError
+from nanobot.providers.fallback_provider import Answerer, Candidate, FallbackProvider
 from nanobot.providers.litellm_provider import LiteLLMProvider
 from nanobot.providers.offline_provider import OfflineProvider
 from nanobot.providers.openai_codex_provider import OpenAICodexProvider
+from nanobot.providers.retry_provider import RetryPolicy, RetryProvider
 from tests.fake_authority import FakeAuthority
-from tests.fake_models import Calls, Fail, Hang, Plain, Say, Step
+from tests.fake_models import Calls, Fail, FakeModels, Hang, Plain, Say, Step
 from tests.providers.samples import HELLO, LIST_DIR
 
 Make = Callable[[FakeAuthority], LLMProvider]
@@ -34,6 +37,21 @@ def copilot(server: FakeAuthority) -> LLMProvider:
     return CopilotProvider(server.accounts, "m", api_base=server.copilot)
 
 
+def chained(server: FakeModels) -> LLMProvider:
+    """A provider as a session has it: held, and with another behind it."""
+    retried = [RetryProvider(CustomProvider("k", server.v1, model), RetryPolicy(retries=0)) for model in ("m", "n")]
+    first, second = [
+        Candidate.ready(Answerer(provider, name, name, Breaker())) for provider, name in zip(retried, "mn", strict=True)
+    ]
+    return FallbackProvider([first, second])
+
+
+def persistent(server: FakeModels) -> LLMProvider:
+    """The other shape."""
+    answerer = Answerer(CustomProvider("k", server.v1, "m"), "m", "m", Breaker())
+    return RetryProvider(FallbackProvider([Candidate.ready(answerer)]), RetryPolicy(retries=0))
+
+
 PROVIDERS: dict[str, tuple[Make, bool]] = {
     "direct": (lambda server: CustomProvider("k", server.v1, "m"), False),
     "direct, server does not stream": (lambda server: CustomProvider("k", server.v1, "m"), True),
@@ -45,6 +63,8 @@ PROVIDERS: dict[str, tuple[Make, bool]] = {
         lambda server: LiteLLMProvider("k", server.url, "claude-x", litellm_prefix="anthropic"),
         False,
     ),
+    "chained": (chained, False),
+    "persistent": (persistent, False),
 }
 
 of_a_server = pytest.mark.parametrize(
@@ -141,7 +161,7 @@ async def test_chat_and_chat_stream_give_the_same(asked):
 
 @of_a_server
 async def test_a_failure_is_typed_and_comes_before_any_delta(asked):
-    asked.script(Fail(429, "slow down", retry_after=2))
+    asked.script(*[Fail(429, "slow down", retry_after=2)] * 2)
 
     with pytest.raises(RateLimitedError) as caught:
         await asked.deltas()

@@ -1,18 +1,51 @@
 """The weights of messages are near enough, and cheap."""
 
+import base64
+import random
+import string
+import subprocess
+import sys
+import time
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from nanobot.messages.tokens import TOKENS_PER_IMAGE, estimate_tokens
+import nanobot.session.manager
+from nanobot.messages.tokens import TOKENS_PER_IMAGE, Scale, estimate_tokens, tokenizer
 from nanobot.messages.types import ChatMessage
 
+DICE = random.Random(7)
+SAMPLES = {
+    "prose": "The window of a model is small, and what goes into it should be chosen with some care. " * 40,
+    "code": Path(nanobot.session.manager.__file__).read_text(encoding="utf-8"),
+    "hex": DICE.randbytes(3_000).hex(),
+    "base64": base64.b64encode(DICE.randbytes(3_000)).decode(),
+    "numbers": "\n".join(",".join(f"{DICE.random():.4f}" for _ in range(10)) for _ in range(100)),
+    "log": "\n".join(f"2026-11-22T01:00:{n:02} INFO [worker-{n}] GET /api/items/{n * 7919} 200" for n in range(60)),
+    "json": '{"id": 12, "name": "plum", "tags": ["a", "b"], "price": {"eur": 1.5, "usd": 1.7}},\n' * 60,
+    "chinese": "今天天气很好，我们一起去公园散步吧。机器学习模型的上下文窗口有限，需要压缩历史记录。" * 30,
+    "korean": "오늘은 날씨가 매우 좋으니 공원을 산책합시다. 컨텍스트 창에는 한계가 있습니다." * 30,
+    "russian": "Сегодня очень хорошая погода, пойдём гулять в парк. Окно контекста ограничено." * 30,
+    "emoji": "😀🎉🔥🚀" * 100,
+}
 
-@pytest.mark.parametrize(
-    ("text", "tokens"), [("", 0), ("a" * 400, 100), ("好" * 100, 75), ("привет" * 10, 30), ("\ud800", 1)]
-)
+
+@pytest.mark.parametrize(("text", "tokens"), [("", 0), ("a" * 400, 100), ("好" * 100, 105), ("привет" * 10, 39)])
 def test_a_text_weighs_by_its_characters(text: str, tokens: int):
     assert estimate_tokens(text) == tokens
+
+
+@pytest.mark.parametrize("kind", SAMPLES)
+def test_an_estimate_is_never_far_below_what_a_tokenizer_counts(kind: str):
+    count = tokenizer()
+    assert count is not None
+
+    assert 0.75 <= estimate_tokens(SAMPLES[kind]) / count(SAMPLES[kind]) <= 2.2
+
+
+def test_half_a_character_weighs_something():
+    assert estimate_tokens("\ud800") == 2
 
 
 def test_an_image_weighs_the_same_however_large_its_bytes():
@@ -21,6 +54,12 @@ def test_an_image_weighs_the_same_however_large_its_bytes():
     weight = estimate_tokens([{"role": "user", "content": [{"type": "text", "text": "look"}, image]}])
 
     assert TOKENS_PER_IMAGE < weight < TOKENS_PER_IMAGE + 20
+
+
+def test_a_picture_sent_beside_the_words_weighs_too_and_another_file_does_not():
+    sent: ChatMessage = {"role": "user", "content": "look", "media": ["/tmp/a.PNG", "/tmp/b.pdf"]}
+
+    assert TOKENS_PER_IMAGE < estimate_tokens([sent]) < TOKENS_PER_IMAGE + 20
 
 
 def test_calls_context_and_reasoning_weigh_too():
@@ -35,7 +74,61 @@ def test_calls_context_and_reasoning_weigh_too():
 
 
 @pytest.mark.parametrize(
-    "row", [{}, {"content": 5}, {"content": [3, {}]}, {"content": None, "tool_calls": [1, {"function": 2}]}]
+    "row",
+    [
+        {},
+        {"content": 5},
+        {"content": {"a": 1}},
+        {"content": [3, {}, {"type": []}]},
+        {"content": None, "tool_calls": [1, {"function": 2}]},
+        {"content": "x", "tool_calls": 7, "thinking_blocks": [5], "media": [None]},
+    ],
 )
 def test_odd_rows_weigh_something_and_raise_nothing(row: Any):
     assert estimate_tokens([row]) >= 0
+
+
+def test_a_scale_weighs_each_row_once():
+    rows: list[ChatMessage] = [{"role": "user", "content": "word and word " * 5_000} for _ in range(400)]
+    scale = Scale()
+    for row in rows:
+        scale.weigh(row)
+
+    started = time.perf_counter()
+    for _ in range(40):
+        weight = sum(map(scale.weigh, rows))
+    seconds = time.perf_counter() - started
+
+    assert weight == estimate_tokens(rows)
+    assert seconds < 0.1
+
+
+def test_a_sharpened_scale_counts_what_was_only_estimated():
+    row: ChatMessage = {"role": "user", "content": "".join(DICE.choices(string.ascii_lowercase, k=4_000))}
+    scale = Scale()
+    estimated = scale.weigh(row)
+
+    sharp = scale.sharpen([row])
+
+    assert sharp
+    assert scale.exact
+    assert scale.weigh(row) > 1.8 * estimated
+
+
+def test_counting_neither_imports_litellm_nor_anything_that_could_reach_the_network():
+    code = "import sys; from nanobot.messages.tokens import tokenizer; tokenizer()('hello'); print(*sys.modules)"
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert {"litellm", "requests", "httpx"}.isdisjoint(done.stdout.split())
+
+
+def test_endless_words_are_counted_in_no_time():
+    count = tokenizer()
+    assert count is not None
+
+    started = time.perf_counter()
+    tokens = count("a" * 400_000)
+
+    assert tokens > 10_000
+    assert time.perf_counter() - started < 2

@@ -1,22 +1,26 @@
 """Which provider is chosen, and why."""
 
+import math
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from nanobot.config.schema import Config
+from nanobot.config.schema import Config, ProviderConfig
 from nanobot.errors import ConfigError
 from nanobot.providers.copilot_provider import CopilotProvider
 from nanobot.providers.custom_provider import CustomProvider
-from nanobot.providers.factory import Chosen, choose_provider
+from nanobot.providers.errors import ProviderTimeoutError
+from nanobot.providers.factory import Chosen, choose_provider, limits_of
+from nanobot.providers.limits import Timeouts
 from nanobot.providers.litellm_provider import LiteLLMProvider
 from nanobot.providers.local_servers import LocalServer
 from nanobot.providers.oauth.accounts import Account, AccountStore
 from nanobot.providers.offline_provider import OfflineProvider
 from nanobot.providers.openai_codex_provider import OpenAICodexProvider
-from tests.fake_models import FakeModels
+from tests.fake_models import FakeModels, Hang
 from tests.providers.samples import HELLO
 
 
@@ -119,6 +123,41 @@ async def test_the_backend_may_be_chosen_by_hand():
 async def test_a_local_server_that_was_named_but_does_not_answer_is_an_error_that_says_so():
     with pytest.raises(ConfigError, match="Ollama does not answer"):
         await choose(**using("ollama", apiBase="http://127.0.0.1:1/v1"))
+
+
+async def test_a_provider_of_an_installed_package_is_found_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    package = tmp_path / "their_models-1.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: their-models\nVersion: 1\n")
+    (package / "entry_points.txt").write_text("[nanobot.providers]\nmyModels = their_models:Theirs\n")
+    (tmp_path / "their_models.py").write_text(
+        "from nanobot.providers.base import LLMProvider, LLMResponse\n"
+        "class Theirs(LLMProvider):\n"
+        "    async def chat(self, messages, tools=None, model=None, max_tokens=4096, temperature=0.7):\n"
+        "        return LLMResponse(f'{model} with {self.api_key}')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+
+    chosen = await choose(**using("myModels", "m", apiKey="k"))
+
+    assert (chosen.name, chosen.model) == ("myModels", "m")
+    assert (await chosen.provider.chat(HELLO, model="m")).content == "m with k"
+
+
+def test_a_limit_of_the_config_replaces_one_of_the_preset_and_a_first_token_set_by_hand_is_never_shortened():
+    section = ProviderConfig(connectTimeoutS=1, firstTokenTimeoutS=90)  # type: ignore[call-arg]
+
+    assert limits_of(section, Timeouts.usual()) == Timeouts(connect_s=1, first_token_s=90, hurried_s=math.inf)
+    assert limits_of(ProviderConfig(), Timeouts.usual()) == Timeouts.usual()
+
+
+async def test_limits_of_the_config_go_before_those_of_the_model():
+    with FakeModels(default=Hang()) as server:
+        section = {"apiKey": "k", "apiBase": server.v1, "firstTokenTimeoutS": 0.05}
+        chosen = await choose(**using("custom", "o3", **section))
+        with pytest.raises(ProviderTimeoutError, match=r"waited 0\.05 s for the first token"):
+            await chosen.provider.chat(HELLO)
+        await chosen.provider.close()
 
 
 def test_choosing_a_provider_loads_no_client_and_no_sdk():

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import socket
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -132,6 +133,49 @@ async def test_silence_ends_within_its_limit(server):
         await claude(server, timeouts=Timeouts(first_token_s=0.2)).chat(HELLO)
 
     assert time.monotonic() - began < 3
+
+
+async def test_a_proxy_and_a_limit_for_connecting_hold_where_they_are_set(server):
+    proxied = LiteLLMProvider(
+        KEY, "http://models.test", "claude-x", litellm_prefix="anthropic", proxy=server.url, connect_s=1
+    )
+    answer = await proxied.chat(HELLO)
+    await proxied.close()
+
+    assert answer.content == "ok"
+    assert server.chats[0].path == "http://models.test/v1/messages", "a proxy is asked for the whole address"
+
+
+@pytest.mark.parametrize("step", [Reset(), Fail(529, "Overloaded")])
+async def test_on_that_way_too_everything_is_asked_once(server, step):
+    server.script(step)
+    asked = claude(server, connect_s=1)
+
+    with pytest.raises((errors.ConnectionFailedError, errors.ModelOverloadedError)):
+        await asked.chat(HELLO)
+    assert (await asked.chat(HELLO)).content == "ok"
+    await asked.close()
+
+    assert len(server.chats) == 2
+
+
+async def test_an_address_that_never_answers_is_given_up_after_the_limit_for_connecting():
+    with socket.socket() as full:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        waiting = [socket.socket() for _ in range(3)]
+        for one in waiting:
+            one.setblocking(False)
+            one.connect_ex(full.getsockname())
+        address = f"http://127.0.0.1:{full.getsockname()[1]}"
+        asked = LiteLLMProvider(KEY, address, "claude-x", litellm_prefix="anthropic", connect_s=0.2)
+        try:
+            with pytest.raises(errors.ConnectionFailedError, match=r"no connection within 0\.2 s"):
+                await asked.chat(HELLO)
+        finally:
+            await asked.close()
+            for one in waiting:
+                one.close()
 
 
 async def test_nothing_is_printed_and_nothing_logged(server, capfd, caplog):

@@ -5,14 +5,23 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from nanobot.agent.turn import Notice, TurnResult
+from nanobot.bus.events import InboundMessage
+from nanobot.config.loader import load_config
+from nanobot.messages.types import Origin
+from nanobot.providers.chain import Chains, Metered, unmetered
+from nanobot.runtime import Runtime, build_runtime
 from nanobot.sdk import Nanobot
+from nanobot.testing import RecordingSink
 from tests.fake_models import FakeModels, Request
+from tests.waits import Waits
 
 NANOBOT = [sys.executable, "-m", "nanobot"]
 
@@ -32,6 +41,30 @@ class Done:
         lines = self.aside.splitlines()
         assert len(lines) == 1, self.aside
         return lines[0]
+
+
+@dataclass(frozen=True)
+class Told:
+    """A turn as the person saw it: its result, what was said on the way, and how long all of it would have taken."""
+
+    result: TurnResult
+    notices: list[str]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Hasty:
+    """A bot whose waits between two tries take no time."""
+
+    runtime: Runtime
+    waits: Waits = field(default_factory=Waits)
+
+    async def say(self, text: str, session: str = "cli:direct") -> Told:
+        sink, began, waited = RecordingSink(), time.monotonic(), self.waits.monotonic()
+        message = InboundMessage.from_owner("cli", "direct", text, session_key=session, origin=Origin.CLI)
+        result = await self.runtime.loop.run_turn(message, sink)
+        notices = [event.text for event in sink.events if isinstance(event, Notice)]
+        return Told(result, notices, time.monotonic() - began + self.waits.monotonic() - waited)
 
 
 class Home:
@@ -57,6 +90,16 @@ class Home:
     def open(self) -> Nanobot:
         """The Python face, to be opened with `async with`."""
         return Nanobot.from_config(self.config_path)
+
+    @asynccontextmanager
+    async def hasty(self, metered: Metered = unmetered) -> AsyncIterator[Hasty]:
+        """The bot, without the waits between two tries."""
+        waits = Waits()
+        chains = Chains({}, self.data / "state", metered=metered, sleep=waits.sleep, monotonic=waits.monotonic)
+        async with build_runtime(
+            load_config(self.config_path), data_dir=self.data, environ={}, chains=chains
+        ) as runtime:
+            yield Hasty(runtime, waits)
 
     def command(self, *words: str, environ: Mapping[str, str] | None = None) -> Done:
         """Run `nanobot` as a child process."""

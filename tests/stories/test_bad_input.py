@@ -505,14 +505,19 @@ def test_what_a_command_did_to_the_session_and_the_log_is_survived(served: Home,
 # -- messages and keys --------------------------------------------------------------------------------------------
 
 
-def test_a_message_of_a_megabyte_is_kept_and_the_next_one_is_answered(served: Home, server: FakeModels):
+def test_a_message_of_a_megabyte_is_kept_and_refused_with_what_to_do_and_the_next_one_is_answered(
+    served: Home, server: FakeModels
+):
     text = "word " * 200_000
 
     long = served.run("agent", stdin=text.encode())
     after = served.ask("and now?")
 
-    assert (long.out, after.out) == ("ok\n", "ok\n")
+    assert (long.code, long.out, after.out) == (1, "", "ok\n")
+    assert "too long for the model" in long.complaint
+    assert "in parts" in long.complaint
     assert served.said()[0] == ("user", text)
+    assert len(server.chats) == 1
     assert len(json.dumps(server.chats[-1].json)) < 1_000_000
 
 
@@ -526,7 +531,8 @@ def test_a_session_key_of_any_shape_is_its_own_session_inside_the_folder(served:
         assert [row["role"] for row in chat.json["messages"]] == ["system", "user"], key
     listed = json.loads(served.run("sessions", "list", "--json").out)
     assert sorted(row["key"] for row in listed) == sorted(keys)
-    assert {path.parent for path in served.path.rglob("*.jsonl")} == {served.sessions}
+    traces = served.data / "state" / "traces"
+    assert {path.parent for path in served.path.rglob("*.jsonl")} == {served.sessions, traces}
 
 
 async def test_a_clock_far_in_the_past_or_future_changes_nothing(tmp_path: Path):

@@ -17,11 +17,12 @@ from nanobot.agent.pipeline.left_over import MOST_TRIES, TurnKeepsDyingError, an
 from nanobot.agent.pipeline.watch import Watchdog, let_run
 from nanobot.agent.pipeline.work import Ending, Parts, Turn
 from nanobot.agent.run.runner import INTERRUPTED, Cut, RunSpec, open_calls, run
+from nanobot.agent.session_window import keep_window, open_window
 from nanobot.agent.slash_commands import parse_command
 from nanobot.agent.tools.base import ToolContext
 from nanobot.agent.turn import Notice, TurnEnded, TurnOutcome, TurnPhase, TurnResult
 from nanobot.bus.events import InboundMessage
-from nanobot.errors import NanobotError
+from nanobot.errors import NanobotError, RequestTooLongError
 from nanobot.messages.types import ChatMessage, Origin, Provenance, text_of
 from nanobot.providers.base import CallContext, calling_for
 from nanobot.session.checkpoint import Checkpoint
@@ -36,6 +37,7 @@ MOST_JOINING = 3
 _NO_ANSWER = {
     TurnOutcome.FAILED: "(No answer: the turn failed.)",
     TurnOutcome.STOPPED: "(No answer: the turn was stopped.)",
+    TurnOutcome.REFUSED: "(No answer: the message was too long.)",
 }
 _GOES_ON_LATER = "nanobot is stopping; this goes on at the next start."
 _COME_BACK = "nanobot is stopping; send the message again later."
@@ -70,6 +72,9 @@ class Pipeline:
                 await self._failed(turn, watchdog.hung, str(watchdog.hung))
             else:
                 await self._cancelled(turn)
+        except RequestTooLongError as error:
+            turn.error = type(error).__name__
+            await self._end(turn, TurnOutcome.REFUSED, str(error))
         except NanobotError as error:
             await self._failed(turn, error, str(error))
         except Exception as error:  # the wall of a turn
@@ -77,6 +82,7 @@ class Pipeline:
             await self._failed(turn, error, f"Something broke inside nanobot: {type(error).__name__}: {error}.")
         finally:
             watchdog.close()
+            turn.trace.close()
         return turn.result()
 
     async def _through(self, turn: Turn, phase: TurnPhase) -> None:
@@ -134,7 +140,7 @@ class Pipeline:
             raise TurnKeepsDyingError(left.tries)
         if not open_calls(session.get_history()):
             await self._keep_joining(turn)
-        turn.history = session.get_history()
+        turn.history, turn.window = open_window(session)
         turn.model = await parts.models.get(session.metadata.get("model"))
         turn.model.provider.prepare()
         return TurnPhase.RUN
@@ -147,6 +153,8 @@ class Pipeline:
             if turn.abandoned:
                 raise asyncio.CancelledError("this run was left behind")
             await self._record(turn, row)
+
+        first = turn.session.message_count - len(turn.history)
 
         async def joining() -> list[ChatMessage]:
             if turn.abandoned:
@@ -174,7 +182,10 @@ class Pipeline:
             calls_start=turn.checkpoint.calls_start,
             joining=joining,
             cut=Cut(turn.left.started) if turn.resumes or open_calls(turn.history) else None,
+            window=turn.window,
+            keep_window=lambda window: keep_window(turn.session, first, window),
         )
+        turn.trace.runs(spec)
         with calling_for(_call_context(turn)):
             result = await let_run(turn, run(spec), parts.patience.letting_go)
         turn.outcome, turn.text, turn.usage, turn.cost_usd = result.outcome, result.text, result.usage, result.cost_usd

@@ -11,8 +11,11 @@ from typing import Protocol
 
 from nanobot.agent import turn as events
 from nanobot.agent.run.runner import Model
+from nanobot.agent.run.window import Window
 from nanobot.agent.slash_commands import Command, Models, SlashCommands, SystemPrompt
 from nanobot.agent.tools.registry import ToolRegistry
+from nanobot.agent.trace.turn_trace import TurnTrace
+from nanobot.agent.trace.writer import TraceWriter
 from nanobot.agent.turn import Emitter, EventSink, TurnEvent, TurnOutcome, TurnPhase, TurnResult
 from nanobot.agent.vitals import Vitals
 from nanobot.bus.events import InboundMessage
@@ -66,6 +69,7 @@ class Parts:
     clock: Clock
     workspace: Path
     turns_folder: Path
+    traces: TraceWriter
     patience: Patience = field(default_factory=Patience)
 
 
@@ -89,6 +93,7 @@ class Turn:
     message: InboundMessage
     emit: Emitter
     turn_id: str
+    trace: TurnTrace
     waiting: Waiting = field(default=lambda most: ())
     resumes: bool = False
     """Whether it takes up a turn that was cut off, without a new message."""
@@ -111,6 +116,8 @@ class Turn:
     abandoned: bool = False
     """Whether its run did not let go: nothing of it counts any more."""
     history: list[ChatMessage] = field(default_factory=list)
+    window: Window = field(default_factory=Window)
+    """What is left of it."""
     usage: dict[str, int] = field(default_factory=dict)
     cost_usd: float | None = None
     outcome: TurnOutcome = TurnOutcome.FAILED
@@ -152,9 +159,8 @@ def new_turn(message: InboundMessage, sink: EventSink | None, parts: Parts, *, t
                 turn.open.pop(event.type.partition("_")[0], None)
             case events.ToolEnded():
                 turn.open.pop(event.call_id, None)
-        if sink is not None:
-            sink(event)
 
     turn_id = turn_id or secrets.token_hex(6)
-    turn = Turn(message, Emitter(turn_id, watched), turn_id)
+    trace = parts.traces.open_turn(turn_id, message)
+    turn = Turn(message, Emitter(turn_id, watched, trace, sink), turn_id, trace)
     return turn

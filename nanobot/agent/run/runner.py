@@ -8,14 +8,15 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from nanobot.agent import turn as events
+from nanobot.agent.run.claims import claim_in, nothing_was_done, one_more_step
+from nanobot.agent.run.loop_guard import LoopGuard
+from nanobot.agent.run.requests import Requests, Room
 from nanobot.agent.run.tool_calls import CallsStart, Record, ToolBench, nobody_asks, outcome_unknown, run_calls
-from nanobot.agent.run.window import fit
+from nanobot.agent.run.window import MOST_ROWS, Window
 from nanobot.agent.tools.base import Effect, ToolContext
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.turn import Emitter, TurnOutcome
-from nanobot.errors import ProviderError
-from nanobot.messages.repair import legalise
-from nanobot.messages.tokens import estimate_tokens
+from nanobot.errors import ProviderError, RequestTooLongError
 from nanobot.messages.types import ChatMessage, Origin, Provenance, least_trusted, text_of
 from nanobot.providers.base import (
     Finished,
@@ -25,7 +26,7 @@ from nanobot.providers.base import (
     TextDelta,
     ToolCallRequest,
 )
-from nanobot.providers.errors import StreamCutError
+from nanobot.providers.errors import ContextOverflowError, StreamCutError
 from nanobot.utils.aio import finish
 from nanobot.utils.clock import timestamp
 from nanobot.utils.text import counted
@@ -56,7 +57,7 @@ class RunLimits:
     max_tokens: int = 8192
     temperature: float = 0.1
     window_tokens: int = 65_536
-    window_messages: int = 500
+    window_messages: int = MOST_ROWS
     max_result_chars: int = 16_000
 
 
@@ -91,6 +92,10 @@ class RunSpec:
     """Asked at each tool boundary for what the person has said meanwhile: user rows, kept already."""
     cut: "Cut | None" = None
     """Set where `history` is that of a run that was cut off and is taken up here."""
+    window: Window = field(default_factory=Window)
+    """What is left of the history."""
+    keep_window: Callable[[Window], None] = field(default=lambda window: None)
+    """Told of each change of it."""
 
 
 Joining = Callable[[], Awaitable[list[ChatMessage]]]
@@ -122,7 +127,8 @@ class RunResult:
 async def run(spec: RunSpec) -> RunResult:
     """Run until an answer or a limit.
 
-    Raises ProviderError when a model fails, StorageError when a row cannot be kept; what was said by then is recorded.
+    Raises ProviderError when a model fails, RequestTooLongError where none could read what is asked, StorageError when
+    a row cannot be kept; what was said by then is recorded.
     Cancelling is safe at any point: tools are stopped, text that was shown is recorded, events stay in pairs.
     """
     return await _Run(spec).run()
@@ -135,8 +141,10 @@ class _Run:
         self._spec = spec
         self._rows = list(spec.history)
         self._schemas = spec.tools.get_definitions()
-        self._system: ChatMessage = {"role": "system", "content": spec.system}
+        self._requests = Requests(_room(spec), spec.window, spec.keep_window)
         self._trust = least_trusted(row.get("provenance", Provenance.TOOL) for row in self._rows)
+        self._guard = LoopGuard()
+        self._doubted = False
         self._steps = 0
         self._usage: dict[str, int] = {}
         self._cost_usd: float | None = None
@@ -198,20 +206,42 @@ class _Run:
             text = response.content or ""
             if response.tool_calls:
                 said.clear()  # that was said on the way, not in the answer
+                if self._guard.over is not None:
+                    return await self._give_up(self._guard.over)
                 await self._join()
             elif response.finish_reason == "length" and text and continued < MOST_CONTINUATIONS:
                 continued += 1
                 said.append(text)
                 await self._tell_model(_GO_ON)
             elif text.strip() or said:
+                answer = "".join([*said, text])
+                remark = await self._doubt(answer)
+                if remark is None:
+                    continue
                 cut = response.finish_reason == "length"
-                return self._result(TurnOutcome.PARTIAL if cut else TurnOutcome.ANSWERED, "".join([*said, text]))
+                return self._result(TurnOutcome.PARTIAL if cut else TurnOutcome.ANSWERED, f"{answer}\n\n{remark}")
             elif not nudged:
                 nudged = True
                 await self._tell_model(_SAY_SOMETHING)
             else:
-                return self._result(TurnOutcome.PARTIAL, self._account("The model gave no answer, twice."))
+                return await self._give_up("The model gave no answer, twice.")
         return await self._out_of_steps("".join(said))
+
+    async def _doubt(self, answer: str) -> str | None:
+        """What is to be said behind an answer: nothing, or that what it claims was not done.
+
+        None where the model was asked to do what it claims, or to take it back: once in a run.
+        """
+        tools = self._spec.tools.names
+        claim, called = claim_in(answer, self._rows, self._spec.context.turn_id, tools)
+        if claim is None:
+            return ""
+        if self._doubted:
+            return nothing_was_done(answer, called)
+        self._doubted = True
+        self._said.clear()
+        await self._tell_model(one_more_step(claim, tools))
+        return None
 
     async def _out_of_steps(self, said: str) -> RunResult:
         """One last word without tools; what the model then says is its account, the line behind it is ours."""
@@ -222,10 +252,10 @@ class _Run:
         await self._tell_model(_STEPS_USED_UP.format(steps=steps))
         try:
             response = await self._step(may_call=False)
-        except ProviderError:
-            return self._result(TurnOutcome.PARTIAL, self._account(limit))
+        except (ProviderError, RequestTooLongError):
+            return await self._give_up(limit)
         if not (response.content or "").strip():
-            return self._result(TurnOutcome.PARTIAL, self._account(limit))
+            return await self._give_up(limit)
         return self._result(TurnOutcome.PARTIAL, f"{response.content}\n\n({limit})")
 
     async def _step(self, *, may_call: bool = True) -> LLMResponse:
@@ -237,7 +267,13 @@ class _Run:
         cost: float | None = None
         reason = INTERRUPTED
         try:
-            response = await self._ask()
+            try:
+                response = await self._ask()
+            except ContextOverflowError:
+                if not self._requests.overflowed(self._rows):
+                    raise
+                spec.emit(events.Notice(text="That was too long for the model; asking again with less of what is old."))
+                response = await self._ask()
             usage, cost, reason = response.usage, response.cost_usd, response.finish_reason
             self._add_up(usage, cost)
             calls = _distinct(response) if may_call else []
@@ -253,8 +289,16 @@ class _Run:
     def _bench(self) -> ToolBench:
         spec = self._spec
         context = replace(spec.context, provenance=self._trust)
-        limit = spec.model.limits.max_result_chars
-        return ToolBench(spec.tools, context, spec.emit, spec.record, limit, spec.calls_start)
+        return ToolBench(
+            spec.tools,
+            context,
+            spec.emit,
+            spec.record,
+            spec.model.limits.max_result_chars,
+            self._guard,
+            spec.calls_start,
+            self._requests.shown,
+        )
 
     def _take_in(self, rows: list[ChatMessage]) -> None:
         """These rows are kept: they are part of the history, and what they say is trusted as little as they are."""
@@ -263,7 +307,10 @@ class _Run:
 
     async def _join(self) -> None:
         """A tool boundary: what the person has said meanwhile is read with the next request."""
-        self._take_in(await self._spec.joining())
+        joined = await self._spec.joining()
+        self._take_in(joined)
+        if joined:
+            self._guard.begin_anew()
 
     def _add_up(self, usage: dict[str, int], cost_usd: float | None) -> None:
         for name, tokens in usage.items():
@@ -276,9 +323,10 @@ class _Run:
         spec, limits = self._spec, self._spec.model.limits
         speech = _Speech(spec)
         response: LLMResponse | None = None
+        request = await self._requests.build(self._rows)
         try:
             async for delta in spec.model.provider.chat_stream(
-                self._request(), self._schemas or None, spec.model.name, limits.max_tokens, limits.temperature
+                request, self._schemas or None, spec.model.name, self._requests.reply, limits.temperature
             ):
                 if isinstance(delta, Finished):
                     response = delta.response
@@ -294,6 +342,7 @@ class _Run:
             raise
         if response is None:
             raise StreamCutError(f"{type(spec.model.provider).__name__} ended its answer without finishing it")
+        self._requests.answered(response.usage.get("prompt_tokens", 0))
         return response
 
     async def _keep_broken_off(self, speech: "_Speech") -> None:
@@ -302,12 +351,6 @@ class _Run:
             row = self._assistant_row(LLMResponse(speech.text))
             row["error"] = INTERRUPTED
             await finish(self._keep(row))
-
-    def _request(self) -> list[ChatMessage]:
-        limits = self._spec.model.limits
-        fixed = estimate_tokens(self._spec.system) + self._spec.tools.tokens + limits.max_tokens
-        room = max(limits.window_tokens - fixed, limits.window_tokens // 8)
-        return legalise([self._system, *fit(self._rows, room, limits.window_messages)])
 
     async def _keep(self, row: ChatMessage) -> None:
         await self._spec.record(row)
@@ -337,8 +380,15 @@ class _Run:
         row["turn_id"] = context.turn_id
         return row
 
+    async def _give_up(self, why: str) -> RunResult:
+        """End here, with what was done by code's own count, since the model does not say it."""
+        text = self._account(why)
+        row = self._stamped({"role": "assistant", "content": text, "error": TurnOutcome.PARTIAL.value})
+        row["provenance"] = Provenance.SYSTEM
+        await self._keep(row)
+        return self._result(TurnOutcome.PARTIAL, text)
+
     def _account(self, why: str) -> str:
-        """What was done by code's own count, for when the model does not say it."""
         turn_id = self._spec.context.turn_id
         mine = [row for row in self._rows if row.get("turn_id") == turn_id and row["role"] == "tool"]
         done = ", ".join(f"{row.get('name')}" for row in mine[-8:])
@@ -398,6 +448,19 @@ class _Speech:
             self._thinking = False
             self._emit(events.ReasoningEnded(text="".join(self._reasoning)))
             self._reasoning.clear()
+
+
+def _room(spec: RunSpec) -> Room:
+    limits = spec.model.limits
+    return Room(
+        spec.model.name,
+        limits.window_tokens,
+        limits.max_tokens,
+        spec.system,
+        spec.tools.tokens,
+        limits.window_messages,
+        frozenset(tool.name for tool in spec.tools if tool.effect is Effect.READ),
+    )
 
 
 def open_calls(rows: Sequence[ChatMessage]) -> list[ToolCallRequest]:

@@ -5,6 +5,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from nanobot.agent.run.loop_guard import LoopGuard
+from nanobot.agent.run.shrink import stub_for
 from nanobot.agent.tools.base import Effect, ToolContext, ToolResult
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.tools.spill import clip_result
@@ -48,7 +50,10 @@ class ToolBench:
     emit: Emitter
     record: Record
     max_result_chars: int
+    guard: LoopGuard
     calls_start: CallsStart = nobody_asks
+    shown: Sequence[ChatMessage] = ()
+    """The last request: what stands there whole need not be shown again."""
 
     def effect_of(self, call: ToolCallRequest) -> Effect:
         """What a crash may repeat of this call; of a tool that is gone, nothing."""
@@ -105,7 +110,7 @@ async def _run_call(call: ToolCallRequest, bench: ToolBench) -> ChatMessage:
 
     bench.emit(ToolStarted(call_id=call.id, name=call.name, arguments=call.arguments))
     try:
-        result = await _result_of(call, bench)
+        result = await _guarded(call, bench)
     except BaseException:
         ended(ToolResult("stopped", error=True), "stopped")
         raise
@@ -113,7 +118,17 @@ async def _run_call(call: ToolCallRequest, bench: ToolBench) -> ChatMessage:
     if isinstance(content, str) and len(content) > bench.max_result_chars:
         content = await asyncio.to_thread(clip_result, content, bench.max_result_chars, bench.context)
     ended(result, text_of(content))
-    return await _kept(call, result, content, bench)
+    return await _kept(call, result, _as_shown(call, content, bench), bench)
+
+
+def _as_shown(
+    call: ToolCallRequest, content: "str | list[dict[str, object]]", bench: ToolBench
+) -> "str | list[dict[str, object]]":
+    """The result as the model gets it: of what it has read already and can still see, a word that nothing changed."""
+    tool = bench.tools.get(call.name)
+    if tool is None or tool.effect is not Effect.READ or tool.polls:
+        return content
+    return stub_for(call, content, bench.shown) or content
 
 
 async def _kept(
@@ -130,6 +145,17 @@ async def _kept(
     }
     await bench.record(row)
     return row
+
+
+async def _guarded(call: ToolCallRequest, bench: ToolBench) -> ToolResult:
+    """The result of a call, or advice where it was made again and again to no end."""
+    tool = bench.tools.get(call.name)
+    advice = bench.guard.before(call, tool)
+    if advice is not None:
+        return ToolResult.failed(advice)
+    result = await _result_of(call, bench)
+    bench.guard.after(call, tool, text_of(result.content), ok=not result.error)
+    return result
 
 
 async def _result_of(call: ToolCallRequest, bench: ToolBench) -> ToolResult:

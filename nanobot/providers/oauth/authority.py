@@ -9,8 +9,9 @@ from urllib.parse import urlencode, urlsplit
 
 from nanobot.providers.errors import CallTarget, ModelCallError, ModelOverloadedError, RateLimitedError
 from nanobot.providers.exchange import reason_of
-from nanobot.providers.failures import redact, retry_after_s
+from nanobot.providers.failures import retry_after_s
 from nanobot.providers.oauth.errors import AuthorityAnswerError, AuthorityUnreachableError, LoginNeededError
+from nanobot.security.secrets import redact
 from nanobot.utils.http import HttpPools, is_loopback, load_httpx
 
 CONNECT_S = 10

@@ -1,0 +1,368 @@
+"""A recorded turn is shown as it was, and run again on what was recorded: no tool runs, nothing is written."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nanobot.agent.replay import Replay, first_difference, first_request, replay
+from nanobot.agent.run.runner import Model
+from nanobot.agent.trace.folder import TraceFolder
+from nanobot.agent.trace.recorded import RecordedCall, RecordedStep, Recording, read_recording
+from nanobot.bus.events import InboundMessage
+from nanobot.errors import NanobotError
+from nanobot.messages.shown import shown_text
+from nanobot.messages.types import ChatMessage, Origin
+from nanobot.providers.base import CallContext, LLMResponse, call_context
+from nanobot.providers.errors import ModelOverloadedError
+from nanobot.session.manager import SessionManager
+from nanobot.testing import Pause, ScriptedProvider, calls, open_bot
+from nanobot.utils.clock import SystemClock
+
+LOOK = calls(("list_dir", {"path": "."}), ("read_file", {"path": "a.txt"}), text="Let me look.")
+
+
+def recording(home: Path, session: str = "cli:direct") -> Recording:
+    found = read_recording(session, SessionManager(home / "workspace"), folder(home))
+    assert found is not None
+    return found
+
+
+def folder(home: Path) -> TraceFolder:
+    return TraceFolder(home / "state" / "traces")
+
+
+async def again(home: Path, *script: Any, which: str = "-1") -> tuple[Replay, ScriptedProvider]:
+    """The turn again, with a model that says this."""
+    provider = ScriptedProvider(*script, model="other")
+    found = recording(home)
+    turn = found.find(which)
+    model = Model(provider, "test", "other")
+    prompt = found.prompt(turn, folder(home))
+    return await replay(turn, prompt, model, clock=SystemClock(), workspace=home), provider
+
+
+@pytest.fixture
+async def home(tmp_path: Path) -> Path:
+    """Two turns, the second with tools."""
+    async with open_bot(tmp_path, "hello to you") as bot:
+        await bot.say("hello")
+        (bot.runtime.workspace / "a.txt").write_text("the text of a", encoding="utf-8")
+        bot.provider.script(LOOK, LLMResponse("Two files.", usage={"prompt_tokens": 9}, cost_usd=0.5))
+        await bot.say("what is here?")
+    return tmp_path
+
+
+async def test_a_turn_comes_back_with_what_was_said_called_and_answered(home: Path):
+    turn = recording(home).find()
+
+    first, second = turn.steps
+    assert (turn.message, turn.text, turn.outcome, turn.model) == (
+        "what is here?",
+        "Two files.",
+        "answered",
+        "scripted",
+    )
+    assert first.text == "Let me look."
+    assert [call.name for call in first.calls] == ["list_dir", "read_file"]
+    assert "the text of a" in (first.calls[1].result or "")
+    assert first.calls[1].ok is True
+    assert first.calls[1].seconds is not None
+    assert (second.usage, second.cost_usd, turn.cost_usd) == ({"prompt_tokens": 9}, 0.5, 0.5)
+
+
+async def test_the_prompt_comes_back_as_it_was_sent_byte_for_byte(tmp_path: Path):
+    async with open_bot(tmp_path, "hello to you", LOOK, "Two files.", "bye") as bot:
+        for text in ("hello", "what is here?", "thanks"):
+            await bot.say(text)
+        sent, tools = [bot.provider.requests[at] for at in (0, 1, 3)], bot.provider.tools[0]
+        (bot.runtime.workspace / "AGENTS.md").write_text("another rule", encoding="utf-8")
+        bot.provider.script("changed")
+        await bot.say("and now?")
+    found = recording(tmp_path)
+
+    for turn, request in zip(found.turns, sent, strict=False):
+        prompt = found.prompt(turn, folder(tmp_path))
+        assert await first_request(turn, prompt, clock=SystemClock()) == request
+        assert prompt.tools == tools
+    assert "another rule" in found.prompt(found.find(), folder(tmp_path)).system
+
+
+async def test_the_same_model_does_the_same_without_running_a_tool(home: Path):
+    (home / "workspace" / "a.txt").unlink()
+    before = {path: path.read_bytes() for path in home.rglob("*") if path.is_file()}
+
+    replayed, provider = await again(home, LOOK, "Two files.")
+
+    assert first_difference(recording(home).find().steps, replayed.turn.steps) is None
+    assert "the text of a" in str(provider.requests[1][-1]["content"])
+    assert (replayed.turn.text, replayed.unrecorded) == ("Two files.", [])
+    assert {path: path.read_bytes() for path in home.rglob("*") if path.is_file()} == before
+
+
+async def test_it_is_sent_what_was_sent_then(home: Path):
+    _, provider = await again(home, "I know.")
+
+    (request,) = provider.requests
+    assert [row["content"] for row in request[1:]] == ["hello", "hello to you", "what is here?"]
+    assert request[-1]["runtime_context"].startswith("[Runtime Context")
+
+
+async def test_a_call_that_was_not_recorded_is_not_run(home: Path):
+    write = calls(("write_file", {"path": "b.txt", "content": "x"}))
+
+    replayed, provider = await again(home, write, "Then not.")
+
+    assert not (home / "workspace" / "b.txt").exists()
+    assert [call.name for call in replayed.unrecorded] == ["write_file"]
+    assert "not run" in str(provider.requests[1][-1]["content"])
+    assert replayed.turn.text == "Then not."
+
+
+async def test_repeated_calls_get_the_results_in_the_order_in_which_they_came(tmp_path: Path):
+    read, append = ("read_file", {"path": "n"}), ("exec", {"command": "echo x >> n"})
+    async with open_bot(tmp_path) as bot:
+        (bot.runtime.workspace / "n").write_text("start\n", encoding="utf-8")
+        bot.provider.script(calls(read), calls(append), calls(read), "done")
+        await bot.say("go")
+
+    replayed, _ = await again(tmp_path, calls(read), calls(read), calls(read), "done")
+
+    first, second, third = (str(step.calls[0].result) for step in replayed.turn.steps[:3])
+    assert "x" not in first
+    assert "x" in second
+    assert "not run" in third
+    assert len(replayed.unrecorded) == 1
+
+
+async def test_what_joined_the_turn_joins_it_again_at_the_same_place(tmp_path: Path):
+    def said(text: str) -> InboundMessage:
+        return InboundMessage.from_owner("cli", "direct", text, session_key="cli:direct", origin=Origin.CLI)
+
+    waiting = [said("in one line, please")]
+    look = calls(("list_dir", {"path": "."}))
+    async with open_bot(tmp_path, look, "One line.") as bot:
+        await bot.runtime.loop.run_turn(said("what is here?"), waiting=lambda most: [waiting.pop()] if waiting else [])
+
+    replayed, provider = await again(tmp_path, look, "Another line.")
+
+    assert [row["role"] for row in provider.requests[1]] == ["system", "user", "assistant", "tool", "user"]
+    assert provider.requests[1][-1]["content"] == "in one line, please"
+    assert [shown_text(row) for row in replayed.turn.steps[1].heard] == ["in one line, please"]
+
+
+async def test_a_turn_that_was_taken_up_after_a_crash_is_one_turn(tmp_path: Path):
+    async with open_bot(tmp_path) as bot:
+        pause = Pause("half ")
+        bot.provider.script(calls(("list_dir", {"path": "."})), pause)
+        turn = asyncio.create_task(bot.turn("go"))
+        await pause.reached.wait()
+        await bot.runtime.loop.stop()  # nanobot ends
+        await turn
+    async with open_bot(tmp_path, "and the rest.") as bot:
+        await bot.runtime.loop.resume("cli:direct")
+
+    (found,) = recording(tmp_path).turns
+
+    assert (found.message, found.outcome) == ("go", "answered")
+    assert [step.text for step in found.steps] == ["", "half ", "and the rest."]
+    assert [call.name for call in found.steps[0].calls] == ["list_dir"]
+
+
+async def test_a_model_that_never_ends_is_stopped_soon(home: Path):
+    endless = [calls(("glob", {"pattern": f"{number}"})) for number in range(50)]
+
+    replayed, provider = await again(home, *endless)
+
+    assert len(provider.requests) <= 6
+    assert replayed.turn.outcome == "partial"
+
+
+async def test_a_model_that_fails_is_an_outcome(home: Path):
+    replayed, _ = await again(home, LOOK, ModelOverloadedError("busy"))
+
+    assert (replayed.turn.outcome, replayed.turn.error) == ("failed", "ModelOverloadedError")
+    assert "busy" in replayed.turn.text
+
+
+async def test_the_ledger_hears_that_it_is_a_replay(home: Path):
+    asked: list[CallContext] = []
+
+    class Curious(ScriptedProvider):
+        async def chat_stream(self, *args, **kwargs):
+            asked.append(call_context())
+            async for delta in super().chat_stream(*args, **kwargs):
+                yield delta
+
+    found = recording(home)
+    turn = found.find()
+    model = Model(Curious("hm"), "test", "other")
+
+    await replay(turn, found.prompt(turn, folder(home)), model, clock=SystemClock(), workspace=home)
+
+    assert asked == [CallContext("replay", "cli:direct", turn.turn_id)]
+
+
+def step(*made: tuple[str, dict[str, Any]], text: str = "") -> RecordedStep:
+    return RecordedStep(text, calls=[RecordedCall("", name, arguments) for name, arguments in made])
+
+
+Call = tuple[str, dict[str, Any]]
+A: Call = ("read", {"path": "a"})
+B: Call = ("read", {"path": "b"})
+OTHER: Call = ("list", {})
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "found"),
+    [
+        ([step(A), step(text="x")], [step(A), step(text="x")], None),
+        ([step(A, B)], [step(B, A)], None),
+        ([step(A)], [step(B)], (1, "other arguments")),
+        ([step(A)], [step(OTHER)], (1, "another tool")),
+        ([step(A), step(text="x")], [step(text="x")], (1, "no call")),
+        ([step(A, B)], [step(A)], (1, "a call less")),
+        ([step(A)], [step(A, B)], (1, "a call more")),
+        ([step(text="x")], [step(A), step(text="x")], (1, "a call more")),
+        ([step(A), step(text="x")], [step(A), step(A), step(text="x")], (2, "a call more")),
+        ([step(A, text="hm"), step(B)], [step(A, text="so"), step(OTHER)], (2, "another tool")),
+        ([step(A), step(text="x")], [step(A), step(text="y")], (2, "other words")),
+        ([], [], None),
+    ],
+)
+def test_the_first_difference_is_named_and_deeds_go_before_words(then, now, found):
+    difference = first_difference(then, now)
+
+    assert (difference and (difference.step, difference.what)) == found
+
+
+async def test_a_turn_is_found_by_id_by_its_beginning_and_from_the_end(home: Path):
+    found = recording(home)
+    first, last = found.turns
+
+    assert found.find() is found.find("-1") is found.find(last.turn_id) is last
+    assert found.find("-2") is found.find(first.turn_id[:10]) is first
+    for wrong in ("-3", "-0", "zzzz", "-"):
+        with pytest.raises(NanobotError):
+            found.find(wrong)
+
+
+async def test_an_old_session_tells_what_its_rows_tell(tmp_path: Path):
+    manager = SessionManager(tmp_path / "workspace")
+    session = manager.get_or_create("telegram:1")
+    call = {"id": "c", "type": "function", "function": {"name": "x", "arguments": '{"a": 1}'}}
+    session.add_message("user", "first", timestamp="2025-01-02T03:04:05")
+    session.add_message("assistant", None, tool_calls=[call], timestamp="2025-01-02T03:04:06")
+    session.add_message("tool", "result", tool_call_id="c", name="x", timestamp="2025-01-02T03:04:07")
+    session.add_message("assistant", "answer", timestamp="2025-01-02T03:04:08")
+    session.add_message("user", "second", timestamp="2025-01-02T03:05:00")
+    manager.save(session)
+
+    found = recording(tmp_path, "telegram:1")
+
+    first, second = found.turns
+    assert (first.message, first.outcome, first.text, first.seconds) == ("first", "answered", "answer", 3.0)
+    assert first.steps[0].calls[0].in_words == 'x {"a": 1}'
+    assert first.steps[0].calls[0].result == "result"
+    assert (second.message, second.outcome) == ("second", None)
+    with pytest.raises(NanobotError, match="not traced"):
+        found.prompt(first, folder(tmp_path))
+
+
+async def test_two_workspaces_with_a_session_of_one_name_do_not_see_each_other(tmp_path: Path):
+    async with open_bot(tmp_path, "here") as bot:
+        await bot.say("hello")
+
+    assert read_recording("cli:direct", SessionManager(tmp_path / "elsewhere"), folder(tmp_path)) is None
+
+
+async def test_a_step_that_was_paid_for_before_the_turn_failed_is_counted(tmp_path: Path):
+    paid = calls(("list_dir", {"path": "."}))
+    paid.usage, paid.cost_usd = {"prompt_tokens": 9}, 0.25
+    async with open_bot(tmp_path, paid, ModelOverloadedError("busy")) as bot:
+        await bot.say("go")
+
+    turn = recording(tmp_path).find()
+
+    assert (turn.outcome, turn.cost_usd, turn.usage) == ("failed", 0.25, {"prompt_tokens": 9})
+    assert [step.text for step in turn.steps] == ["", ""]
+
+
+async def test_turns_of_a_conversation_put_away_are_still_found(tmp_path: Path):
+    async with open_bot(tmp_path, "one") as bot:
+        first = await bot.turn("before")
+        await bot.say("/new")
+        bot.provider.script("two")
+        await bot.say("after")
+    found = recording(tmp_path)
+    archived = next((tmp_path / "workspace" / "sessions" / "archive").glob("*.jsonl")).stem
+
+    assert [turn.message for turn in found.turns] == ["before", "/new", "after"]
+    assert found.find(first.turn_id).steps[0].text == "one"
+    assert len(found.prompt(found.find("-1"), folder(tmp_path)).history) == 1
+    assert [turn.message for turn in recording(tmp_path, archived).turns] == ["before"]
+
+
+def test_rows_without_ids_are_turns_by_their_place():
+    rows: list[ChatMessage] = [{"role": "user", "content": str(number)} for number in range(12)]
+    found = Recording("s", [rows], [])
+
+    assert (found.find("row-1").message, found.find("row-10").message) == ("1", "10")
+
+
+async def test_what_a_kill_left_is_shown_with_the_turn_it_belongs_to(tmp_path: Path):
+    rows: list[ChatMessage] = [
+        {"role": "user", "content": "go", "turn_id": "t1", "timestamp": "2026-01-02T03:04:05"},
+        {"role": "assistant", "content": "The answer is", "error": "interrupted", "provenance": "system"},
+    ]
+
+    (turn,) = Recording("cli:direct", [rows], [{"turn": "t1", "session": "cli:direct", "model": "m"}]).turns
+
+    assert (turn.outcome, turn.model) == (None, "m")
+    assert turn.steps[0].text == "The answer is"
+
+
+async def test_words_that_joined_stand_where_they_were_heard(tmp_path: Path):
+    rows: list[ChatMessage] = [
+        {"role": "user", "content": "go", "turn_id": "t1"},
+        {"role": "assistant", "content": "first", "turn_id": "t1"},
+        {"role": "user", "content": "faster", "turn_id": "t1"},
+        {"role": "user", "content": "(a nudge of ours)", "turn_id": "t1", "origin": "system"},
+        {"role": "assistant", "content": "second", "turn_id": "t1"},
+    ]
+
+    (turn,) = Recording("cli:direct", [rows], []).turns
+
+    assert (turn.message, [step.heard for step in turn.steps]) == ("go", [[], [rows[2]]])
+
+
+async def test_swept_prompts_and_deleted_messages_are_said(home: Path):
+    found = recording(home)
+    turn = found.find()
+    for blob in (home / "state" / "traces" / "blobs").iterdir():
+        blob.unlink()
+    with pytest.raises(NanobotError, match="swept"):
+        found.prompt(turn, folder(home))
+
+    async with open_bot(home, "hi") as bot:
+        await bot.say("hi")
+    next((home / "workspace" / "sessions").glob("*.jsonl")).unlink()
+    with pytest.raises(NanobotError, match="not in the session"):
+        recording(home).prompt(recording(home).find(), folder(home))
+
+
+def test_a_trace_that_was_edited_by_hand_does_not_break_it(tmp_path: Path):
+    odd = {"turn": "t1", "session": "s", "steps": [1, {"calls": 3}, {"calls": [4, {}]}], "notices": "x", "at": None}
+    rows: Any = [
+        {"role": "user", "content": "go", "turn_id": "t1"},
+        {"role": "assistant", "content": None, "turn_id": "t1", "tool_calls": [{"id": 1}, {"function": {}}]},
+        {"role": "tool", "content": 7, "turn_id": "t1", "tool_call_id": "None"},
+        {"role": "tool", "content": [1, "x"], "turn_id": "t1", "tool_call_id": "1"},
+        {"role": "assistant", "content": ["odd"], "turn_id": "t1", "reasoning_content": 3},
+    ]
+
+    (turn,) = Recording("s", [rows], [json.loads(json.dumps(odd))]).turns
+
+    assert turn.message == "go"

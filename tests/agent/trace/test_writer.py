@@ -1,0 +1,178 @@
+"""Traces of whole turns: they are there afterwards, tell what happened, and hold no secret."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nanobot.agent.trace.folder import TraceFolder
+from nanobot.agent.turn import TurnOutcome
+from nanobot.bus.events import InboundMessage
+from nanobot.config.schema import Config
+from nanobot.messages.types import Origin
+from nanobot.providers.base import LLMResponse, call_context
+from nanobot.runtime import build_runtime
+from nanobot.testing import Bot, Pause, ScriptedProvider, calls, open_bot
+
+
+def traces(home: Path, session: str = "cli:direct") -> list[dict[str, Any]]:
+    return TraceFolder(home / "state" / "traces").turns(session)
+
+
+async def test_a_turn_leaves_a_trace_with_its_steps_tokens_and_cost(tmp_path: Path):
+    usage = {"prompt_tokens": 1200, "completion_tokens": 50, "cached_tokens": 1000}
+    async with open_bot(tmp_path) as bot:
+        bot.provider.script(calls(("list_dir", {"path": "."})), LLMResponse("Two files.", usage=usage, cost_usd=0.002))
+        result = await bot.turn("what is here?")
+
+    (facts,) = traces(tmp_path)
+    first, second = facts["steps"]
+    assert facts["turn"] == result.turn_id
+    assert (facts["model"], facts["provider"], facts["outcome"]) == ("scripted", "ScriptedProvider", "answered")
+    assert {"restore", "command", "build", "run", "save"} <= facts["phases"].keys()
+    assert first["calls"][0] | {"at": 0, "seconds": 0} == {
+        "id": "call_0",
+        "tool": "list_dir",
+        "at": 0,
+        "args": {"path": "."},
+        "seconds": 0,
+        "ok": True,
+        "size": first["calls"][0]["size"],
+    }
+    assert (second["finish"], second["usage"], second["usd"]) == ("stop", usage, 0.002)
+    assert facts["usd"] == 0.002
+    assert (tmp_path / "state" / "traces" / "cli_direct.jsonl").stat().st_size < 1200
+
+
+async def test_a_command_a_failure_and_a_stop_leave_theirs_too(tmp_path: Path):
+    async with open_bot(tmp_path) as bot:
+        await bot.say("/help")
+        bot.provider.script(ValueError("surprise"))
+        await bot.say("fail")
+        pause = Pause("half of it")
+        bot.provider.script(pause)
+        turn = asyncio.create_task(bot.turn("stop me"))
+        await pause.reached.wait()
+        await bot.runtime.loop.stop_turn("cli:direct")
+        await turn
+
+    command, failed, stopped = traces(tmp_path)
+    assert "steps" not in command
+    assert (failed["outcome"], failed["error"]) == ("failed", "ValueError")
+    assert "surprise" in failed["text"]
+    assert (stopped["outcome"], stopped["steps"][0]["finish"]) == ("stopped", "interrupted")
+
+
+async def test_a_sink_of_somebody_elses_that_breaks_costs_no_trace(tmp_path: Path):
+    def broken(event: object) -> None:
+        raise RuntimeError("no screen")
+
+    message = InboundMessage.from_owner("cli", "direct", "hello", session_key="cli:direct", origin=Origin.CLI)
+    async with open_bot(tmp_path, "hi") as bot:
+        await bot.runtime.loop.run_turn(message, broken)
+
+    (facts,) = traces(tmp_path)
+    assert (facts["outcome"], len(facts["steps"])) == ("answered", 1)
+
+
+CANARIES = {
+    "config": "plain-Config-Value-7",
+    "environment": "plain Env Value 8",
+    "openai": "sk-canary00000001",
+    "github": "ghp_canary00000000000002",
+    "aws": "AKIACANARY0000000003",
+    "slack": "xoxb-canary-0000-0004",
+    "bearer": "canarybearer0005",
+    "jwt": "eyJjYW5hcnkwMDA2.eyJjYW5hcnkwMDA2.c2ln",
+    "address": "canary-in-url-7",
+    "pem": "MIICANARY0008",
+    "password": "canary-hunter-9",
+    "token": "canary-token-10",
+}
+
+
+async def test_no_secret_reaches_the_state_folder(tmp_path: Path):
+    said = CANARIES
+    everything = "; ".join(
+        [
+            f"use {said['config']} or {said['environment']} or {said['openai']}",
+            f"{said['github']} {said['aws']} {said['slack']} Bearer {said['bearer']} {said['jwt']}",
+            f"postgres://me:{said['address']}@db/x --password {said['password']}",
+            f"-----BEGIN RSA PRIVATE KEY-----\n{said['pem']}\n-----END RSA PRIVATE KEY-----",
+            json.dumps({"token": said["token"]}),
+        ]
+    )
+    planted = {"command": everything, "token": said["token"], "nested": [{"deeper": everything}]}
+
+    class Chatty(ScriptedProvider):
+        async def chat_stream(self, *args, **kwargs):
+            call_context().notify(f"Trying again: {everything}")
+            async for delta in super().chat_stream(*args, **kwargs):
+                yield delta
+
+    config = Config.model_validate({"providers": {"custom": {"apiKey": CANARIES["config"]}}})
+    environ = {"ACME_API_KEY": CANARIES["environment"]}
+    provider = Chatty(calls(("no_such_tool", planted), ("read_file", {"path": everything})), "Done.")
+    async with build_runtime(
+        config, data_dir=tmp_path, workspace=tmp_path / "workspace", provider=provider, environ=environ
+    ) as runtime:
+        (tmp_path / "workspace" / "AGENTS.md").write_text(everything, encoding="utf-8")
+        await Bot(runtime, provider).turn(everything)
+        provider.script(RuntimeError(everything))
+        await Bot(runtime, provider).turn("fail")
+
+    written = b"".join(path.read_bytes() for path in (tmp_path / "state").rglob("*") if path.is_file())
+    assert b"Trying again" in written
+    assert b"no_such_tool" in written
+    assert [name for name, canary in CANARIES.items() if canary.encode() in written] == []
+
+
+async def test_a_disk_that_refuses_does_not_end_the_turn(tmp_path: Path):
+    async with open_bot(tmp_path, "answered") as bot:
+        (tmp_path / "state").mkdir(exist_ok=True)
+        (tmp_path / "state" / "traces").write_text("a file where a folder should be", encoding="utf-8")
+
+        result = await bot.turn("hello")
+
+    assert (result.outcome, result.text) == (TurnOutcome.ANSWERED, "answered")
+
+
+async def test_many_chats_at_once_lose_no_trace(tmp_path: Path):
+    async with open_bot(tmp_path, *["hi"] * 100) as bot:
+        await asyncio.gather(*(bot.turn("hello", session=f"cli:{number % 20}") for number in range(100)))
+
+    assert sum(len(traces(tmp_path, f"cli:{number}")) for number in range(20)) == 100
+
+
+@pytest.mark.skipif(os.name == "nt", reason="kill -9 is POSIX")
+def test_a_killed_process_leaves_what_it_knew(tmp_path: Path):
+    script = """if True:
+        import asyncio, sys
+        from pathlib import Path
+        from nanobot.testing import Pause, calls, open_bot
+        async def main():
+            async with open_bot(Path(sys.argv[1]), "first", calls(("list_dir", {"path": "."})), Pause("half")) as bot:
+                await bot.say("one")
+                await bot.say("two")
+        asyncio.run(main())
+    """
+    process = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)])
+    deadline = time.monotonic() + 20
+    while not any(facts.get("message") == "two" for facts in traces(tmp_path)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait(10)
+
+    done, killed = traces(tmp_path)
+    lines = (tmp_path / "state" / "traces" / "cli_direct.jsonl").read_text().splitlines()
+    assert done["outcome"] == "answered"
+    assert (killed["message"], killed["model"]) == ("two", "scripted")
+    assert "outcome" not in killed
+    assert all(json.loads(line) for line in lines)

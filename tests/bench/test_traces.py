@@ -1,0 +1,58 @@
+"""What the trace of a turn costs: bytes, and CPU on the event loop and beside it."""
+
+import statistics
+import time
+from pathlib import Path
+
+import pytest
+
+from nanobot.agent import turn as events
+from nanobot.agent.trace.folder import TraceFolder
+from nanobot.agent.trace.turn_trace import Piece, TurnTrace
+from nanobot.agent.turn import TurnOutcome
+from nanobot.bus.events import InboundMessage
+from nanobot.security.secrets import Redactor
+from nanobot.utils.clock import SystemClock
+from tests.bench.measure import Table
+from tests.cli.events import step
+
+pytestmark = [pytest.mark.bench, pytest.mark.timeout(300)]
+
+HAPPENED = [
+    events.RunStarted(session_key="cli:direct", model="m"),
+    *step("Let me look.", calls=True),
+    *step("Two files.", number=1),
+    events.TurnEnded(outcome=TurnOutcome.ANSWERED, text="Two files.", phase_seconds={"build": 0.01, "run": 1.5}),
+]
+PROMPT: dict[str, object] = {"system": "be good " * 1000, "tools": [{"x": "y" * 9000}], "limits": {"max_steps": 40}}
+
+
+def test_a_turn_with_one_tool_call(tmp_path: Path):
+    folder = TraceFolder(
+        tmp_path / "traces", Redactor(lambda: [f"a key of the config {number}" for number in range(10)])
+    )
+    message = InboundMessage("cli", "owner", "direct", "What is in my workspace?")
+    on_loop, beside, calibration = [], [], []
+
+    for _ in range(2000):
+        pieces: list[Piece] = []
+        began = time.perf_counter()
+        trace = TurnTrace("3f2a91c0b7de", message, SystemClock(), pieces.append, workspace="/home/me/workspace")
+        for event in HAPPENED:
+            trace(event)
+        on_loop.append((time.perf_counter() - began) * 1e6)
+        pieces[0].prompt = PROMPT
+        began = time.perf_counter()
+        folder.write(pieces)
+        beside.append((time.perf_counter() - began) * 1e6)
+        began = time.perf_counter()
+        sum(range(1000))
+        calibration.append((time.perf_counter() - began) * 1e6)
+
+    table = Table("The trace of a turn with one tool call")
+    unit = statistics.median(calibration)
+    table.row("on the event loop", statistics.median(on_loop), "us", unit, "sum(range(1000))")
+    table.row("in the thread beside it", statistics.median(beside), "us", unit, "sum(range(1000))", "100 us together")
+    size = sum(path.stat().st_size for path in (tmp_path / "traces").glob("*.jsonl*")) / 2000
+    table.row("on the disk", size, "B", aim="1,000 B")
+    table.show()

@@ -1,0 +1,214 @@
+"""`nanobot replay`: a turn as it happened, its prompt, and the same turn with another model."""
+
+import asyncio
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from nanobot.cli.commands import app
+from nanobot.config.schema import Config
+from nanobot.providers.base import LLMResponse
+from nanobot.session.manager import SessionManager
+from nanobot.testing import calls, open_bot
+from tests.fake_models import Calls, Fail, FakeModels, Say
+
+USAGE = {"prompt_tokens": 1200, "completion_tokens": 50, "cached_tokens": 1000}
+
+
+@pytest.fixture
+def home(no_outside: None) -> Path:
+    """Three turns: one with a tool, a slash command, one that failed."""
+    data = Path.home() / ".nanobot"
+
+    async def talk() -> None:
+        async with open_bot(data, config=Config()) as bot:
+            bot.provider.script(
+                calls(
+                    ("list_dir", {"path": "."}),
+                    ("exec", {"command": "echo --token hunter2; exit 3"}),
+                    ("no_such_tool", {"token": "hunter2"}),
+                    text="Let me look.",
+                ),
+                LLMResponse("Some *files*.\nAnd more.", usage=USAGE, cost_usd=0.0042),
+            )
+            await bot.say("what is here?\n漢字")
+            await bot.say("/help")
+            bot.provider.script(ValueError("the \x1b[31msky\x07 fell"))
+            await bot.say("again")
+
+    asyncio.run(talk())
+    return data
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(app, ["replay", *words])
+
+
+def configure(home: Path, server: FakeModels) -> None:
+    config = {
+        "agents": {"defaults": {"provider": "custom", "model": "stand-in"}},
+        "providers": {"custom": {"apiKey": "k", "apiBase": server.v1}},
+    }
+    (home / "config.json").write_text(json.dumps(config), encoding="utf-8")
+
+
+def test_a_turn_is_shown_as_it_happened(home: Path):
+    text = run("cli:direct", "-3").stdout
+
+    assert re.search(r"^cli:direct, turn [0-9a-f]{12}, 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d, from cli$", text, re.MULTILINE)
+    assert "scripted (ScriptedProvider), 0 messages before it" in text
+    assert "You\n  what is here?\n  漢字\n" in text
+    assert "Let me look." in text
+    assert re.search(r'^  > list_dir \{"path": "\."\}  [<\d.]+ m?s$', text, re.MULTILINE)
+    assert re.search(r"^  > exec .*  failed$", text, re.MULTILINE)
+    assert "1,200 tokens in (1,000 cached), 50 out  $0.0042" in text
+    assert "  Some *files*.\n  And more.\n" in text
+    assert re.search(r"^Answered after .*: 2 steps, 1,200 tokens in", text, re.MULTILINE)
+    assert "\nPhases: restore " in text
+
+
+def test_the_last_turn_is_the_default_and_says_why_it_failed(home: Path):
+    text = run("cli:direct").stdout
+
+    assert "Failed (ValueError)" in text
+    assert "the sky fell" in text
+    assert "\x1b" not in text
+    assert run("cli:direct", "-1").stdout == text
+
+
+def test_a_secret_that_the_session_holds_is_not_shown(home: Path):
+    shown = [run("cli:direct", "-3", *option).stdout for option in ([], ["--json"], ["--prompt"])]
+
+    assert [text for text in shown if "hunter2" in text] == []
+    assert "--token [key]" in shown[0]
+
+
+def test_a_list_has_a_line_a_turn(home: Path):
+    lines = [line.split("\t") for line in run("cli:direct", "--list").stdout.splitlines()]
+
+    assert [[line[2], line[4], line[5], line[6]] for line in lines] == [
+        ["answered", "1,250", "$0.0042", "what is here? 漢字"],
+        ["answered", "", "", "/help"],
+        ["failed", "", "", "again"],
+    ]
+    assert run("cli:direct", lines[0][0][:6]).stdout == run("cli:direct", "-3").stdout
+
+
+def test_as_json(home: Path):
+    turn = json.loads(run("cli:direct", "-3", "--json").stdout)
+    rows = json.loads(run("cli:direct", "--list", "--json").stdout)
+
+    assert (turn["outcome"], turn["usage"], turn["cost_usd"]) == ("answered", USAGE, 0.0042)
+    assert [call["name"] for call in turn["steps"][0]["calls"]] == ["list_dir", "exec", "no_such_tool"]
+    assert [row["outcome"] for row in rows] == ["answered", "answered", "failed"]
+    assert rows[0]["turn"] == turn["turn_id"]
+
+
+def test_the_prompt_is_shown_as_it_was_sent(home: Path):
+    text = run("cli:direct", "-3", "--prompt").stdout
+    sent = json.loads(run("cli:direct", "--prompt", "--json").stdout)
+
+    assert "# nanobot\n" in text
+    assert "Current Time: " in text
+    assert [row["role"] for row in sent["messages"]] == [
+        "user",
+        "assistant",
+        "tool",
+        "tool",
+        "tool",
+        "assistant",
+        "user",
+    ]
+    assert sent["messages"][-1]["content"].startswith("again\n\n[Runtime Context")
+    assert "list_dir" in [tool["function"]["name"] for tool in sent["tools"]]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("cli:dirct",), 1, "There is no session 'cli:dirct'. Did you mean 'cli:direct'? See `nanobot sessions list`."),
+        (("cli:direct", "-4"), 1, "There is no turn -4: session 'cli:direct' has 3."),
+        (("cli:direct", "zzz"), 1, "nanobot replay cli:direct --list"),
+        (("cli:direct", "-2", "--prompt"), 1, "asked no model"),
+        (("cli:direct", "--unknown"), 2, "There is no option --unknown."),
+        (("cli:direct", "-1", "--list"), 2, "--list takes no turn"),
+        (("cli:direct", "--prompt", "--against", "m"), 2, "exclude each other"),
+    ],
+)
+def test_what_cannot_be_shown_is_said_in_a_line(home: Path, words, code, said):
+    result = run(*words)
+
+    assert (result.exit_code, result.stdout) == (code, "")
+    assert said in result.stderr
+
+
+def test_a_session_from_before_there_were_traces_shows_what_its_rows_tell(home: Path):
+    manager = SessionManager(home / "workspace")
+    session = manager.get_or_create("telegram:1")
+    session.add_message("user", "hello")
+    session.add_message("assistant", "hi")
+    manager.save(session)
+
+    text = run("telegram:1").stdout
+
+    assert "This turn was not traced" in text
+    assert "Answered" in text
+    assert run("telegram:1", "--against", "m").exit_code == 1
+
+
+def test_against_another_model_both_are_told_step_by_step_with_what_they_cost(home: Path):
+    with FakeModels(strict=False) as server:
+        configure(home, server)
+        server.script(Calls(("list_dir", {"path": "/"})), Say("Other files.\nAnd more."))
+        before = {path: path.read_bytes() for path in (home / "workspace").rglob("*") if path.is_file()}
+
+        result = run("cli:direct", "-3", "--against", "stand-in")
+
+        sent = [request.json for request in server.chats]
+    assert result.exit_code == 0
+    assert "First difference: other arguments in step 1, list_dir" in result.stdout
+    assert "not recorded, not run" in result.stdout
+    assert "-Some *files*.\n+Other files.\n And more.\n" in result.stdout
+    assert re.search(r"^recorded +2 +1,200 +1,000 +50 .*\$0\.0042$", result.stdout, re.MULTILINE)
+    assert re.search(r"^now +2 ", result.stdout, re.MULTILINE)
+    assert {path: path.read_bytes() for path in (home / "workspace").rglob("*") if path.is_file()} == before
+    assert [row["role"] for row in sent[0]["messages"]] == ["system", "user"]
+
+
+def test_against_as_json(home: Path):
+    with FakeModels(strict=False) as server:
+        configure(home, server)
+        server.script(Say("No."))
+
+        result = run("cli:direct", "-3", "--against", "stand-in", "--json")
+
+    compared = json.loads(result.stdout)
+    assert compared["first_difference"]["what"] == "no call"
+    assert (compared["recorded"]["model"], compared["replayed"]["model"]) == ("scripted", "stand-in")
+    assert compared["replayed"]["text"] == "No."
+
+
+def test_against_a_model_that_cannot_be_asked_says_so_and_fails(home: Path):
+    with FakeModels(strict=False) as server:
+        configure(home, server)
+        server.default = Fail(401, "bad key")
+
+        result = run("cli:direct", "-3", "--against", "stand-in")
+
+    assert result.exit_code == 1
+    assert "It failed: The key was not accepted" in result.stdout
+
+
+def test_deleting_a_conversation_deletes_its_traces(home: Path):
+    assert CliRunner().invoke(app, ["sessions", "delete", "cli:direct", "--yes"]).exit_code == 0
+
+    assert run("cli:direct").exit_code == 1
+    assert not [*(home / "state" / "traces").glob("*.jsonl")]
+
+
+def test_help_of_the_table_names_it() -> Any:
+    assert "replay" in CliRunner().invoke(app, ["--help"]).stdout

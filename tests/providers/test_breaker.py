@@ -1,0 +1,145 @@
+"""When a model is left alone, and when it is tried again."""
+
+from collections.abc import Callable
+from functools import partial
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nanobot.providers.breaker import FAILURES, OUT_S, Breaker, BreakerCall
+from nanobot.providers.errors import ModelOverloadedError
+from tests.waits import Waits
+
+BUSY = ModelOverloadedError("busy")
+
+
+def opened(waits: Waits) -> Breaker:
+    breaker = Breaker(waits.monotonic)
+    for _ in range(FAILURES):
+        fail(breaker)
+    return breaker
+
+
+def entered(breaker: Breaker) -> BreakerCall:
+    call = breaker.enter()
+    assert call is not None
+    return call
+
+
+def lets_in(breaker: Breaker) -> bool:
+    return breaker.admits
+
+
+def fail(breaker: Breaker) -> None:
+    entered(breaker).failed(BUSY)
+
+
+def test_the_third_failure_in_a_row_opens_it_for_a_minute():
+    waits = Waits()
+    breaker = Breaker(waits.monotonic)
+
+    fail(breaker)
+    fail(breaker)
+    assert lets_in(breaker)
+    fail(breaker)
+
+    assert not lets_in(breaker) and breaker.enter() is None
+    assert OUT_S - 1 < breaker.out_for_s <= OUT_S
+    assert breaker.last_error is BUSY
+
+
+def test_an_answer_between_two_failures_starts_the_count_afresh():
+    breaker = Breaker()
+
+    fail(breaker)
+    fail(breaker)
+    entered(breaker).succeeded()
+    fail(breaker)
+    fail(breaker)
+
+    assert lets_in(breaker)
+
+
+def test_after_a_minute_one_call_tries_it_and_no_other_goes_out_meanwhile():
+    waits = Waits()
+    breaker = opened(waits)
+
+    waits.advance(OUT_S)
+    probe = entered(breaker)
+
+    assert breaker.enter() is None
+    probe.succeeded()
+    assert lets_in(breaker) and not breaker.is_open
+
+
+def test_a_first_sign_lets_others_in_and_one_failure_more_closes_the_door_again():
+    waits = Waits()
+    breaker = opened(waits)
+    waits.advance(OUT_S)
+    probe = entered(breaker)
+
+    probe.began()
+    assert lets_in(breaker)
+    probe.failed(BUSY)
+
+    assert not lets_in(breaker) and breaker.out_for_s > OUT_S - 1
+
+
+def test_a_probe_that_fails_costs_another_minute():
+    waits = Waits()
+    breaker = opened(waits)
+    waits.advance(OUT_S)
+
+    entered(breaker).failed(BUSY)
+
+    assert not lets_in(breaker) and breaker.out_for_s > OUT_S - 1
+
+
+def test_a_probe_that_was_cancelled_leaves_its_place_to_the_next():
+    waits = Waits()
+    breaker = opened(waits)
+    waits.advance(OUT_S)
+
+    entered(breaker).left()
+
+    assert lets_in(breaker)
+
+
+def test_a_late_failure_of_an_older_call_takes_no_place_and_adds_no_time():
+    waits = Waits()
+    breaker = Breaker(waits.monotonic)
+    late = entered(breaker)
+    for _ in range(FAILURES):
+        fail(breaker)
+    waits.advance(OUT_S)
+    probe = entered(breaker)
+
+    late.failed(BUSY)
+
+    assert breaker.enter() is None, "the probe still runs"
+    probe.succeeded()
+    assert lets_in(breaker)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["enter", "began", "ok", "fail", "left", "wait"]), st.integers(0, 5))))
+def test_whatever_happens_nobody_is_locked_out_for_longer_than_a_minute(steps: list[tuple[str, int]]):
+    waits = Waits()
+    breaker = Breaker(waits.monotonic)
+    running: list[BreakerCall] = []
+
+    for step, which in steps:
+        if step == "wait":
+            waits.advance(which * 15)
+        elif step == "enter":
+            call = breaker.enter()
+            running += [call] if call else []
+        elif running:
+            call = running[which % len(running)]
+            ends: dict[str, Callable[[], object]]
+            ends = {"began": call.began, "ok": call.succeeded, "left": call.left, "fail": partial(call.failed, BUSY)}
+            ends[step]()
+    for call in running:
+        call.left()
+    waits.advance(OUT_S)
+
+    assert lets_in(breaker)
