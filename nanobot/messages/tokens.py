@@ -170,7 +170,11 @@ def _texts(message: ChatMessage) -> Iterator[str]:
     for call in _list(message.get("tool_calls")):
         found += _call_texts(call)
     for block in thoughts:
-        found += [block.get(name) for name in ("thinking", "signature", "data")] if isinstance(block, dict) else []
+        found += (
+            [block.get(name) for name in ("thinking", "signature", "data", "encrypted_content")]
+            if isinstance(block, dict)
+            else []
+        )
     return (text for text in found if isinstance(text, str))
 
 

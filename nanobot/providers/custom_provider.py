@@ -7,7 +7,8 @@ from typing import Any, cast
 from nanobot.messages.types import ChatMessage, ToolSchema
 from nanobot.providers.base import Delta, LLMProvider
 from nanobot.providers.capabilities import CapabilityStore
-from nanobot.providers.completions import Call, Endpoint, Mended
+from nanobot.providers.completions import Call
+from nanobot.providers.exchange import Endpoint, Mended
 from nanobot.providers.limits import Timeouts
 from nanobot.providers.textual_calls import with_textual_calls
 from nanobot.utils.http import HttpPools
