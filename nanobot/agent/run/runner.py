@@ -128,8 +128,8 @@ class RunResult:
 async def run(spec: RunSpec) -> RunResult:
     """Run until an answer or a limit.
 
-    Raises ProviderError when a model fails, RequestTooLongError where none could read what is asked, BudgetExceededError
-    where not even the first call may be paid for, StorageError when a row cannot be kept; what was said is recorded.
+    Raises ProviderError when a model fails, RequestTooLongError where none could read what is asked, StorageError when
+    a row cannot be kept, BudgetExceededError where not even the first call may be paid for; what was said is recorded.
     Cancelling is safe at any point: tools are stopped, text that was shown is recorded, events stay in pairs.
     """
     return await _Run(spec).run()
