@@ -85,15 +85,15 @@ class Call(exchange.Call):
 
     def reader(self) -> "_Reader":
         """What reads the answer."""
-        return _Reader(self)
+        return _Reader(self, self._endpoint.name)
 
 
 class _Reader:
     """Reads an answer of chat completions, streamed or plain."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: Call, name: str) -> None:
         self._call = call
-        self._answer = Answer(of=self._endpoint.name)
+        self._answer = Answer(of=name)
         self.done = False
 
     @property
