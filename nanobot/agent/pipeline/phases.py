@@ -188,7 +188,8 @@ class Pipeline:
         turn.trace.runs(spec)
         with calling_for(_call_context(turn)):
             result = await let_run(turn, run(spec), parts.patience.letting_go)
-        turn.outcome, turn.text, turn.usage, turn.cost_usd = result.outcome, result.text, result.usage, result.cost_usd
+        turn.outcome, turn.text, turn.error = result.outcome, result.text, result.error
+        turn.usage, turn.cost_usd = result.usage, result.cost_usd
         return TurnPhase.SAVE
 
     async def _save(self, turn: Turn) -> TurnPhase:

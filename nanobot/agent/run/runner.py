@@ -123,6 +123,8 @@ class RunResult:
     usage: dict[str, int]
     steps: int
     cost_usd: float | None = None
+    error: str | None = None
+    """What ended it early, where that was an error."""
 
 
 async def run(spec: RunSpec) -> RunResult:
@@ -199,7 +201,7 @@ class _Run:
             except BudgetExceededError as error:
                 if self._steps == 1:
                     raise  # nothing was done yet: the message is refused
-                return await self._give_up(str(error))
+                return await self._give_up(str(error), type(error).__name__)
             except StreamCutError:  # quick, and mostly the line's fault; a silence has cost its minute already
                 if not is_broken_off(self._rows[-1]) or broken == MOST_BROKEN_OFF:
                     raise
@@ -385,13 +387,13 @@ class _Run:
         row["turn_id"] = context.turn_id
         return row
 
-    async def _give_up(self, why: str) -> RunResult:
+    async def _give_up(self, why: str, error: str | None = None) -> RunResult:
         """End here, with what was done by code's own count, since the model does not say it."""
         text = self._account(why)
         row = self._stamped({"role": "assistant", "content": text, "error": TurnOutcome.PARTIAL.value})
         row["provenance"] = Provenance.SYSTEM
         await self._keep(row)
-        return self._result(TurnOutcome.PARTIAL, text)
+        return replace(self._result(TurnOutcome.PARTIAL, text), error=error)
 
     def _account(self, why: str) -> str:
         turn_id = self._spec.context.turn_id
