@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from nanobot.usage.types import LedgerRow
-from nanobot.utils.files import O_BINARY, PRIVATE_FILE, make_private_folder, write_whole
+from nanobot.utils.files import open_private, write_whole
 
 log = logging.getLogger(__name__)
 
@@ -61,12 +61,7 @@ class Ledger:
         return LedgerReader(self.folder)
 
     def _append(self, name: str, line: bytes) -> None:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | O_BINARY
-        try:
-            descriptor = os.open(self.folder / name, flags, PRIVATE_FILE)
-        except FileNotFoundError:
-            make_private_folder(self.folder)
-            descriptor = os.open(self.folder / name, flags, PRIVATE_FILE)
+        descriptor = open_private(self.folder / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         try:
             write_whole(descriptor, line)  # behind half a one of a full disk too: a reader tells them apart
         finally:
