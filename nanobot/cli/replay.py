@@ -24,9 +24,9 @@ from nanobot.config.paths import Places
 from nanobot.errors import UsageError
 
 if TYPE_CHECKING:
-    from nanobot.agent.replay import Difference, Replay
     from nanobot.agent.trace.folder import TraceFolder
     from nanobot.agent.trace.recorded import RecordedPrompt, RecordedTurn, Recording
+    from nanobot.agent.trace.replay import Difference, Replay
     from nanobot.messages.types import ChatMessage
     from nanobot.session.manager import SessionManager
 
@@ -112,7 +112,7 @@ class Desk:
         """What the first request of the turn held."""
         import asyncio  # not for --help
 
-        from nanobot.agent.replay import first_request
+        from nanobot.agent.trace.replay import first_request
         from nanobot.utils.clock import SystemClock
 
         prompt = self.recording.prompt(turn, self.folder)
@@ -128,7 +128,7 @@ class Desk:
         """The turn again with another model, beside the recorded one."""
         import asyncio  # not for --help
 
-        from nanobot.agent.replay import first_difference
+        from nanobot.agent.trace.replay import first_difference
 
         prompt = self.recording.prompt(turn, self.folder)
         try:
@@ -147,7 +147,7 @@ class Desk:
             raise typer.Exit(1)
 
     async def _replay(self, turn: "RecordedTurn", prompt: "RecordedPrompt", wanted: str) -> "Replay":
-        from nanobot.agent.replay import replay as run_again
+        from nanobot.agent.trace.replay import replay as run_again
         from nanobot.runtime import build_runtime  # everything: only where a model is asked
 
         setup = self._setup

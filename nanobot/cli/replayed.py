@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import zip_longest
 
-from nanobot.agent.replay import Difference, Replay
 from nanobot.agent.trace.recorded import RecordedCall, RecordedPrompt, RecordedStep, RecordedTurn
+from nanobot.agent.trace.replay import Difference, Replay
 from nanobot.cli.common import one_line
 from nanobot.cli.terminal import Paint, visible
 from nanobot.cli.tool_lines import clipped
