@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from nanobot.agent import turn as events
 from nanobot.agent.run.claims import claim_in, nothing_was_done, one_more_step
-from nanobot.agent.run.loop_guard import LoopGuard
+from nanobot.agent.run.loop_guard import NOT_RUN, LoopGuard
 from nanobot.agent.run.requests import Requests, Room
 from nanobot.agent.run.tool_calls import CallsStart, Record, ToolBench, nobody_asks, outcome_unknown, run_calls
 from nanobot.agent.run.window import MOST_ROWS, Window
@@ -18,7 +18,7 @@ from nanobot.agent.tools.base import Effect, ToolContext
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.turn import Emitter, TurnOutcome
 from nanobot.errors import BudgetExceededError, ProviderError, RequestTooLongError
-from nanobot.messages.types import ChatMessage, Origin, Provenance, least_trusted, text_of
+from nanobot.messages.types import INTERRUPTED, ChatMessage, Origin, Provenance, least_trusted, text_of
 from nanobot.providers.base import (
     Finished,
     LLMProvider,
@@ -35,8 +35,6 @@ from nanobot.utils.text import counted
 MOST_CONTINUATIONS = 3
 MOST_BROKEN_OFF = 1
 """How often a run asks for the rest of an answer that broke off after its beginning was shown."""
-INTERRUPTED = "interrupted"
-"""The `error` of a row whose text is what the model had said when it was cut off."""
 _GO_ON = "Your answer was cut off by the length limit. Go on exactly where it stopped, without repeating anything."
 _BROKEN_OFF = "Your answer broke off. Go on exactly where it stopped, without repeating anything."
 _TAKEN_UP = (
@@ -297,14 +295,14 @@ class _Run:
         spec = self._spec
         context = replace(spec.context, provenance=self._trust)
         return ToolBench(
-            spec.tools,
-            context,
-            spec.emit,
-            spec.record,
-            spec.model.limits.max_result_chars,
-            self._guard,
-            spec.calls_start,
-            self._requests.shown,
+            tools=spec.tools,
+            context=context,
+            emit=spec.emit,
+            record=spec.record,
+            max_result_chars=spec.model.limits.max_result_chars,
+            guard=self._guard,
+            calls_start=spec.calls_start,
+            shown=self._requests.shown,
         )
 
     def _take_in(self, rows: list[ChatMessage]) -> None:
@@ -398,7 +396,7 @@ class _Run:
     def _account(self, why: str) -> str:
         turn_id = self._spec.context.turn_id
         answered = [row for row in self._rows if row.get("turn_id") == turn_id and row["role"] == "tool"]
-        mine = [row for row in answered if not text_of(row["content"]).startswith("Error: Not run")]
+        mine = [row for row in answered if not text_of(row["content"]).startswith(f"Error: {NOT_RUN}")]
         times = Counter(str(row.get("name")) for row in mine)
         done = ", ".join(f"{name} {count} times" if count > 1 else name for name, count in times.items())
         failed = [row for row in mine if text_of(row["content"]).startswith("Error")]
@@ -462,13 +460,13 @@ class _Speech:
 def _room(spec: RunSpec) -> Room:
     limits = spec.model.limits
     return Room(
-        spec.model.name,
-        limits.window_tokens,
-        limits.max_tokens,
-        spec.system,
-        spec.tools.tokens,
-        limits.window_messages,
-        frozenset(tool.name for tool in spec.tools if tool.effect is Effect.READ),
+        model=spec.model.name,
+        window_tokens=limits.window_tokens,
+        max_tokens=limits.max_tokens,
+        system=spec.system,
+        tools_tokens=spec.tools.tokens,
+        most_rows=limits.window_messages,
+        rereadable=frozenset(tool.name for tool in spec.tools if tool.effect is Effect.READ),
     )
 
 
