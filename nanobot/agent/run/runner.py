@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from nanobot.agent import turn as events
 from nanobot.agent.run.claims import claim_in, nothing_was_done, one_more_step
 from nanobot.agent.run.loop_guard import NOT_RUN, LoopGuard
-from nanobot.agent.run.requests import Requests, Room
+from nanobot.agent.run.requests import Remembered, Requests, Room
 from nanobot.agent.run.tool_calls import CallsStart, Record, ToolBench, nobody_asks, outcome_unknown, run_calls
 from nanobot.agent.run.window import MOST_ROWS, Window
 from nanobot.agent.tools.base import Effect, ToolContext
@@ -95,6 +95,8 @@ class RunSpec:
     """What is left of the history."""
     keep_window: Callable[[Window], None] = field(default=lambda window: None)
     """Told of each change of it."""
+    remembered: Remembered = field(default_factory=Remembered)
+    """What earlier runs of the session found out about its rows."""
 
 
 Joining = Callable[[], Awaitable[list[ChatMessage]]]
@@ -142,7 +144,7 @@ class _Run:
         self._spec = spec
         self._rows = list(spec.history)
         self._schemas = spec.tools.get_definitions()
-        self._requests = Requests(_room(spec), spec.window, spec.keep_window)
+        self._requests = Requests(_room(spec), spec.window, spec.keep_window, spec.remembered)
         self._trust = least_trusted(row.get("provenance", Provenance.TOOL) for row in self._rows)
         self._guard = LoopGuard()
         self._doubted = False
