@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nanobot.cli.common import (
+    INTERRUPTED,
     ConfigOption,
     JsonOption,
     Setup,
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
     from nanobot.agent.trace.replay import Difference, Replay
     from nanobot.messages.types import ChatMessage
     from nanobot.session.manager import SessionManager
-
-INTERRUPTED = 130
 
 
 def replay(
@@ -58,18 +57,18 @@ def replay(
         raise UsageError(f"There is no option {turn}. A turn is an id, the beginning of one, or -1, -2 and so on.")
     if sum((list_, prompt, against is not None)) > 1 or (list_ and turn is not None):
         raise UsageError("--list takes no turn, and --list, --prompt and --against exclude each other. Leave one out.")
-    desk = Desk(read_setup(config, workspace), session, json=json)
+    viewer = Viewer(read_setup(config, workspace), session, json=json)
     if list_:
-        desk.show_list()
+        viewer.show_list()
     elif prompt:
-        desk.show_prompt(desk.recording.find(turn))
+        viewer.show_prompt(viewer.recording.find(turn))
     elif against is not None:
-        desk.show_against(desk.recording.find(turn), against)
+        viewer.show_against(viewer.recording.find(turn), against)
     else:
-        desk.show_turn(desk.recording.find(turn))
+        viewer.show_turn(viewer.recording.find(turn))
 
 
-class Desk:
+class Viewer:
     """One session's recording, and how to show it."""
 
     def __init__(self, setup: Setup, name: str, *, json: bool) -> None:
