@@ -247,6 +247,7 @@ class _Run:
             return nothing_was_done(answer, called)
         self._doubted = True
         self._said.clear()
+        self._spec.emit(events.Notice(text="No tool did what that says; asking once more."))
         await self._tell_model(one_more_step(claim, tools))
         return None
 
