@@ -44,7 +44,7 @@ _ENTRY_TOKENS = 700
 _TRY_AGAIN_S = 3600.0
 
 
-class Limits(Protocol):
+class ModelLimits(Protocol):
     """How much a model takes and gives, in tokens."""
 
     @property
@@ -72,7 +72,7 @@ class AskedModel(Protocol):
         ...
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> ModelLimits:
         """How far it goes."""
         ...
 

@@ -28,6 +28,7 @@ from nanobot.providers.base import (
     ToolCallRequest,
 )
 from nanobot.providers.errors import ContextOverflowError, StreamCutError
+from nanobot.usage.types import add_tokens
 from nanobot.utils.aio import finish
 from nanobot.utils.clock import timestamp
 from nanobot.utils.text import counted
@@ -321,8 +322,7 @@ class _Run:
             self._guard.begin_anew()
 
     def _add_up(self, usage: dict[str, int], cost_usd: float | None) -> None:
-        for name, tokens in usage.items():
-            self._usage[name] = self._usage.get(name, 0) + tokens
+        add_tokens(self._usage, usage)
         if cost_usd is not None:
             self._cost_usd = (self._cost_usd or 0) + cost_usd
 

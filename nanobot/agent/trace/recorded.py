@@ -18,6 +18,7 @@ from nanobot.errors import NanobotError
 from nanobot.messages.shown import shown_text
 from nanobot.messages.types import INTERRUPTED, ChatMessage, Content, Provenance, ToolSchema, is_our_word, text_of
 from nanobot.session.manager import SessionManager
+from nanobot.usage.types import add_tokens
 from nanobot.utils.text import nearest
 
 _OUTCOMES = {None: "answered", "stopped": "stopped", INTERRUPTED: None}
@@ -332,8 +333,7 @@ def _last_words(steps: Sequence[RecordedStep]) -> str:
 def _sum_of(steps: Iterable[RecordedStep]) -> dict[str, int]:
     total: dict[str, int] = {}
     for step in steps:
-        for name, tokens in step.usage.items():
-            total[name] = total.get(name, 0) + tokens
+        add_tokens(total, step.usage)
     return total
 
 
