@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 import typer.main
-from pydantic.alias_generators import to_camel, to_snake
+from pydantic.alias_generators import to_snake
 from typer.testing import CliRunner
 
 from nanobot.cli.commands import app
 from nanobot.config.channels import ChannelsConfig
 from nanobot.config.loader import load_config, load_warnings
 from nanobot.config.schema import Config, LimitsConfig, ProviderConfig
+from nanobot.config.spelling import camel
 from nanobot.providers.oauth.accounts import Account, AccountStore
 from nanobot.testing import calls, open_bot
 from tests.house.repo import ROOT, documents, text_of, tracked_files
@@ -95,10 +96,10 @@ def test_every_key_of_turns_models_and_money_is_in_a_table():
     channels = [name for name in ChannelsConfig.model_fields if name.startswith("transcription")]
     timeouts = [name for name in ProviderConfig.model_fields if name.endswith("timeout_s")]
     wanted = {
-        *(f"agents.defaults.{to_camel(name)}" for name in defaults),
-        *(f"channels.{to_camel(name)}" for name in channels),
-        *(f"providers.NAME.{to_camel(name)}" for name in timeouts),
-        *(f"limits.{to_camel(name)}" for name in LimitsConfig.model_fields),
+        *(f"agents.defaults.{camel(name)}" for name in defaults),
+        *(f"channels.{camel(name)}" for name in channels),
+        *(f"providers.NAME.{camel(name)}" for name in timeouts),
+        *(f"limits.{camel(name)}" for name in LimitsConfig.model_fields),
     }
 
     assert wanted - KEYS.keys() == set()
