@@ -138,6 +138,10 @@ class Finished:
 Delta = TextDelta | ReasoningDelta | ToolCallDelta | Finished
 
 
+def unheard(_text: str) -> None:
+    """What is said where nobody waits for the answer."""
+
+
 @dataclass(frozen=True, slots=True)
 class CallContext:
     """What a model call is for."""
@@ -149,7 +153,7 @@ class CallContext:
     """Whether it works for a goal that may take hours: then no limit holds for the whole of an answer."""
     others_left: bool = False
     """Whether another model can be asked if this one keeps the person waiting: then nobody waits long for it."""
-    notify: Callable[[str], None] = field(default=lambda text: None, compare=False, repr=False)
+    notify: Callable[[str], None] = field(default=unheard, compare=False, repr=False)
     """Tell the person who waits, in a sentence, why it takes longer or who answers instead. Never raises."""
 
 

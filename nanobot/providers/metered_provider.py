@@ -26,6 +26,7 @@ from nanobot.providers.base import (
     TextDelta,
     ToolCallDelta,
     call_context,
+    unheard,
 )
 from nanobot.providers.errors import ProviderTimeoutError, StreamCutError
 from nanobot.usage.budget import Budget, PlannedCall
@@ -107,7 +108,8 @@ class _Call:
         self._tools = tools
         self._model = model
         self._context = call_context()
-        self._planned = PlannedCall(self._context.turn_id, notify=self._context.notify)
+        notify = self._context.notify
+        self._planned = PlannedCall(self._context.turn_id, notify=None if notify is unheard else notify)
         self._response: LLMResponse | None = None
         self._ended = False
 

@@ -27,6 +27,8 @@ _BLOCK = 256 * 1024
 _MONTH_FILE = re.compile(r"\d{4}-\d{2}\.jsonl")
 _ROW = re.compile(rb'\{"when":')
 _COUNTS = ("prompt_tokens", "cached_tokens", "cache_written_tokens", "completion_tokens", "reasoning_tokens")
+_MOST_USD = 1e9
+"""No call costs as much: such a row is damaged, and would end all sums for good."""
 _WORDS = ("when", "cause", "session", "turn", "provider", "model", "outcome", "process")
 
 
@@ -170,7 +172,11 @@ def _is_row(found: Any) -> bool:
         return False
     get = found.get
     return (
-        all([type(get(name)) is int for name in _COUNTS])  # noqa: C419 a list is twice as fast, a hundred thousand times
+        all([type(count := get(name)) is int and count >= 0 for name in _COUNTS])  # noqa: C419 a list is twice as fast, a hundred thousand times
         and all([type(get(name)) is str for name in _WORDS])  # noqa: C419
-        and (get("usd") is None or type(get("usd")) in (float, int))
+        and _is_amount(get("usd"))
     )
+
+
+def _is_amount(usd: Any) -> bool:
+    return usd is None or (type(usd) in (float, int) and 0 <= usd < _MOST_USD)  # NaN is not

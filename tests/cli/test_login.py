@@ -1,12 +1,14 @@
 """`nanobot provider login` and `logout` as people run them: real processes, a scripted browser, a fake authority."""
 
 import json
+import math
 import os
 import re
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -198,6 +200,16 @@ def test_who_is_logged_in_stands_in_the_lists_without_a_token(home, server):
     assert rows["github_copilot"]["login_ended"] is True
     secrets = [*home.account("openai_codex").secrets, *ended.secrets]
     assert not any(secret in listed + status for secret in secrets)
+
+
+@pytest.mark.parametrize("expires_at", [1.8e15, -1.8e15, math.inf, math.nan])
+def test_an_end_that_no_clock_knows_is_not_shown(home, server, expires_at):
+    home.accounts.save(replace(server.openai_account(), expires_at=expires_at))
+
+    code, listed, aside = home.run("provider", "list")
+
+    assert (code, aside) == (0, "")
+    assert f"{EMAIL} (plus)" in listed and "token until" not in listed
 
 
 def test_a_logout_deletes_the_tokens_once(home, server):

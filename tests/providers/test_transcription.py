@@ -2,8 +2,10 @@
 
 import asyncio
 import io
+import os
 import shutil
 import subprocess
+import sys
 import time
 import wave
 from collections.abc import Iterator
@@ -158,6 +160,16 @@ async def test_a_file_that_is_missing_empty_or_none_is_a_typed_error(hearing, tm
     make(path)
 
     with pytest.raises(UnusableRecordingError, match=r"voice\.ogg"):
+        await transcribe(hearing, path)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no such files")
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
+async def test_nobody_waits_for_a_pipe_or_a_device(hearing, tmp_path, make):
+    path = tmp_path / "voice.ogg"
+    make(path)
+
+    with pytest.raises(UnusableRecordingError, match=r"voice\.ogg is no file"):
         await transcribe(hearing, path)
 
 
