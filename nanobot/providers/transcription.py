@@ -220,7 +220,7 @@ class HttpTranscriber:
             answer = json.loads(body)
         except (ValueError, RecursionError):
             said = body.decode("utf-8", "replace").strip()
-            if said.startswith(("{", "[", "<")):
+            if said.startswith(("{", "[", "<")) or "\ufffd" in said or "\0" in said:
                 raise self._error(MalformedResponseError, f"not JSON: {said[:100]}") from None
             return said
         if isinstance(answer, dict) and isinstance(answer.get("text"), str):

@@ -245,11 +245,14 @@ def _midnight(moment: datetime) -> datetime:
 
 
 def _turn_is_over(used: int, more: int, limit: int) -> str:
-    so_far = (
-        f"This turn has used {used:,} tokens of the {limit:,} it may" if used else f"A turn may use {limit:,} tokens"
-    )
+    if not used:
+        return (
+            f"A turn may use {limit:,} tokens, and to send this message alone takes about {more:,}. "
+            "Raise limits.turnTokens in the config, or begin afresh with `/new`."
+        )
     return (
-        f"{so_far} (limits.turnTokens), and the next call would send about {more:,} more. "
+        f"This turn has used {used:,} tokens of the {limit:,} it may (limits.turnTokens), and the next call would send "
+        f"about {more:,} more. "
         "The next message has the whole limit again; to let a turn go further, raise limits.turnTokens in the config."
     )
 

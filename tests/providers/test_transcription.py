@@ -187,7 +187,9 @@ async def test_an_answer_in_plain_text_is_taken_as_it_is(hearing, recording):
     assert await transcribe(hearing, recording) == "grüß dich"
 
 
-@pytest.mark.parametrize("body", [b"<html>nginx</html>", b'{"txt": "hi"}', b"[]", b'{"text": 3}', b'{"text": "cut'])
+@pytest.mark.parametrize(
+    "body", [b"<html>nginx</html>", b'{"txt": "hi"}', b"[]", b"\xff\xfe\x00", b"a\0", b'{"text": 3}', b'{"text": "cut']
+)
 async def test_an_answer_that_cannot_be_read_is_a_typed_error(hearing, recording, body):
     hearing.script = [Answer(body=body)] * 3
 

@@ -201,6 +201,15 @@ async def test_a_turn_may_use_so_many_tokens_and_the_next_one_as_many_again(tmp_
     assert "limits.turnTokens in the config" in str(refused.value)
 
 
+async def test_a_message_that_is_more_than_a_turn_may_use_is_promised_no_next_time(tmp_path: Path):
+    spender = Spender(tmp_path, Limits(turn_tokens=1000))
+
+    with pytest.raises(BudgetExceededError, match=r"takes about 1,001\. Raise limits\.turnTokens") as refused:
+        await spender.spend(None, turn="a", tokens=1001)
+
+    assert "next message" not in str(refused.value)
+
+
 async def test_a_turn_that_a_crash_cut_short_goes_on_with_what_it_had_left(tmp_path: Path):
     await Spender(tmp_path, Limits(turn_tokens=1000)).spend(None, turn="a", tokens=600)
 
