@@ -18,6 +18,7 @@ from nanobot.agent.vitals import Vitals
 from nanobot.errors import NanobotError
 from nanobot.messages.shown import shown_text
 from nanobot.session.manager import Session, SessionManager
+from nanobot.utils.aio import finish
 from nanobot.utils.text import nearest
 
 _COMMAND = re.compile(r"^/([a-z][a-z_-]*)(?:@\w+)?(?:\s+(.*))?$", re.IGNORECASE | re.DOTALL)
@@ -109,7 +110,7 @@ class SlashCommands:
         return await self._table[name][0](session, command.argument)
 
     async def _new(self, session: Session, argument: str) -> str:
-        archived = await asyncio.to_thread(self._desk.sessions.archive, session.key)
+        archived = await finish(asyncio.to_thread(self._desk.sessions.archive, session.key))
         self._desk.vitals.forget(session.key)
         if archived is None:
             return "This session is fresh already."

@@ -65,6 +65,7 @@ async def cut_off(home: Path, *, started: list[str] | None, results: list[str], 
     checkpoint.accept("t1", message.to_json())
     await checkpoint.calls_start([f"c-{name}" for name in started], durable=True)
     if text:
+        checkpoint.session_has(len(rows))
         checkpoint.partial(text)
     checkpoint.close()
 
