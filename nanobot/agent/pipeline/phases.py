@@ -138,6 +138,9 @@ class Pipeline:
         """Keep the message before any model is asked, with the context that is sent with it."""
         parts, session, left = self._parts, turn.session, turn.left
         turn.checkpoint = self._checkpoint_of(turn)
+        if left.started is None and (calls := open_calls(session.get_history())):
+            # nobody wrote down which of them began: each may have, and so it stays if this turn is cut off too
+            await turn.checkpoint.calls_start([call.id for call in calls], durable=True)
         turn.checkpoint.accept(turn.turn_id, turn.message.to_json())
         turn.checkpoint.session_has(session.message_count)
         answer = answer_of(session.get_history(), left.turn_id) if left else None
