@@ -319,7 +319,7 @@ def killed(home: Path, point: int, mode: str, points: int, chance: random.Random
         before |= finished(home)
         forgotten |= hurt(home, chance, counts)
         said.append(chance.choice(["", f"and now? {deaths}"]))
-        point = chance.randrange(points) if deaths < 4 and chance.random() < 0.4 else -1
+        point = chance.randrange(points) if deaths < 3 and chance.random() < 0.4 else -1
         mode = chance.choice(KILLS)
     counts["taken up by itself"] += not said[-1] and told["outcome"] is not None
     if forgotten and not said[-1]:  # without its file nothing is taken up by itself; the next message does it

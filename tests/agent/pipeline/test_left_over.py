@@ -128,7 +128,7 @@ async def test_what_nobody_wrote_down_is_written_before_it_is_taken_up(tmp_path:
         turn.cancel()
         await asyncio.wait([turn])
 
-    assert left.started == {f"c-{name}" for name in TOOLS}
+    assert left.started == frozenset(f"c-{name}" for name in TOOLS)
 
 
 async def test_the_next_message_joins_the_turn_that_was_cut_off(tmp_path: Path):
