@@ -1,6 +1,7 @@
 """`nanobot usage`: totals, what is left, and where it went."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -152,6 +153,7 @@ def test_on_a_narrow_screen_a_name_is_cut_and_never_a_number(width: int, heading
         sys.executable,
         ["-m", "nanobot", "usage", "--by", "model"],
         dimensions=(30, width),
+        env={**os.environ, "TERM": "xterm", "COLUMNS": str(width)},
         encoding="utf-8",
         timeout=20,
     )
