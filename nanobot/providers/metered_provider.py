@@ -63,8 +63,9 @@ class MeteredProvider(LLMProvider):
         return self._inner.notes()
 
     async def close(self) -> None:
-        """Let go of connections."""
+        """Let go of connections, and of the note of calls under way."""
         await self._inner.close()
+        self._meter.ledger.close()
 
     async def chat_stream(
         self,
@@ -164,7 +165,7 @@ class _Call:
         return error is None or bool(self.heard) or _is_stop(error) or isinstance(error, ProviderTimeoutError)
 
     def _estimated_prompt(self) -> int:
-        return estimate_tokens(self._messages) + estimate_tokens(
+        return self._context.prompt_tokens or estimate_tokens(self._messages) + estimate_tokens(
             json.dumps(self._tools, default=str) if self._tools else ""
         )
 

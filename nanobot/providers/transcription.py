@@ -29,6 +29,7 @@ from nanobot.providers.errors import (
     ProviderTimeoutError,
     TryElsewhere,
 )
+from nanobot.providers.exchange import reason_of
 from nanobot.providers.failures import error_of, read_refusal
 from nanobot.security.secrets import redact, secrets_in
 from nanobot.utils.http import HttpPools, is_loopback, load_httpx
@@ -161,7 +162,7 @@ class HttpTranscriber:
         except httpx.ConnectTimeout:
             raise self._error(ConnectionFailedError, f"no connection within {endpoint.connect_s:g} s") from None
         except (httpx.HTTPError, httpx.InvalidURL, ImportError, UnicodeError) as error:
-            raise self._error(ConnectionFailedError, str(error) or type(error).__name__) from None
+            raise self._error(ConnectionFailedError, reason_of(error)) from None
 
     async def _exchange(self, name: str, data: bytes) -> str:
         import httpx

@@ -21,7 +21,7 @@ from nanobot.usage.ledger import Ledger
 from nanobot.usage.sums import Days
 from nanobot.usage.types import dollars
 from nanobot.utils.clock import Clock, zone_name
-from nanobot.utils.files import make_private_folder, write_in_place
+from nanobot.utils.files import write_in_place
 
 log = logging.getLogger(__name__)
 
@@ -277,7 +277,6 @@ class _Told:
         if self._is_old(told.get(key), news):
             return False
         try:
-            make_private_folder(self._path.parent)
             write_in_place(self._path, json.dumps(told | {key: news}) + "\n")
         except OSError as error:
             log.warning("That the owner was told of %s is not kept: %s", key, error)

@@ -18,7 +18,7 @@ from typing import Any, cast
 
 from nanobot.usage.types import LedgerRow
 from nanobot.usage.under_way import UnderWay
-from nanobot.utils.files import O_BINARY, PRIVATE_FILE, make_private_folder, write_whole
+from nanobot.utils.files import open_private, write_whole
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +52,10 @@ class Ledger:
     def end(self, number: int) -> None:
         """The request that `begin` gave this number has its row. Never raises."""
         self._under_way.end(number)
+
+    def close(self) -> None:
+        """No request is under way, and none is near; one that comes all the same is no harm. Never raises."""
+        self._under_way.close()
 
     def catch_up(self) -> None:
         """Write the rows of requests over which other processes were killed. Blocking; never raises."""
@@ -94,12 +98,7 @@ class Ledger:
         return LedgerReader(self.folder)
 
     def _append(self, name: str, line: bytes) -> None:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | O_BINARY
-        try:
-            descriptor = os.open(self.folder / name, flags, PRIVATE_FILE)
-        except FileNotFoundError:
-            make_private_folder(self.folder)
-            descriptor = os.open(self.folder / name, flags, PRIVATE_FILE)
+        descriptor = open_private(self.folder / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         try:
             write_whole(descriptor, line)  # behind half a one of a full disk too: a reader tells them apart
         finally:

@@ -1,8 +1,8 @@
 """Calls that were sent and have no row yet, on the disk, so that a kill costs no row: whoever comes next writes it.
 
-A process that is busy has a file of lines in `under-way`, and beside it a lock that the system lets go of when the
-process dies, however that happens. Both are gone when no call is under way. Nothing here waits for the disk, as in the
-ledger.
+A process that asks models has a file of lines in `under-way`, and beside it a lock that the system lets go of when the
+process dies, however that happens. The file is empty when no call is under way; both go with the process, or are swept
+by the next one. Nothing here waits for the disk, as in the ledger.
 """
 
 import json
@@ -29,6 +29,7 @@ class UnderWay:
         self._numbers = count(1)
         self._calls: set[int] = set()
         self._path: Path | None = None
+        self._descriptor = -1
         self._lock: ProcessLock | None = None
 
     def begin(self, row: LedgerRow) -> int:
@@ -40,6 +41,7 @@ class UnderWay:
                 path = self._folder / f"{secrets.token_hex(8)}.jsonl"
                 lock = ProcessLock(path.with_suffix(".lock"))
                 lock.try_acquire()  # nobody else knows the name
+                self._descriptor = os.open(path, _FLAGS, PRIVATE_FILE)
                 self._path, self._lock = path, lock
             self._note({"call": number, "row": row})
         return number
@@ -47,10 +49,14 @@ class UnderWay:
     def end(self, number: int) -> None:
         """The call has its row. Never raises."""
         self._calls.discard(number)
-        if self._calls:
+        if self._lock is not None:
             with suppress(OSError):
-                self._note({"ended": number})
-        elif self._path is not None and self._lock is not None:
+                self._note({"ended": number}) if self._calls else os.ftruncate(self._descriptor, 0)
+
+    def close(self) -> None:
+        """This process asks no more; one that asks all the same begins a new file. Never raises."""
+        if self._path is not None and self._lock is not None and not self._calls:
+            os.close(self._descriptor)
             _remove(self._path, self._lock)
             self._path = self._lock = None
 
@@ -68,13 +74,8 @@ class UnderWay:
             _remove(path, lock)
 
     def _note(self, line: dict[str, Any]) -> None:
-        assert self._path is not None  # noqa: S101 a call is under way
         text = json.dumps(line, ensure_ascii=False, separators=(",", ":"))
-        descriptor = os.open(self._path, _FLAGS, PRIVATE_FILE)
-        try:
-            write_whole(descriptor, text.encode("utf-8", "backslashreplace") + b"\n")
-        finally:
-            os.close(descriptor)
+        write_whole(self._descriptor, text.encode("utf-8", "backslashreplace") + b"\n")
 
 
 def _remove(path: Path, lock: ProcessLock) -> None:

@@ -21,7 +21,7 @@ from nanobot.agent.vitals import Vitals
 from nanobot.config.loader import load_config
 from nanobot.config.paths import Places
 from nanobot.providers.breaker import OUT_S
-from nanobot.runtime import Spending
+from nanobot.providers.spending import Spending
 from nanobot.utils.clock import SystemClock
 from tests.fake_models import Calls, CutStream, Fail, FakeModels, Hang, Say
 from tests.stories.homes import NANOBOT, Hasty, Home

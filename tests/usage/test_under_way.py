@@ -40,8 +40,11 @@ def test_a_call_that_ended_leaves_nothing(tmp_path: Path):
     busy = len(left_in(tmp_path))
     for number in numbers:
         ledger.end(number)
+    idle = [path.stat().st_size for path in (tmp_path / "under-way").iterdir()]
+    ledger.close()
 
     assert busy == 2, "the lines and the lock"
+    assert idle == [0, 0]
     assert left_in(tmp_path) == []
 
 
