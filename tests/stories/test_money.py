@@ -16,7 +16,8 @@ from nanobot.config.paths import Places
 from nanobot.config.schema import Config
 from nanobot.messages.types import Origin
 from nanobot.providers.base import LLMResponse
-from nanobot.runtime import Runtime, Spending, build_runtime
+from nanobot.providers.spending import Spending
+from nanobot.runtime import Runtime, build_runtime
 from nanobot.testing import RecordingSink, ScriptedProvider, calls, open_bot
 from nanobot.utils.clock import FrozenClock, SystemClock
 from tests.fake_models import Calls, Fail, FakeModels, Say, Slow
