@@ -41,7 +41,11 @@ class UnderWay:
                 path = self._folder / f"{secrets.token_hex(8)}.jsonl"
                 lock = ProcessLock(path.with_suffix(".lock"))
                 lock.try_acquire()  # nobody else knows the name
-                self._descriptor = os.open(path, _FLAGS, PRIVATE_FILE)
+                try:
+                    self._descriptor = os.open(path, _FLAGS, PRIVATE_FILE)
+                except OSError:
+                    lock.release()
+                    raise
                 self._path, self._lock = path, lock
             self._note({"call": number, "row": row})
         return number
