@@ -40,6 +40,7 @@ def die_at_every_write(each: int, seed: int) -> dict[str, int]:
     return counts
 
 
+@pytest.mark.timeout(180)  # 20 s alone; a busy machine takes three times as long
 def test_a_turn_that_is_killed_at_a_write_goes_on_and_no_call_runs_twice():
     counts = die_at_every_write(each=9, seed=3)
 

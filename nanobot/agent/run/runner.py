@@ -21,12 +21,7 @@ from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.turn import Emitter, TurnOutcome
 from nanobot.errors import BudgetExceededError, ProviderError, RequestTooLongError
 from nanobot.messages.types import INTERRUPTED, ChatMessage, Origin, Provenance, least_trusted, text_of
-from nanobot.providers.base import (
-    Finished,
-    LLMProvider,
-    LLMResponse,
-    ToolCallRequest,
-)
+from nanobot.providers.base import Finished, LLMProvider, LLMResponse, ToolCallRequest
 from nanobot.providers.errors import ContextOverflowError, StreamCutError
 from nanobot.usage.types import add_tokens
 from nanobot.utils.aio import finish
