@@ -137,6 +137,10 @@ class Finished:
 Delta = TextDelta | ReasoningDelta | ToolCallDelta | Finished
 
 
+def unheard(_text: str) -> None:
+    """What is said where nobody waits for the answer."""
+
+
 @dataclass(frozen=True, slots=True)
 class CallContext:
     """What a model call is for."""
@@ -148,7 +152,9 @@ class CallContext:
     """Whether it works for a goal that may take hours: then no limit holds for the whole of an answer."""
     others_left: bool = False
     """Whether another model can be asked if this one keeps the person waiting: then nobody waits long for it."""
-    notify: Callable[[str], None] = field(default=lambda text: None, compare=False, repr=False)
+    prompt_tokens: int = field(default=0, compare=False)
+    """About how long the request is, where whoever makes it has weighed it: estimating it again would cost more."""
+    notify: Callable[[str], None] = field(default=unheard, compare=False, repr=False)
     """Tell the person who waits, in a sentence, why it takes longer or who answers instead. Never raises."""
 
 

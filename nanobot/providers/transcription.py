@@ -8,6 +8,7 @@ named for what it is.
 import asyncio
 import json
 import re
+import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
@@ -220,7 +221,7 @@ class HttpTranscriber:
             answer = json.loads(body)
         except (ValueError, RecursionError):
             said = body.decode("utf-8", "replace").strip()
-            if said.startswith(("{", "[", "<")):
+            if said.startswith(("{", "[", "<")) or "\ufffd" in said or "\0" in said:
                 raise self._error(MalformedResponseError, f"not JSON: {said[:100]}") from None
             return said
         if isinstance(answer, dict) and isinstance(answer.get("text"), str):
@@ -242,7 +243,10 @@ def _may_pass(error: ModelCallError) -> bool:
 def _recording(path: Path) -> tuple[str, bytes]:
     """The name it is sent under, and its bytes. Too large a file is refused unread. Blocking."""
     try:
-        size = path.stat().st_size
+        state = path.stat()
+        size = state.st_size
+        if not stat.S_ISREG(state.st_mode):  # a pipe or a device might keep us for ever
+            raise UnusableRecordingError(f"{path.name} is no file. Send a recording.")
         if size > MAX_BYTES:
             raise UnusableRecordingError(
                 f"{path.name} has {human_size(size)}; at most {human_size(MAX_BYTES)} can be transcribed. "

@@ -21,7 +21,14 @@ from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.turn import Emitter, TurnOutcome
 from nanobot.errors import BudgetExceededError, ProviderError, RequestTooLongError
 from nanobot.messages.types import INTERRUPTED, ChatMessage, Origin, Provenance, least_trusted, text_of
-from nanobot.providers.base import Finished, LLMProvider, LLMResponse, ToolCallRequest
+from nanobot.providers.base import (
+    Finished,
+    LLMProvider,
+    LLMResponse,
+    ToolCallRequest,
+    call_context,
+    calling_for,
+)
 from nanobot.providers.errors import ContextOverflowError, StreamCutError
 from nanobot.usage.types import add_tokens
 from nanobot.utils.aio import finish
@@ -319,15 +326,17 @@ class _Run:
         speech = Speech(spec.emit, spec.partial)
         response: LLMResponse | None = None
         request = await self._requests.build(self._rows)
+        stream = spec.model.provider.chat_stream(
+            request, self._schemas or None, spec.model.name, self._requests.reply, limits.temperature
+        )
         try:
-            async for delta in spec.model.provider.chat_stream(
-                request, self._schemas or None, spec.model.name, self._requests.reply, limits.temperature
-            ):
-                if isinstance(delta, Finished):
-                    response = delta.response
-                    speech.end(final=not response.tool_calls)
-                elif response is None:
-                    speech.add(delta)
+            with calling_for(replace(call_context(), prompt_tokens=self._requests.tokens)):
+                async for delta in stream:
+                    if isinstance(delta, Finished):
+                        response = delta.response
+                        speech.end(final=not response.tool_calls)
+                    elif response is None:
+                        speech.add(delta)
         except ProviderError:
             if response is None:  # else the answer is whole, and only the good-bye failed
                 await self._keep_broken_off(speech)
