@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from nanobot.usage.types import LedgerRow
-from nanobot.utils.files import O_BINARY, PRIVATE_FILE, write_whole
+from nanobot.utils.files import open_private, write_whole
 from nanobot.utils.locks import ProcessLock
 
-_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | O_BINARY
+_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND
 
 
 class UnderWay:
@@ -41,7 +41,7 @@ class UnderWay:
                 path = self._folder / f"{secrets.token_hex(8)}.jsonl"
                 lock = ProcessLock(path.with_suffix(".lock"))
                 lock.try_acquire()  # nobody else knows the name
-                self._descriptor = os.open(path, _FLAGS, PRIVATE_FILE)
+                self._descriptor = open_private(path, _FLAGS)
                 self._path, self._lock = path, lock
             self._note({"call": number, "row": row})
         return number
