@@ -96,22 +96,22 @@ class Requests:
             known = Window(learned={self.room.model: self._counted})
             self._counted = after_answer(known, self.room.model, self.tokens, prompt_tokens).model(self.room.model)
 
-    def overflowed(self, rows: Sequence[ChatMessage]) -> bool:
+    def overflowed(self, rows: Sequence[ChatMessage], said: int | None = None) -> bool:
         """A model refused the last request, of these rows, as too long. Whether a smaller one is worth a try: not a
         second time, and not where nothing can be left out; then the error goes up.
 
-        What was learned stays: the next turn begins with a smaller request.
+        `said` is what the model takes, where it told: then a shorter reply may be enough. What was learned stays: the
+        next turn begins with a smaller request.
         """
         again, self._overflowed = not self._overflowed, True
-        window = after_overflow(self.window, self.room.model, self.tokens, self._fixed)
+        window = after_overflow(self.window, self.room.model, self.tokens, self._fixed, said)
         counted = self._counted and replace(self._counted, most=window.model(self.room.model).most)
+        budget = self._budget(counted or window.model(self.room.model))
         try:
-            fitted = fit(
-                rows, window, self._budget(counted or window.model(self.room.model)), self._scale, self._shrinker
-            )
+            fitted = fit(rows, window, budget, self._scale, self._shrinker)
         except RequestTooLongError:
             return False
-        if fitted.tokens + self._fixed >= self.tokens:
+        if fitted.tokens + self._fixed >= self.tokens and (said is None or budget.reply >= self.reply):
             return False
         self._counted = counted
         self._learn(window)

@@ -270,8 +270,8 @@ class _Run:
         try:
             try:
                 response = await self._ask()
-            except ContextOverflowError:
-                if not self._requests.overflowed(self._rows):
+            except ContextOverflowError as error:
+                if not self._requests.overflowed(self._rows, error.window_tokens):
                     raise
                 spec.emit(events.Notice(text="That was too long for the model; asking again with less of what is old."))
                 response = await self._ask()

@@ -153,13 +153,17 @@ def budget_for(
     return Budget(room - fixed, rows, reply)
 
 
-def after_overflow(window: Window, model: str, weight: int, fixed: int = 0) -> Window:
+def after_overflow(window: Window, model: str, weight: int, fixed: int = 0, said: int | None = None) -> Window:
     """The state after a model refused a request of this weight as too long: the next ones stay at 60 % of it.
 
-    What the fixed part needs is left in any case, with a little room for a question.
+    What the fixed part needs is left in any case, with a little room for a question. `said` is what the model takes,
+    where it told: the first time we believe it, and stay at 60 % of that, for the reply may count, and its tokens are
+    not ours.
     """
     known = window.model(model)
     most = max(int(weight * _AIM), fixed + 512)
+    if said is not None and known.most is None:
+        most = max(most, int(said * _AIM))
     return window.taught(model, replace(known, most=most if known.most is None else min(most, known.most)))
 
 
