@@ -81,7 +81,11 @@ class Requests:
         elif self._is_near(rows):
             await self._count(rows)
         budget = self._budget()
-        fitted = fit(rows, self.window, budget, self._scale, self._shrinker)
+        try:
+            fitted = fit(rows, self.window, budget, self._scale, self._shrinker)
+        except RequestTooLongError:  # by what was refused once; before the words are refused, too, the model is asked
+            budget = self._budget(replace(self._learned, most=None))
+            fitted = fit(rows, self.window, budget, self._scale, self._shrinker)
         self._learn(fitted.window)
         self.tokens, self.reply, self.happened = fitted.tokens + self._fixed, budget.reply, fitted.happened
         self.shown = request = self._legal.of([self._system, *fitted.rows])
@@ -104,9 +108,15 @@ class Requests:
         next turn begins with a smaller request.
         """
         again, self._overflowed = not self._overflowed, True
-        window = after_overflow(self.window, self.room.model, self.tokens, self._fixed, said)
-        counted = self._counted and replace(self._counted, most=window.model(self.room.model).most)
-        budget = self._budget(counted or window.model(self.room.model))
+        model = self.room.model
+
+        def after(window: Window) -> Window:
+            return after_overflow(window, model, self.tokens, self._fixed, said=said, reply=self.reply)
+
+        window, counted = after(self.window), self._counted
+        if counted is not None:
+            counted = after(Window(learned={model: counted})).model(model)
+        budget = self._budget(counted or window.model(model))
         try:
             fitted = fit(rows, window, budget, self._scale, self._shrinker)
         except RequestTooLongError:
@@ -119,8 +129,12 @@ class Requests:
 
     def _budget(self, learned: Learned | None = None) -> Budget:
         room = self.room
-        learned = learned or self._counted or self.window.model(room.model)
+        learned = learned or self._learned
         return budget_for(room.window_tokens, room.max_tokens, self._fixed, learned, room.most_rows)
+
+    @property
+    def _learned(self) -> Learned:
+        return self._counted or self.window.model(self.room.model)
 
     def _is_near(self, rows: Sequence[ChatMessage]) -> bool:
         """Whether the rows, as they stand, come near what may be sent."""
@@ -140,7 +154,7 @@ class Requests:
         counted = sum(map(self._scale.weigh, shown)) + self._fixed
         known = self.window.learned.get(self.room.model)
         if known is None or known.ratio == 1.0:
-            self._counted = Learned(_UNKNOWN_MODEL, known.most if known else None)
+            self._counted = replace(known or Learned(), ratio=_UNKNOWN_MODEL)
         else:
             ratio = min(max(known.ratio * estimated / max(counted, 1), 0.8), 4.0)
             self._counted = replace(known, ratio=ratio)
