@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from nanobot.agent import turn as events
-from nanobot.agent.run.claims import claim_in, nothing_was_done, one_more_step
 from nanobot.agent.run.loop_guard import LoopGuard
 from nanobot.agent.run.requests import Requests, Room
 from nanobot.agent.run.tool_calls import CallsStart, Record, ToolBench, nobody_asks, outcome_unknown, run_calls
@@ -44,6 +43,7 @@ _TAKEN_UP = (
     "What had finished is above. Go on from there; do nothing twice."
 )
 _SAY_SOMETHING = "Your last message was empty. Answer the request, or say what you did and what is missing."
+_DOUBTED = "The model said that something was done, but no tool did it; it is asked again."
 _STEPS_USED_UP = (
     "You have used all {steps} steps of this turn. Call no more tools. Say in a few sentences what is done, "
     "what is not, and what the next step would be."
@@ -233,6 +233,8 @@ class _Run:
 
         None where the model was asked to do what it claims, or to take it back: once in a run.
         """
+        from nanobot.agent.run.claims import claim_in, nothing_was_done, one_more_step  # patterns; not before a request
+
         tools = self._spec.tools.names
         claim, called = claim_in(answer, self._rows, self._spec.context.turn_id, tools)
         if claim is None:
@@ -241,6 +243,7 @@ class _Run:
             return nothing_was_done(answer, called)
         self._doubted = True
         self._said.clear()
+        self._spec.emit(events.Notice(text=_DOUBTED))
         await self._tell_model(one_more_step(claim, tools))
         return None
 
