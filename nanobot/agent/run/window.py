@@ -288,6 +288,8 @@ def _in_words(stage: Stage, before: Sequence[ChatMessage], after: Sequence[ChatM
         return "the oldest turn"
     if stage is Stage.OLD_STEPS:
         return "the oldest step"
+    if stage is Stage.LAST_STEP:
+        return "most of the last step"
     if stage is Stage.WORDS:
         return "most of some very long messages"
     kept = set(map(id, after))
