@@ -3,8 +3,9 @@
 Here the config is mapped to the small policies that the lower rooms take.
 """
 
+import asyncio
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,9 +31,14 @@ from nanobot.config.saver import BACKUPS
 from nanobot.config.schema import Config
 from nanobot.providers.base import LLMProvider
 from nanobot.providers.chain import Chains, with_preset
+from nanobot.providers.metered_provider import MeteredProvider
 from nanobot.security.paths import PathPolicy
 from nanobot.security.secrets import Redactor, secrets_of
 from nanobot.session.manager import SessionManager
+from nanobot.usage.budget import Budget, Limits
+from nanobot.usage.ledger import Ledger
+from nanobot.usage.prices import PriceTable
+from nanobot.usage.sums import Summary, sum_up
 from nanobot.utils.clock import Clock, SystemClock, zone_named
 from nanobot.utils.resources import skills_dir
 from nanobot.utils.workspace import open_workspace
@@ -87,8 +93,10 @@ async def build_runtime(
         workspace, clock=clock, name=defaults.bot_name, disabled_skills=frozenset(defaults.disabled_skills)
     )
     vitals = Vitals(clock)
-    models = ConfiguredModels(config, chains or Chains(environ, places.state), model, provider)
-    commands = SlashCommands(Desk(sessions, models, context, tools, vitals, __version__))
+    spending = Spending(config, places, clock)
+    chains = chains or Chains(environ, places.state, metered=spending.metered)
+    models = ConfiguredModels(config, chains, model, provider, spending.metered)
+    commands = SlashCommands(Desk(sessions, models, context, tools, vitals, __version__, spending))
     redactor = Redactor(lambda: secrets_of(config.model_dump(), environ))
     traces = TraceWriter(TraceFolder(places.traces, redactor), clock, workspace)
     parts = Parts(
@@ -125,6 +133,26 @@ async def build_runtime(
         yield Runtime(config, data_dir, workspace, loop, bus, sessions, tools, context, models, clock)
 
 
+class Spending:
+    """The ledger, the prices and the limits of one bot: puts meters around its providers, and tells what was used."""
+
+    def __init__(self, config: Config, places: Places, clock: Clock) -> None:
+        set_by_owner = config.limits
+        self.limits = Limits(set_by_owner.daily_usd, set_by_owner.monthly_usd, set_by_owner.turn_tokens)
+        self._clock = clock
+        self._ledger = Ledger(places.usage)
+        self._budget = Budget(self.limits, self._ledger, clock)
+        self._prices = PriceTable(places.prices)
+
+    def metered(self, provider: LLMProvider, name: str) -> LLMProvider:
+        """The provider with a meter around it, under this name in the ledger."""
+        return MeteredProvider(provider, name, self._ledger, self._budget, self._prices, self._clock)
+
+    async def summary(self, session_key: str = "") -> Summary:
+        """What was used today, this month and by this session. Raises OSError where the ledger cannot be read."""
+        return await asyncio.to_thread(sum_up, self._ledger, self._clock.now(), days=1, session=session_key)
+
+
 class ConfiguredModels:
     """Models as the config, the environment and this machine offer them. Each is made once, when first asked for."""
 
@@ -134,11 +162,14 @@ class ConfiguredModels:
         chains: Chains,
         model: str | None,
         provider: LLMProvider | None,
+        metered: Callable[[LLMProvider, str], LLMProvider],
     ) -> None:
+        """`metered` puts the meter around a provider of that name, one that is handed in too."""
         self._config = config
         self._chains = chains
         self._model = model
-        self._provider = provider
+        self._provider_name = type(provider).__name__
+        self._provider = metered(provider, self._provider_name) if provider is not None else None
         self._made: dict[str | None, Model] = {}
 
     async def get(self, wanted: str | None) -> Model:
@@ -166,7 +197,7 @@ class ConfiguredModels:
             provider = self._provider
             active = config.active_preset().model if config is not self._config else None
             asked = name or active or provider.get_default_model()
-            return Model(provider, type(provider).__name__, asked, "handed in", _limits(config, asked))
+            return Model(provider, self._provider_name, asked, "handed in", _limits(config, asked))
         chosen = await self._chains.choose(config, name)
         return Model(chosen.provider, chosen.name, chosen.model, chosen.reason, _limits(config, chosen.model))
 

@@ -77,7 +77,10 @@ def _is_json_object(text: str) -> bool:
 
 @dataclass(slots=True)
 class LLMResponse:
-    """What a provider returned. `usage` counts tokens: prompt_tokens, completion_tokens, cached_tokens.
+    """What a provider returned.
+
+    `usage` counts tokens: prompt_tokens (cached_tokens and cache_written_tokens are part of it) and completion_tokens
+    (reasoning_tokens are part of it).
 
     A provider of somebody's own may report a failure as finish_reason "error" with the `error_` fields; `chat_stream`
     turns that into our typed error. Ours raise.
@@ -181,6 +184,12 @@ class LLMProvider:
 
     def prepare(self) -> None:
         """A call is near: begin to load what it needs, beside whatever else there is to do. Returns at once."""
+
+    def watch_mends(self, told: Callable[[ProviderError, str, float], None]) -> None:
+        """From now on, tell of each request that is refused and sent again with less: its failure, model and seconds.
+
+        Only a provider that does such a thing overrides it; `told` never raises.
+        """
 
     def notes(self) -> list[str]:
         """What is out of order right now, each in a sentence for /status; empty where all is well."""

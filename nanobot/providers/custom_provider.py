@@ -7,7 +7,8 @@ from typing import Any, cast
 from nanobot.messages.types import ChatMessage, ToolSchema
 from nanobot.providers.base import Delta, LLMProvider
 from nanobot.providers.capabilities import CapabilityStore
-from nanobot.providers.completions import Call, Endpoint
+from nanobot.providers.completions import Call
+from nanobot.providers.exchange import Endpoint, Mended
 from nanobot.providers.limits import Timeouts
 from nanobot.providers.textual_calls import with_textual_calls
 from nanobot.utils.http import HttpPools
@@ -52,6 +53,7 @@ class CustomProvider(LLMProvider):
             capabilities=capabilities or CapabilityStore(),
             pools=pools or HttpPools(proxy=proxy),
         )
+        self._mended: Mended | None = None
 
     def get_default_model(self) -> str:
         """The model asked when a call names none."""
@@ -60,6 +62,10 @@ class CustomProvider(LLMProvider):
     def prepare(self) -> None:
         """Begin to load the HTTP client in a thread."""
         self._endpoint.pools.prepare(self._endpoint.api_base)
+
+    def watch_mends(self, told: Mended) -> None:
+        """Tell of each request that is refused and sent again without a field."""
+        self._mended = told
 
     async def chat_stream(
         self,
@@ -70,7 +76,8 @@ class CustomProvider(LLMProvider):
         temperature: float = 0.7,
     ) -> AsyncIterator[Delta]:
         """Deltas as they come, then one Finished. Raises a ModelCallError; cancelling closes the connection."""
-        call = Call(self._endpoint, messages, tools or (), model or self._default_model, max_tokens, temperature)
+        asked = model or self._default_model
+        call = Call(self._endpoint, messages, tools or (), asked, max_tokens, temperature, self._mended)
         async with aclosing(cast("Any", with_textual_calls(call.run(), tools))) as stream:
             async for delta in stream:
                 yield delta

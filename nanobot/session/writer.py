@@ -10,13 +10,14 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from nanobot.session.locks import locked
 from nanobot.session.reader import Print
 from nanobot.utils.files import O_BINARY, PRIVATE_FILE, make_private_folder, sync_data, sync_folder, write_whole
 
-_SYNCS_AT_ONCE = 8
+_SYNCS_AT_ONCE = 4
 
 
 @dataclass(slots=True)
@@ -119,12 +120,17 @@ def _sync_data_of(opened: dict[Path, int]) -> dict[Path, OSError]:
             return file[0], error
         return file[0], None
 
-    if len(opened) == 1:
-        synced = [*map(sync, opened.items())]
-    else:
-        with ThreadPoolExecutor(min(len(opened), _SYNCS_AT_ONCE)) as threads:
-            synced = [*threads.map(sync, opened.items())]
-    return {path: error for path, error in synced if error is not None}
+    each = map if len(opened) == 1 else _threads(os.getpid()).map
+    return {path: error for path, error in each(sync, opened.items()) if error is not None}
+
+
+@cache
+def _threads(process: int) -> ThreadPoolExecutor:
+    """Made when many files are first written at once, and kept: threads cost more than what they do here.
+
+    A process that was forked has none of its parent's threads, hence the number of the process.
+    """
+    return ThreadPoolExecutor(_SYNCS_AT_ONCE, thread_name_prefix="sync")
 
 
 def _line_end(descriptor: int, end: int) -> bytes:

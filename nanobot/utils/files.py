@@ -72,6 +72,18 @@ def _check_plain(path: Path) -> None:
         raise OSError(number, "Is a folder" if path.is_dir() else "Is a device or a pipe, not a file", str(path))
 
 
+def write_in_place(path: Path, data: bytes | str) -> None:
+    """Write what can be made again: a kill may leave half of it, which its reader must notice, but no temp file.
+
+    Raises OSError.
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | O_BINARY, PRIVATE_FILE)
+    try:
+        write_whole(descriptor, data.encode() if isinstance(data, str) else data)
+    finally:
+        os.close(descriptor)
+
+
 def append_durable(path: Path, data: bytes) -> None:
     """Append and see it to the disk. Raises OSError."""
     existed = path.exists()

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field, replace
 
 from nanobot.agent import turn as events
 from nanobot.agent.run.loop_guard import LoopGuard
-from nanobot.agent.run.requests import Requests, Room
+from nanobot.agent.run.requests import Remembered, Requests, Room
 from nanobot.agent.run.tool_calls import CallsStart, Record, ToolBench, nobody_asks, outcome_unknown, run_calls
 from nanobot.agent.run.window import MOST_ROWS, Window
 from nanobot.agent.tools.base import Effect, ToolContext
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.turn import Emitter, TurnOutcome
-from nanobot.errors import ProviderError, RequestTooLongError
+from nanobot.errors import BudgetExceededError, ProviderError, RequestTooLongError
 from nanobot.messages.types import ChatMessage, Origin, Provenance, least_trusted, text_of
 from nanobot.providers.base import (
     Finished,
@@ -97,6 +97,8 @@ class RunSpec:
     """What is left of the history."""
     keep_window: Callable[[Window], None] = field(default=lambda window: None)
     """Told of each change of it."""
+    remembered: Remembered = field(default_factory=Remembered)
+    """What earlier runs of the session found out about its rows."""
 
 
 Joining = Callable[[], Awaitable[list[ChatMessage]]]
@@ -123,13 +125,15 @@ class RunResult:
     usage: dict[str, int]
     steps: int
     cost_usd: float | None = None
+    error: str | None = None
+    """What ended it early, where that was an error."""
 
 
 async def run(spec: RunSpec) -> RunResult:
     """Run until an answer or a limit.
 
     Raises ProviderError when a model fails, RequestTooLongError where none could read what is asked, StorageError when
-    a row cannot be kept; what was said by then is recorded.
+    a row cannot be kept, BudgetExceededError where not even the first call may be paid for; what was said is recorded.
     Cancelling is safe at any point: tools are stopped, text that was shown is recorded, events stay in pairs.
     """
     return await _Run(spec).run()
@@ -142,7 +146,7 @@ class _Run:
         self._spec = spec
         self._rows = list(spec.history)
         self._schemas = spec.tools.get_definitions()
-        self._requests = Requests(_room(spec), spec.window, spec.keep_window)
+        self._requests = Requests(_room(spec), spec.window, spec.keep_window, spec.remembered)
         self._trust = least_trusted(row.get("provenance", Provenance.TOOL) for row in self._rows)
         self._guard = LoopGuard()
         self._doubted = False
@@ -196,6 +200,10 @@ class _Run:
         while self._steps < self._spec.model.limits.max_steps:
             try:
                 response = await self._step()
+            except BudgetExceededError as error:
+                if self._steps == 1:
+                    raise  # nothing was done yet: the message is refused
+                return await self._give_up(str(error), type(error).__name__)
             except StreamCutError:  # quick, and mostly the line's fault; a silence has cost its minute already
                 if not is_broken_off(self._rows[-1]) or broken == MOST_BROKEN_OFF:
                     raise
@@ -384,13 +392,13 @@ class _Run:
         row["turn_id"] = context.turn_id
         return row
 
-    async def _give_up(self, why: str) -> RunResult:
+    async def _give_up(self, why: str, error: str | None = None) -> RunResult:
         """End here, with what was done by code's own count, since the model does not say it."""
         text = self._account(why)
         row = self._stamped({"role": "assistant", "content": text, "error": TurnOutcome.PARTIAL.value})
         row["provenance"] = Provenance.SYSTEM
         await self._keep(row)
-        return self._result(TurnOutcome.PARTIAL, text)
+        return replace(self._result(TurnOutcome.PARTIAL, text), error=error)
 
     def _account(self, why: str) -> str:
         turn_id = self._spec.context.turn_id
