@@ -113,6 +113,7 @@ class Requests:
         self.tokens, self.reply, self.happened = fitted.tokens + self._fixed, budget.reply, fitted.happened
         self.shown = self.remembered.legal.of(fitted.rows)
         self._scale.forget_others(fitted.rows)
+        self._shrinker.forget_others(rows)
         return [self._system, *self.shown]
 
     def answered(self, prompt_tokens: int) -> None:
