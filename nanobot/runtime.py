@@ -3,7 +3,6 @@
 Here the config is mapped to the small policies that the lower rooms take.
 """
 
-import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -31,14 +30,10 @@ from nanobot.config.saver import BACKUPS
 from nanobot.config.schema import Config
 from nanobot.providers.base import LLMProvider
 from nanobot.providers.chain import Chains, with_preset
-from nanobot.providers.metered_provider import MeteredProvider
+from nanobot.providers.spending import Spending
 from nanobot.security.paths import PathPolicy
 from nanobot.security.secrets import Redactor, secrets_of
 from nanobot.session.manager import SessionManager
-from nanobot.usage.budget import Budget, Limits
-from nanobot.usage.ledger import Ledger
-from nanobot.usage.prices import PriceTable
-from nanobot.usage.sums import Summary, sum_up
 from nanobot.utils.clock import Clock, SystemClock, zone_named
 from nanobot.utils.resources import skills_dir
 from nanobot.utils.workspace import open_workspace
@@ -100,17 +95,17 @@ async def build_runtime(
     redactor = Redactor(lambda: secrets_of(config.model_dump(), environ))
     traces = TraceWriter(TraceFolder(places.traces, redactor), clock, workspace)
     parts = Parts(
-        sessions,
-        models,
-        context,
-        tools,
-        commands,
-        vitals,
-        clock,
-        workspace,
-        places.turns,
-        traces,
-        patience or Patience(),
+        sessions=sessions,
+        models=models,
+        prompt=context,
+        tools=tools,
+        commands=commands,
+        vitals=vitals,
+        clock=clock,
+        workspace=workspace,
+        turns_folder=places.turns,
+        traces=traces,
+        patience=patience or Patience(),
     )
     policy = LoopPolicy(_most_at_once(environ), defaults.steering == "join", _delivery(config))
     idle: IdleWatch | None = None
@@ -131,26 +126,6 @@ async def build_runtime(
         if idle is not None:
             lives.push_async_callback(idle.close)
         yield Runtime(config, data_dir, workspace, loop, bus, sessions, tools, context, models, clock)
-
-
-class Spending:
-    """The ledger, the prices and the limits of one bot: puts meters around its providers, and tells what was used."""
-
-    def __init__(self, config: Config, places: Places, clock: Clock) -> None:
-        set_by_owner = config.limits
-        self.limits = Limits(set_by_owner.daily_usd, set_by_owner.monthly_usd, set_by_owner.turn_tokens)
-        self._clock = clock
-        self._ledger = Ledger(places.usage)
-        self._budget = Budget(self.limits, self._ledger, clock)
-        self._prices = PriceTable(places.prices)
-
-    def metered(self, provider: LLMProvider, name: str) -> LLMProvider:
-        """The provider with a meter around it, under this name in the ledger."""
-        return MeteredProvider(provider, name, self._ledger, self._budget, self._prices, self._clock)
-
-    async def summary(self, session_key: str = "") -> Summary:
-        """What was used today, this month and by this session. Raises OSError where the ledger cannot be read."""
-        return await asyncio.to_thread(sum_up, self._ledger, self._clock.now(), days=1, session=session_key)
 
 
 class ConfiguredModels:

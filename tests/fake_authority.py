@@ -142,6 +142,11 @@ class FakeAuthority(FakeModels):
         """The same of GitHub, the token for Copilot still to be got unless `access_token` is given."""
         return _with(Account("github_copilot", self.url, grant=self._new_github_token(), name="octocat"), changes)
 
+    @property
+    def given(self) -> set[str]:
+        """All that it ever gave and nobody but the account's own file may hold."""
+        return {*self._access, *self._refresh_tokens, *self._used, *self._github}
+
     def end_tokens(self) -> None:
         """Every access token ends now; nobody is told."""
         self._access = dict.fromkeys(self._access, 0.0)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from nanobot.usage.types import add_tokens
 from nanobot.utils.clock import Clock
 
 
@@ -25,9 +26,7 @@ class Vitals:
 
     def used(self, session_key: str, usage: Mapping[str, int], cost_usd: float | None = None) -> None:
         """A step's tokens, and their cost where it is known. The last request's prompt is what the window holds."""
-        sums = self._usage.setdefault(session_key, {})
-        for name, tokens in usage.items():
-            sums[name] = sums.get(name, 0) + tokens
+        add_tokens(self._usage.setdefault(session_key, {}), usage)
         self._cost[session_key] = self._cost.get(session_key, 0.0) + (cost_usd or 0.0)
         if usage.get("prompt_tokens"):
             self._last[session_key] = dict(usage)

@@ -106,7 +106,10 @@ def _who(account: Account) -> str:
 
 
 def _moment(seconds: float | None) -> str:
-    return datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M") if seconds else ""
+    try:
+        return datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M") if seconds else ""
+    except (OSError, OverflowError, ValueError):  # an authority may say anything
+        return ""
 
 
 def _key(spec: ProviderSpec, in_config: str, environ: Mapping[str, str]) -> tuple[str, str]:

@@ -81,7 +81,7 @@ async def _ask(config: Config, data_dir: Path, *, counted: bool) -> Trial:
 
 
 def _metered(chosen: Chosen, config: Config, data_dir: Path) -> LLMProvider:
-    from nanobot.runtime import Spending  # the whole engine, for one call: only here
+    from nanobot.providers.spending import Spending  # only who counts pays for its import
 
     clock = SystemClock(zone_named(config.agents.defaults.timezone))
     return Spending(config, Places(data_dir), clock).metered(chosen.provider, chosen.name)

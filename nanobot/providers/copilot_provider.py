@@ -6,23 +6,21 @@ requests) and whether there are pictures (`Copilot-Vision-Request`). Some of its
 and say so: "not accessible via the /chat/completions endpoint". That is learned once and remembered.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Unpack
 
 from nanobot.messages.types import ChatMessage, ToolSchema, is_our_word
 from nanobot.providers import completions, responses
 from nanobot.providers.account_provider import AccountProvider
-from nanobot.providers.capabilities import CapabilityStore
 from nanobot.providers.errors import ModelCallError
-from nanobot.providers.exchange import Call, Endpoint
+from nanobot.providers.exchange import Call, Endpoint, EndpointSettings
 from nanobot.providers.input_items import SealedThoughts, tool_of
 from nanobot.providers.limits import Timeouts
 from nanobot.providers.oauth import github
 from nanobot.providers.oauth.accounts import Account, AccountStore
 from nanobot.providers.wire import ToolsEncoder, has_images
 from nanobot.utils.clock import Clock
-from nanobot.utils.http import HttpPools
 
 API = "https://api.githubcopilot.com"
 RESPONSES = "responses"
@@ -39,29 +37,12 @@ class CopilotProvider(AccountProvider):
         store: AccountStore,
         default_model: str = "gpt-4.1",
         *,
-        name: str = github.PROVIDER,
         api_base: str | None = None,
-        extra_headers: Mapping[str, str] | None = None,
-        extra_body: Mapping[str, Any] | None = None,
-        proxy: str | None = None,
-        timeouts: Timeouts | None = None,
-        reasoning_effort: str | None = None,
-        capabilities: CapabilityStore | None = None,
-        pools: HttpPools | None = None,
         clock: Clock | None = None,
+        **settings: Unpack[EndpointSettings],
     ) -> None:
-        endpoint = Endpoint(
-            name=name,
-            api_base=(api_base or API).rstrip("/"),
-            config_key="providers.githubCopilot.apiBase",
-            extra_headers=dict(extra_headers or {}),
-            extra_body=dict(extra_body or {}),
-            timeouts=timeouts or Timeouts.usual(),
-            reasoning_effort=reasoning_effort,
-            capabilities=capabilities or CapabilityStore(),
-            pools=pools or HttpPools(proxy=proxy),
-        )
-        super().__init__(endpoint, default_model, store, github.renew, clock)
+        usual = Endpoint(github.PROVIDER, API, config_key="providers.githubCopilot.apiBase", timeouts=Timeouts.usual())
+        super().__init__(usual.with_settings(api_base, settings), default_model, store, github.renew, clock)
         self._own_base = bool(api_base)
         self._flat_tools = ToolsEncoder(tool_of)
         self._sealed = SealedThoughts()

@@ -8,8 +8,8 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypedDict, cast
 from urllib.parse import urlsplit
 
 from nanobot.errors import ProviderError
@@ -40,6 +40,22 @@ Mended = Callable[[ProviderError, str, float], None]
 """Told of a request that was refused and is sent again with less: how it failed, its model, the seconds it took."""
 
 
+class EndpointSettings(TypedDict, total=False):
+    """What its owner may say of an endpoint; what is None or left out is as usual."""
+
+    name: str
+    config_key: str | None
+    extra_headers: Mapping[str, str] | None
+    extra_body: Mapping[str, Any] | None
+    proxy: str | None
+    timeouts: Timeouts | None
+    reasoning_effort: str | None
+    returns_reasoning: bool | None
+    """Whether thinking goes back with tool calls; None decides by the model's name."""
+    capabilities: CapabilityStore | None
+    pools: HttpPools | None
+
+
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """Where a call goes, and all that is the same for each."""
@@ -53,10 +69,17 @@ class Endpoint:
     timeouts: Timeouts = field(default_factory=Timeouts)
     reasoning_effort: str | None = None
     returns_reasoning: bool | None = None
-    """Whether thinking goes back with tool calls; None decides by the model's name."""
     capabilities: CapabilityStore = field(default_factory=CapabilityStore)
     pools: HttpPools = field(default_factory=HttpPools)
     tools: ToolsEncoder = field(default_factory=ToolsEncoder)
+
+    def with_settings(self, api_base: str | None, settings: EndpointSettings) -> "Endpoint":
+        """The same as its owner wants it; `api_base` goes before the usual one. It lends connections of its own."""
+        said: dict[str, Any] = {
+            name: value for name, value in settings.items() if value is not None and name != "proxy"
+        }
+        pools = settings.get("pools") or HttpPools(proxy=settings.get("proxy"))
+        return replace(self, **{**said, "api_base": (api_base or self.api_base).rstrip("/"), "pools": pools})
 
     def target(self, model: str) -> CallTarget:
         """Who is asked, for a person to read."""

@@ -26,12 +26,13 @@ from nanobot.providers.base import (
     TextDelta,
     ToolCallDelta,
     call_context,
+    unheard,
 )
 from nanobot.providers.errors import ProviderTimeoutError, StreamCutError
 from nanobot.usage.budget import Budget, PlannedCall
 from nanobot.usage.ledger import Ledger
 from nanobot.usage.prices import FREE, Price, PriceTable
-from nanobot.usage.types import Tokens
+from nanobot.usage.types import LedgerRow, Tokens
 from nanobot.utils.aio import finish
 from nanobot.utils.clock import Clock
 
@@ -62,8 +63,9 @@ class MeteredProvider(LLMProvider):
         return self._inner.notes()
 
     async def close(self) -> None:
-        """Let go of connections."""
+        """Let go of connections, and of the note of calls under way."""
         await self._inner.close()
+        self._meter.ledger.close()
 
     async def chat_stream(
         self,
@@ -107,20 +109,25 @@ class _Call:
         self._tools = tools
         self._model = model
         self._context = call_context()
-        self._planned = PlannedCall(self._context.turn_id, notify=self._context.notify)
+        notify = self._context.notify
+        self._planned = PlannedCall(self._context.turn_id, notify=None if notify is unheard else notify)
         self._response: LLMResponse | None = None
         self._ended = False
 
     async def begin(self, max_tokens: int) -> None:
-        """Set aside what it may cost. Raises BudgetExceededError."""
-        meter = self._meter
+        """Set aside what it may cost, and note that it begins. Raises BudgetExceededError."""
+        meter, sent = self._meter, self._estimated_prompt()
+        if not meter.ledger.caught_up:
+            await asyncio.to_thread(meter.ledger.catch_up)
         if meter.budget.limits.any:
-            prompt = self._estimated_prompt()
-            most = await meter.most_usd(self._model, prompt, max_tokens) if meter.budget.limits.in_dollars else None
-            self._planned = replace(self._planned, prompt_tokens=prompt, max_tokens=max_tokens, most_usd=most)
+            most = await meter.most_usd(self._model, sent, max_tokens) if meter.budget.limits.in_dollars else None
+            self._planned = replace(self._planned, prompt_tokens=sent, max_tokens=max_tokens, most_usd=most)
+        usd = await meter.cost(self._model, Tokens(sent), None)
         await meter.budget.reserve(self._planned)
         self._when = meter.clock.now().isoformat(timespec="milliseconds")
         self._started = meter.clock.monotonic()
+        killed = _Request(self._context, self._when, self._model, 0.0, asyncio.CancelledError())
+        self._number = meter.ledger.begin(meter.row(killed, Tokens(sent), usd, estimated=True))
 
     async def answered(self, response: LLMResponse) -> LLMResponse:
         """The whole answer is here; the same with its cost."""
@@ -150,6 +157,7 @@ class _Call:
             usd,
             estimated=estimated,
         )
+        meter.ledger.end(self._number)
         await meter.budget.tell(self._planned)
 
     def _was_worked_on(self, error: BaseException | None) -> bool:
@@ -157,7 +165,7 @@ class _Call:
         return error is None or bool(self.heard) or _is_stop(error) or isinstance(error, ProviderTimeoutError)
 
     def _estimated_prompt(self) -> int:
-        return estimate_tokens(self._messages) + estimate_tokens(
+        return self._context.prompt_tokens or estimate_tokens(self._messages) + estimate_tokens(
             json.dumps(self._tools, default=str) if self._tools else ""
         )
 
@@ -220,29 +228,31 @@ class _Meter:
 
     def record(self, request: _Request, tokens: Tokens, usd: float | None, *, estimated: bool = False) -> None:
         """Write a request down. Never raises."""
+        self.ledger.add(self.row(request, tokens, usd, estimated=estimated))
+
+    def row(self, request: _Request, tokens: Tokens, usd: float | None, *, estimated: bool = False) -> LedgerRow:
+        """A request as it stands in the ledger."""
         context, error = request.context, request.error
         stopped = error is not None and _is_stop(error)
-        self.ledger.add(
-            {
-                "when": request.when,
-                "cause": context.cause,
-                "session": context.session_key,
-                "turn": context.turn_id,
-                "provider": self.provider,
-                "model": request.model,
-                "outcome": "ok" if error is None else "stopped" if stopped else "failed",
-                "error": None if error is None or stopped else type(error).__name__,
-                "prompt_tokens": tokens.prompt,
-                "cached_tokens": tokens.cached,
-                "cache_written_tokens": tokens.cache_written,
-                "completion_tokens": tokens.completion,
-                "reasoning_tokens": tokens.reasoning,
-                "usd": usd,
-                "ms": round(request.seconds * 1000),
-                "estimated": estimated,
-                "process": self.ledger.process,
-            }
-        )
+        return {
+            "when": request.when,
+            "cause": context.cause,
+            "session": context.session_key,
+            "turn": context.turn_id,
+            "provider": self.provider,
+            "model": request.model,
+            "outcome": "ok" if error is None else "stopped" if stopped else "failed",
+            "error": None if error is None or stopped else type(error).__name__,
+            "prompt_tokens": tokens.prompt,
+            "cached_tokens": tokens.cached,
+            "cache_written_tokens": tokens.cache_written,
+            "completion_tokens": tokens.completion,
+            "reasoning_tokens": tokens.reasoning,
+            "usd": usd,
+            "ms": round(request.seconds * 1000),
+            "estimated": estimated,
+            "process": self.ledger.process,
+        }
 
 
 def _is_stop(error: BaseException) -> bool:

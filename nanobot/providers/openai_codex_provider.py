@@ -4,23 +4,21 @@ Source of the address and the headers: the published source of OpenAI's own clie
 codex-rs/codex-api and codex-rs/login). What is sent in `originator` is our own name.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Unpack
 
 from nanobot.messages.types import ChatMessage, ToolSchema
 from nanobot.providers import responses
 from nanobot.providers.account_provider import AccountProvider
 from nanobot.providers.base import call_context
-from nanobot.providers.capabilities import CapabilityStore
-from nanobot.providers.exchange import Endpoint
+from nanobot.providers.exchange import Endpoint, EndpointSettings
 from nanobot.providers.input_items import SealedThoughts, conversation_key, tool_of
 from nanobot.providers.limits import Timeouts
 from nanobot.providers.oauth import openai
 from nanobot.providers.oauth.accounts import Account, AccountStore
 from nanobot.providers.wire import ToolsEncoder
 from nanobot.utils.clock import Clock
-from nanobot.utils.http import HttpPools
 
 BACKEND = "https://chatgpt.com/backend-api/codex"
 
@@ -33,30 +31,18 @@ class OpenAICodexProvider(AccountProvider):
         store: AccountStore,
         default_model: str = "gpt-5.1-codex",
         *,
-        name: str = openai.PROVIDER,
         api_base: str | None = None,
-        extra_headers: Mapping[str, str] | None = None,
-        extra_body: Mapping[str, Any] | None = None,
-        proxy: str | None = None,
-        timeouts: Timeouts | None = None,
-        reasoning_effort: str | None = None,
-        capabilities: CapabilityStore | None = None,
-        pools: HttpPools | None = None,
         clock: Clock | None = None,
+        **settings: Unpack[EndpointSettings],
     ) -> None:
-        endpoint = Endpoint(
-            name=name,
-            api_base=(api_base or BACKEND).rstrip("/"),
+        usual = Endpoint(
+            openai.PROVIDER,
+            BACKEND,
             config_key="providers.openaiCodex.apiBase",
-            extra_headers=dict(extra_headers or {}),
-            extra_body=dict(extra_body or {}),
-            timeouts=timeouts or Timeouts.reasoning(),
-            reasoning_effort=reasoning_effort,
-            capabilities=capabilities or CapabilityStore(),
-            pools=pools or HttpPools(proxy=proxy),
+            timeouts=Timeouts.reasoning(),
             tools=ToolsEncoder(tool_of),
         )
-        super().__init__(endpoint, default_model, store, openai.renew, clock)
+        super().__init__(usual.with_settings(api_base, settings), default_model, store, openai.renew, clock)
         self._sealed = SealedThoughts()
 
     def call_for(

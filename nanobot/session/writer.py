@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from nanobot.session.locks import locked
 from nanobot.session.reader import Print
-from nanobot.utils.files import O_BINARY, PRIVATE_FILE, make_private_folder, sync_data, sync_folder, write_whole
+from nanobot.utils.files import line_end, open_lines, sync_data, sync_folder, write_whole
+from nanobot.utils.locks import locked
 
 _SYNCS_AT_ONCE = 4
 
@@ -93,10 +93,10 @@ def _write(append: Append, opened: dict[Path, int]) -> None:
     """Write one append under the lock. A file that ends in half a line gets a new one first."""
     descriptor = opened.get(append.path)
     if descriptor is None:
-        descriptor = opened[append.path] = _open(append)
+        descriptor = opened[append.path] = open_lines(append.path)
     end = os.lseek(descriptor, 0, os.SEEK_END)
     append.created = end == 0
-    before = append.header if append.created else _line_end(descriptor, end)
+    before = append.header if append.created else line_end(descriptor)
     try:
         write_whole(descriptor, before + append.data)
     except OSError:
@@ -131,21 +131,6 @@ def _threads(process: int) -> ThreadPoolExecutor:
     A process that was forked has none of its parent's threads, hence the number of the process.
     """
     return ThreadPoolExecutor(_SYNCS_AT_ONCE, thread_name_prefix="sync")
-
-
-def _line_end(descriptor: int, end: int) -> bytes:
-    """What is missing before a new line can begin."""
-    os.lseek(descriptor, end - 1, os.SEEK_SET)
-    return b"" if os.read(descriptor, 1) == b"\n" else b"\n"
-
-
-def _open(append: Append) -> int:
-    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | O_BINARY
-    try:
-        return os.open(append.path, flags, PRIVATE_FILE)
-    except FileNotFoundError:
-        make_private_folder(append.path.parent)
-        return os.open(append.path, flags, PRIVATE_FILE)
 
 
 def _sync(appends: Sequence[Append], opened: dict[Path, int]) -> None:

@@ -11,7 +11,7 @@ import json
 import logging
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, time, timedelta
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from nanobot.usage.ledger import Ledger
 from nanobot.usage.sums import Days
 from nanobot.usage.types import dollars
 from nanobot.utils.clock import Clock, zone_name
-from nanobot.utils.files import make_private_folder, write_in_place
+from nanobot.utils.files import write_in_place
 
 log = logging.getLogger(__name__)
 
@@ -70,8 +70,8 @@ class PlannedCall:
     max_tokens: int = 0
     most_usd: float | None = None
     """None where it does not count in dollars: no price is known, or it costs nothing."""
-    notify: Callable[[str], None] = field(default=lambda text: None)
-    """Tells the person who waits for it."""
+    notify: Callable[[str], None] | None = None
+    """Tells the person who waits for it; None where nobody does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +130,9 @@ class Budget:
             async with self._gate:
                 await self._read_others()
                 ended = self._ended
+                must_wait = self._must_wait(call)  # a refusal tells all by itself
                 await self.tell(call)
-                if not self._must_wait(call):
+                if not must_wait:
                     self._under_way += 1
                     self._aside_usd += call.most_usd or 0.0
                     self._aside_tokens[call.turn_id] += call.prompt_tokens + call.max_tokens
@@ -141,7 +142,8 @@ class Budget:
                     await ended.wait()
             except TimeoutError:
                 told_of_wait = True
-                call.notify("Waiting for other calls to end: they may use up what limits in the config leaves.")
+                if call.notify is not None:
+                    call.notify("Waiting for other calls to end: they may use up what limits in the config leaves.")
 
     def settle(self, call: PlannedCall, when: str, usd: float | None, tokens: int) -> None:
         """The call has ended, begun at `when` (ISO); what it used is counted instead of what was set aside."""
@@ -160,11 +162,13 @@ class Budget:
         ended.set()
 
     async def tell(self, call: PlannedCall) -> None:
-        """Tell who waits for the call what is new about the limits. Never raises."""
+        """Tell who waits for the call what is new about the limits; where nobody does it stays news. Never raises."""
+        if call.notify is None or call.most_usd is None:
+            return
         for cap in self._caps():
             spent = self._spent(cap)
             level = "stop" if spent >= cap.limit else "soon" if spent >= SOON * cap.limit else ""
-            if level and call.most_usd is not None and await self._told.is_first(cap.key, cap.period, cap.limit, level):
+            if level and await self._told.is_first(cap.key, cap.period, cap.limit, level):
                 call.notify(cap.stop(spent) if level == "stop" else cap.soon(spent))
 
     def _must_wait(self, call: PlannedCall) -> bool:
@@ -241,11 +245,14 @@ def _midnight(moment: datetime) -> datetime:
 
 
 def _turn_is_over(used: int, more: int, limit: int) -> str:
-    so_far = (
-        f"This turn has used {used:,} tokens of the {limit:,} it may" if used else f"A turn may use {limit:,} tokens"
-    )
+    if not used:
+        return (
+            f"A turn may use {limit:,} tokens, and to send this message alone takes about {more:,}. "
+            "Raise limits.turnTokens in the config, or begin afresh with `/new`."
+        )
     return (
-        f"{so_far} (limits.turnTokens), and the next call would send about {more:,} more. "
+        f"This turn has used {used:,} tokens of the {limit:,} it may (limits.turnTokens), and the next call would send "
+        f"about {more:,} more. "
         "The next message has the whole limit again; to let a turn go further, raise limits.turnTokens in the config."
     )
 
@@ -270,7 +277,6 @@ class _Told:
         if self._is_old(told.get(key), news):
             return False
         try:
-            make_private_folder(self._path.parent)
             write_in_place(self._path, json.dumps(told | {key: news}) + "\n")
         except OSError as error:
             log.warning("That the owner was told of %s is not kept: %s", key, error)

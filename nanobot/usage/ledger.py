@@ -2,7 +2,7 @@
 
 A row is one append to the system's cache, some microseconds, so it is made on the event loop. It outlives the process
 at once; it is not waited for on the disk, since after a power cut the provider's own bill still tells. Several
-processes may append. Nothing is touched before the first row.
+processes may append. Nothing is touched before the first request; while one is under way, under_way.py knows of it.
 """
 
 import json
@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from nanobot.usage.types import LedgerRow
-from nanobot.utils.files import O_BINARY, PRIVATE_FILE, make_private_folder, write_whole
+from nanobot.usage.under_way import UnderWay
+from nanobot.utils.files import open_private, write_whole
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +28,8 @@ _BLOCK = 256 * 1024
 _MONTH_FILE = re.compile(r"\d{4}-\d{2}\.jsonl")
 _ROW = re.compile(rb'\{"when":')
 _COUNTS = ("prompt_tokens", "cached_tokens", "cache_written_tokens", "completion_tokens", "reasoning_tokens")
+_MOST_USD = 1e9
+"""No call costs as much: such a row is damaged, and would end all sums for good."""
 _WORDS = ("when", "cause", "session", "turn", "provider", "model", "outcome", "process")
 
 
@@ -38,6 +41,40 @@ class Ledger:
         self.process = secrets.token_hex(4)
         self._unwritten: deque[tuple[str, bytes]] = deque(maxlen=_KEPT)
         self._refused = False
+        self._under_way = UnderWay(folder / "under-way")
+        self.caught_up = False
+        """Whether `catch_up` was called."""
+
+    def begin(self, row: LedgerRow) -> int:
+        """A request is about to be sent. `row` is what it leaves if this process is killed. Never raises."""
+        return self._under_way.begin(row)
+
+    def end(self, number: int) -> None:
+        """The request that `begin` gave this number has its row. Never raises."""
+        self._under_way.end(number)
+
+    def close(self) -> None:
+        """No request is under way, and none is near; one that comes all the same is no harm. Never raises."""
+        self._under_way.close()
+
+    def catch_up(self) -> None:
+        """Write the rows of requests over which other processes were killed. Blocking; never raises."""
+        self.caught_up = True
+        try:
+            self._under_way.take_over(self._add_missing)
+        except (OSError, ValueError) as error:
+            log.warning("What a killed process left in %s cannot be read: %s", self.folder, error)
+
+    def _add_missing(self, rows: list[LedgerRow]) -> None:
+        """A process may have died between the row and the word that it is written."""
+        rows = [row for row in rows if _is_row(row)]
+        if not rows:
+            return
+        since = date.fromisoformat(f"{min(row['when'] for row in rows)[:7]}-01")
+        there = {_mark(row) for row in self.reader().rows(since)}
+        for row in rows:
+            if _mark(row) not in there:
+                self.add(row)
 
     def add(self, row: LedgerRow) -> None:
         """Write the row, and those that the disk refused before. Never raises: a full disk costs no answer."""
@@ -61,12 +98,7 @@ class Ledger:
         return LedgerReader(self.folder)
 
     def _append(self, name: str, line: bytes) -> None:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | O_BINARY
-        try:
-            descriptor = os.open(self.folder / name, flags, PRIVATE_FILE)
-        except FileNotFoundError:
-            make_private_folder(self.folder)
-            descriptor = os.open(self.folder / name, flags, PRIVATE_FILE)
+        descriptor = open_private(self.folder / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         try:
             write_whole(descriptor, line)  # behind half a one of a full disk too: a reader tells them apart
         finally:
@@ -149,6 +181,11 @@ class LedgerReader:
                 yield row
 
 
+def _mark(row: LedgerRow) -> tuple[str, ...]:
+    """What tells a request from all others."""
+    return row["process"], row["when"], row["turn"], row["provider"], row["model"]
+
+
 def _size(path: Path) -> int:
     try:
         return path.stat().st_size
@@ -170,7 +207,11 @@ def _is_row(found: Any) -> bool:
         return False
     get = found.get
     return (
-        all([type(get(name)) is int for name in _COUNTS])  # noqa: C419 a list is twice as fast, a hundred thousand times
+        all([type(count := get(name)) is int and count >= 0 for name in _COUNTS])  # noqa: C419 a list is twice as fast, a hundred thousand times
         and all([type(get(name)) is str for name in _WORDS])  # noqa: C419
-        and (get("usd") is None or type(get("usd")) in (float, int))
+        and _is_amount(get("usd"))
     )
+
+
+def _is_amount(usd: Any) -> bool:
+    return usd is None or (type(usd) in (float, int) and 0 <= usd < _MOST_USD)  # NaN is not

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from nanobot.usage.types import Tokens
-from nanobot.utils.files import make_private_folder, write_in_place
+from nanobot.utils.files import write_in_place
 
 log = logging.getLogger(__name__)
 
@@ -173,7 +173,6 @@ class PriceTable:
         if self._copy is None:
             return
         with suppress(OSError):  # it is made again next time
-            make_private_folder(self._copy.parent)
             write_in_place(self._copy, json.dumps({"made_of": made_of, "models": rows}, separators=(",", ":")))
 
 

@@ -89,6 +89,7 @@ def sum_up(ledger: Ledger, now: datetime, *, by: By = "day", days: int = 30, ses
 
     `days`: how far back the groups reach, today included. `session` has its own sum, over this month.
     """
+    ledger.catch_up()
     summary, reader, day_of = Summary(), ledger.reader(), Days(now.tzinfo)
     today = now.date()
     first = today - timedelta(days=days - 1)

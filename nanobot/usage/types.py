@@ -56,6 +56,12 @@ class Tokens:
         return self.prompt + self.completion
 
 
+def add_tokens(total: dict[str, int], more: Mapping[str, int]) -> None:
+    """Add what one more call used, count by count."""
+    for name, tokens in more.items():
+        total[name] = total.get(name, 0) + tokens
+
+
 def dollars(usd: float | None) -> str:
     """An amount for a person: `$12.30`, `$0.012`, `<$0.001`; a dash where no price is known."""
     if usd is None:

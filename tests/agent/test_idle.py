@@ -27,7 +27,7 @@ from nanobot.config.paths import Places
 from nanobot.config.schema import Config
 from nanobot.messages.types import Origin
 from nanobot.providers.base import LLMResponse
-from nanobot.runtime import Spending
+from nanobot.providers.spending import Spending
 from nanobot.testing import Bot, Pause, RecordingSink, calls, open_bot
 from nanobot.utils.clock import FrozenClock
 

@@ -1,19 +1,21 @@
 """`nanobot provider login` and `logout` as people run them: real processes, a scripted browser, a fake authority."""
 
 import json
+import math
 import os
 import re
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from nanobot.providers.oauth.accounts import Account, AccountStore
 from tests.fake_authority import EMAIL, FakeAuthority, encrypted
-from tests.fake_models import Calls, Say
+from tests.fake_models import Calls, Fail, Say
 from tests.providers.oauth.people import address_after
 
 NANOBOT = [sys.executable, "-m", "nanobot"]
@@ -200,6 +202,16 @@ def test_who_is_logged_in_stands_in_the_lists_without_a_token(home, server):
     assert not any(secret in listed + status for secret in secrets)
 
 
+@pytest.mark.parametrize("expires_at", [1.8e15, -1.8e15, math.inf, math.nan])
+def test_an_end_that_no_clock_knows_is_not_shown(home, server, expires_at):
+    home.accounts.save(replace(server.openai_account(), expires_at=expires_at))
+
+    code, listed, aside = home.run("provider", "list")
+
+    assert (code, aside) == (0, "")
+    assert f"{EMAIL} (plus)" in listed and "token until" not in listed
+
+
 def test_a_logout_deletes_the_tokens_once(home, server):
     home.accounts.save(server.openai_account())
 
@@ -220,6 +232,37 @@ def test_a_login_that_was_ended_elsewhere_says_what_to_run(home, server):
 
     assert code == 1
     assert "nanobot provider login openai-codex" in aside
+
+
+@pytest.mark.parametrize(("name", "key"), [("openai-codex", "openaiCodex"), ("github-copilot", "githubCopilot")])
+def test_a_token_is_in_its_own_file_and_nowhere_else_whatever_happens(home, server, name, key):
+    def echo() -> str:
+        account = home.account(name.replace("-", "_"))
+        return f"no good: {account.access_token}, {account.grant}"
+
+    home.with_browser()
+    home.use(key, **({"apiBase": server.codex} if key == "openaiCodex" else {}))
+    said = [home.log_in(name)]
+    account = home.account(name.replace("-", "_"))
+    look = Calls(("read_file", {"path": str(home.accounts.path(account.provider))}))
+    server.script(look, Say("Some files."), Fail(400, f"no good: {account.access_token}"))
+
+    said += [home.run("agent", "-m", text) for text in ("what is here?", "and there?")]
+    server.end_tokens()
+    server.token_answers.append((500, {"error": {"message": echo(), "code": "server_error"}}, {}))
+    said += [home.run("agent", "-m", "trouble", "--json"), home.run("agent", "-m", "renewed", "--logs")]
+    server.revoke()
+    server.token_answers.append((401, {"error": {"message": echo(), "code": "refresh_token_reused"}}, {}))
+    said += [home.run("agent", "-m", "no longer"), home.run("provider", "list", "--json"), home.run("status", "--json")]
+    kept = {path for path in home.folder.rglob("*") if path.is_file() and path.parent.name != "accounts"}
+    words = [part.encode() for ended in said for part in ended[1:]] + [path.read_bytes() for path in kept]
+
+    words += [request.body for request in server.chats]
+
+    assert account.access_token in server.given and len(kept) > 5
+    assert [text for secret in server.given for text in words if secret.encode() in text] == []
+    if sys.platform != "win32":
+        assert {path.stat().st_mode & 0o777 for path in (home.folder / "state" / "accounts").iterdir()} == {0o600}
 
 
 def test_nobody_logged_in_is_said_with_what_to_run(home):

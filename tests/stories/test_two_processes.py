@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from nanobot.session.locks import ProcessLock
+from nanobot.utils.locks import ProcessLock
 from tests.fake_models import FakeModels, Hang, Say, Slow
 from tests.stories.processes import POSIX, Home, ended
 

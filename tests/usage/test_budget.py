@@ -201,6 +201,15 @@ async def test_a_turn_may_use_so_many_tokens_and_the_next_one_as_many_again(tmp_
     assert "limits.turnTokens in the config" in str(refused.value)
 
 
+async def test_a_message_that_is_more_than_a_turn_may_use_is_promised_no_next_time(tmp_path: Path):
+    spender = Spender(tmp_path, Limits(turn_tokens=1000))
+
+    with pytest.raises(BudgetExceededError, match=r"takes about 1,001\. Raise limits\.turnTokens") as refused:
+        await spender.spend(None, turn="a", tokens=1001)
+
+    assert "next message" not in str(refused.value)
+
+
 async def test_a_turn_that_a_crash_cut_short_goes_on_with_what_it_had_left(tmp_path: Path):
     await Spender(tmp_path, Limits(turn_tokens=1000)).spend(None, turn="a", tokens=600)
 
@@ -233,6 +242,29 @@ async def test_told_once_holds_over_restarts_until_the_period_or_the_limit_chang
     assert ["reached" in text for text in same.told] == [False, True], "those of the next day"
     assert len(raised.told) == 1
     assert "limits.dailyUsd" in raised.told[0]
+
+
+async def test_what_nobody_could_hear_stays_news_for_whoever_can(tmp_path: Path):
+    spender = Spender(tmp_path, Limits(daily_usd=1.0))
+    alone = PlannedCall("idle", 10, 0, 0.9)
+    await spender.budget.reserve(alone)
+    spender.budget.settle(alone, spender.clock.now().isoformat(), 0.9, 10)
+    await spender.budget.tell(alone)
+
+    await spender.spend(0.01)
+
+    assert len(spender.told) == 1
+    assert spender.told[0].startswith("90% of today's limit is spent")
+
+
+async def test_a_refusal_is_told_once_by_itself(tmp_path: Path):
+    await Spender(tmp_path, Limits(daily_usd=1.0)).until_refused(0.6)
+    restarted = Spender(tmp_path, Limits(daily_usd=0.5))
+
+    with pytest.raises(BudgetExceededError, match="is reached"):
+        await restarted.spend(0.1)
+
+    assert restarted.told == []
 
 
 async def test_on_a_disk_that_refuses_the_limit_holds_within_the_process(tmp_path: Path):

@@ -1,12 +1,14 @@
 """The ledger: a row a request, whoever writes, whatever happens to the disk."""
 
 import json
+import math
 import os
 import stat
 import subprocess
 import sys
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -107,6 +109,20 @@ def test_no_bytes_between_rows_lose_a_row(tmp_path_factory: pytest.TempPathFacto
     found = [one["turn"] for one in Ledger(folder).reader().rows(EVER)]
 
     assert found == [str(number) for number in range(len(sound))]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [{"usd": math.nan}, {"usd": math.inf}, {"usd": -5.0}, {"usd": 10**400}, {"prompt_tokens": -1}, {"usd": True}],
+)
+def test_what_no_call_can_cost_is_damage_and_spoils_no_sum(tmp_path: Path, damage: dict[str, Any]):
+    lines = [json.dumps(row(**damage)), json.dumps(row(usd=1.5))]
+    (tmp_path / "2026-11.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    reader = Ledger(tmp_path).reader()
+
+    usd = [found["usd"] for found in reader.rows(date(2026, 11, 1))]
+
+    assert (usd, reader.damaged) == ([1.5], 1)
 
 
 def test_a_disk_that_refuses_costs_no_answer_and_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture):

@@ -17,14 +17,14 @@ from nanobot.agent.pipeline.left_over import MOST_TRIES, TurnKeepsDyingError, an
 from nanobot.agent.pipeline.watch import Watchdog, let_run
 from nanobot.agent.pipeline.work import Ending, Parts, Turn
 from nanobot.agent.run.requests import Remembered
-from nanobot.agent.run.runner import INTERRUPTED, Cut, RunSpec, open_calls, run
+from nanobot.agent.run.runner import Cut, RunSpec, open_calls, run
 from nanobot.agent.session_window import keep_window, open_window
 from nanobot.agent.slash_commands import parse_command
 from nanobot.agent.tools.base import ToolContext
 from nanobot.agent.turn import Notice, TurnEnded, TurnOutcome, TurnPhase, TurnResult
 from nanobot.bus.events import InboundMessage
 from nanobot.errors import BudgetExceededError, NanobotError, RequestTooLongError
-from nanobot.messages.types import ChatMessage, Origin, Provenance, text_of
+from nanobot.messages.types import INTERRUPTED, ChatMessage, Origin, Provenance, text_of
 from nanobot.providers.base import CallContext, calling_for
 from nanobot.session.checkpoint import Checkpoint
 from nanobot.utils.aio import finish

@@ -45,10 +45,16 @@ class Question:
         return words["code"]
 
     def code_typed(self, text: str) -> str:
-        """The code in what somebody pasted: the whole address the browser went to, its query, or the code alone."""
+        """The code in what somebody pasted: the whole address the browser went to, its query, or the code alone.
+
+        Raises as `code_in` does.
+        """
         text = text.strip()
-        query = urlsplit(text).query or text.lstrip("?") if "=" in text else ""
-        return self.code_in(query) if query else text
+        if "=" in text:
+            return self.code_in(text.partition("?")[2] or text)
+        if "://" in text or any(mark in text for mark in "?# "):  # an address, or a sentence
+            raise StrangeAnswerError("There is no code in it.")
+        return text
 
 
 class Callback:

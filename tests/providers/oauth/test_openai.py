@@ -14,7 +14,7 @@ from nanobot.providers.errors import (
     ModelOverloadedError,
     RateLimitedError,
 )
-from nanobot.providers.oauth.callback import Question
+from nanobot.providers.oauth.callback import Question, StrangeAnswerError
 from nanobot.providers.oauth.errors import LoginFailedError, LoginNeededError
 from nanobot.providers.oauth.openai import OpenAIAuthority, log_in, redeem, renew
 from nanobot.providers.oauth.pkce import Pkce
@@ -117,6 +117,15 @@ async def test_where_no_port_is_free_the_address_can_be_pasted(server, pools):
 )
 def test_a_code_is_found_in_whatever_is_pasted(pasted):
     assert Question("/auth/callback", "st").code_typed(pasted) == "abc"
+
+
+@pytest.mark.parametrize(
+    "pasted",
+    ["https://chatgpt.com/", "http://localhost:1455/auth/callback", "http://[x?a=1", "=", "state=st", "what is that"],
+)
+def test_what_holds_no_code_is_never_taken_for_one(pasted):
+    with pytest.raises(StrangeAnswerError):
+        Question("/auth/callback", "st").code_typed(pasted)
 
 
 async def test_nobody_is_waited_for_without_end(server, pools):
