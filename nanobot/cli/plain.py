@@ -11,9 +11,10 @@ from nanobot.cli.closing import closing_words, failure_line
 from nanobot.cli.outlet import Outlet
 from nanobot.cli.terminal import Paint, is_screen, mended, visible, wants_colour
 from nanobot.cli.tool_lines import ended_lines
+from nanobot.messages.types import INTERRUPTED
 
 _ASIDE_COLUMNS = 100
-_GOES_ON = ("length", "interrupted")
+_GOES_ON = ("length", INTERRUPTED)
 """How a step ends whose text the next one goes on with, in the middle of the sentence."""
 
 
