@@ -4,15 +4,16 @@ Reading order: loop -> pipeline (one turn) -> run/runner (one run) -> run/tool_c
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
+from typing import Any
 
 from nanobot.agent.delivery import Delivery, DeliveryPolicy, hint
 from nanobot.agent.idle import IdleWatch
 from nanobot.agent.lanes import Lanes
 from nanobot.agent.pipeline.left_over import LeftOver, left_over_turns
-from nanobot.agent.pipeline.phases import Pipeline
+from nanobot.agent.pipeline.phases import COME_BACK, GOES_ON_LATER, Pipeline
 from nanobot.agent.pipeline.work import Ending, Parts, Turn, Waiting, new_turn
 from nanobot.agent.slash_commands import SlashCommands, parse_command
 from nanobot.agent.turn import (
@@ -28,6 +29,7 @@ from nanobot.agent.turn import (
 )
 from nanobot.bus.events import InboundMessage
 from nanobot.bus.queue import MessageBus
+from nanobot.errors import StorageError
 from nanobot.messages.types import Origin
 
 Progress = Callable[[str], None]
@@ -69,12 +71,15 @@ class AgentLoop:
         """The slash commands this agent understands."""
         return self._parts.commands
 
-    async def run(self) -> None:
+    def run(self) -> Coroutine[Any, Any, None]:
         """Serve messages from the bus until `stop`, or until the bus closes. Each gets one reply at its own address.
 
-        Turns that a crash cut off are taken up first, beside the others.
+        Turns that a crash cut off are taken up first, beside the others. A `stop` before it has begun counts too.
         """
         self._stopping.clear()
+        return self._serve()
+
+    async def _serve(self) -> None:
         async with asyncio.TaskGroup() as turns:
             turns.create_task(self._resume_all())
             stopping = turns.create_task(self._stopping.wait())
@@ -158,13 +163,17 @@ class AgentLoop:
         command = parse_command(turn.message.content) if not turn.resumes else None
         if command is not None and command.name in SlashCommands.AT_ONCE:
             return await self._at_once(turn, command.name)
-        if self._idle is None:
-            return await self._in_lane(turn, may_join=may_join)
         try:
-            await self._idle.turn_begins(key)
+            if self._idle is not None:
+                await self._idle.turn_begins(key)
             return await self._in_lane(turn, may_join=may_join)
+        except asyncio.CancelledError:
+            if not turn.over:  # its caller gave up before it could begin
+                turn.emit(TurnEnded(outcome=TurnOutcome.STOPPED, text=""))
+            raise
         finally:
-            self._idle.turn_ended(key)
+            if self._idle is not None:
+                self._idle.turn_ended(key)
 
     async def _in_lane(self, turn: Turn, *, may_join: bool) -> TurnResult:
         key = turn.message.session_key
@@ -177,7 +186,7 @@ class AgentLoop:
             if place.taken_by is not None:
                 return await _ended_with(turn, place.taken_by)
             if self._stopping.is_set():
-                return _ended(turn, TurnOutcome.STOPPED, "nanobot is stopping; send the message again later.")
+                return _put_off(turn)
             return await self._run_in_lane(turn)
 
     async def _run_in_lane(self, turn: Turn) -> TurnResult:
@@ -190,9 +199,9 @@ class AgentLoop:
         try:
             return await task
         except asyncio.CancelledError:
-            if turn.ending is None or turn.phase_seconds or _is_cancelled():
+            if turn.ending is None or _is_cancelled():
                 raise
-            return _ended(turn, TurnOutcome.STOPPED, "")  # stopped before its first phase
+            return _put_off(turn) if turn.ending is Ending.INTERRUPT else _ended(turn, TurnOutcome.STOPPED, "")
         finally:
             self._parts.vitals.running.discard(key)
             del self._running[key]
@@ -228,7 +237,10 @@ class AgentLoop:
         key = turn.message.session_key
         if name == "stop":
             return _ended(turn, TurnOutcome.ANSWERED, await self._stop_now(key))
-        text = await self._parts.commands.status_of(self._parts.sessions.get_or_create(key))
+        try:
+            text = await self._parts.commands.status_of(self._parts.sessions.get_or_create(key))
+        except StorageError as error:
+            return _ended(turn, TurnOutcome.FAILED, str(error))
         return _ended(turn, TurnOutcome.ANSWERED, text)
 
     async def _stop_now(self, session_key: str) -> str:
@@ -260,6 +272,11 @@ def _ended(turn: Turn, outcome: TurnOutcome, text: str) -> TurnResult:
     """The end of a turn that never entered the pipeline."""
     turn.emit(TurnEnded(outcome=outcome, text=text))
     return TurnResult(outcome, text, turn_id=turn.turn_id)
+
+
+def _put_off(turn: Turn) -> TurnResult:
+    """The end of a turn that nanobot's own end came before."""
+    return _ended(turn, TurnOutcome.STOPPED, GOES_ON_LATER if turn.resumes else COME_BACK)
 
 
 async def _ended_with(turn: Turn, other: asyncio.Future[TurnResult]) -> TurnResult:

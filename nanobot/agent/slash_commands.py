@@ -21,6 +21,7 @@ from nanobot.session.manager import Session, SessionManager
 from nanobot.usage.budget import Limits
 from nanobot.usage.sums import Summary, said
 from nanobot.usage.types import dollars
+from nanobot.utils.aio import finish
 from nanobot.utils.text import nearest
 
 _COMMAND = re.compile(r"^/([a-z][a-z_-]*)(?:@\w+)?(?:\s+(.*))?$", re.IGNORECASE | re.DOTALL)
@@ -124,7 +125,7 @@ class SlashCommands:
         return await self._table[name][0](session, command.argument)
 
     async def _new(self, session: Session, argument: str) -> str:
-        archived = await asyncio.to_thread(self._desk.sessions.archive, session.key)
+        archived = await finish(asyncio.to_thread(self._desk.sessions.archive, session.key))
         self._desk.vitals.forget(session.key)
         if archived is None:
             return "This session is fresh already."

@@ -42,7 +42,9 @@ class HalfDone:
 
     accepted: tuple[Accepted, ...] = ()
     text: str = ""
-    """What the model was saying in a step that is not in the session."""
+    """What the model was saying in the last step that said something."""
+    after: int = 0
+    """How many messages the session had then. If it has more by now, the text is one of them."""
     started: frozenset[str] | None = None
     """Ids of the calls that began to run; None where nobody wrote it down, and then each may have."""
 
@@ -69,6 +71,7 @@ class Checkpoint:
         self._every_s = every_s
         self._written_at = time.monotonic()
         self._unwritten: list[str] = []
+        self._after = 0
         plain, other = folder / f"{stem_of(key)}.jsonl", folder / f"{other_stem_of(key)}.jsonl"
         self._path = other if other.exists() or _is_of_another(plain, key) else plain
         self._key = key
@@ -94,11 +97,10 @@ class Checkpoint:
             with suppress(RuntimeError):  # without an event loop the next piece writes it
                 self._timer = asyncio.get_running_loop().call_later(due_s, self._write_partial)
 
-    def step_ended(self) -> None:
-        """What was said so far is in the session now. Never raises."""
+    def session_has(self, messages: int) -> None:
+        """The session has so many messages: what was said so far is among them, what is said from now on is not."""
         self._forget_partial()
-        if self._descriptor is not None:
-            self._write({"key": self._key, "step": "ended"})
+        self._after = messages
 
     async def calls_start(self, call_ids: Sequence[str], *, durable: bool) -> None:
         """These calls run from now on; on the disk when this returns, if they must not run twice.
@@ -146,7 +148,7 @@ class Checkpoint:
 
     def _write_partial(self) -> None:
         self._written_at = time.monotonic()
-        self._write({"key": self._key, "text": "".join(self._unwritten)})
+        self._write({"key": self._key, "after": self._after, "text": "".join(self._unwritten)})
         self._forget_partial()
 
     def _forget_partial(self) -> None:
@@ -189,17 +191,19 @@ def keys_left(folder: Path) -> Iterator[str]:
 def _half_done(rows: list[Row]) -> HalfDone:
     accepted: list[Accepted] = []
     text: list[str] = []
+    after = 0
     started: set[str] = set()
     for row in rows:
         if isinstance(message := row.get("message"), dict):
             accepted.append(Accepted(str(row.get("turn", "")), message))
-        if row.get("step") == "ended":
-            text.clear()
         if isinstance(piece := row.get("text"), str):
+            if row.get("after", 0) != after:
+                text.clear()
+                after = row["after"]
             text.append(piece)
         if isinstance(ids := row.get("started"), list):
             started.update(map(str, ids))
-    return HalfDone(tuple(accepted), "".join(text), frozenset(started) if accepted else None)
+    return HalfDone(tuple(accepted), "".join(text), after, frozenset(started) if accepted else None)
 
 
 def _is_of_another(path: Path, key: str) -> bool:

@@ -107,6 +107,7 @@ async def test_a_model_that_does_not_let_go_holds_the_lane_for_less_than_a_secon
         assert (await turn).outcome is TurnOutcome.STOPPED
         over.set()
         await asyncio.sleep(0.01)
+        assert [row["content"] for row in runtime.sessions.get_or_create("cli:direct").messages] == ["go", "Well, "]
     assert pairs_are_closed(sink)
     assert sink.types[-1] == "turn_ended"
     assert [one.seq for one in sink.events] == [*range(len(sink.events))]

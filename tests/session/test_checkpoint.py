@@ -18,7 +18,7 @@ def test_nothing_was_left(tmp_path: Path):
 def test_the_text_of_the_running_step_is_left(tmp_path: Path):
     checkpoint = Checkpoint(tmp_path / "turns", "a:b", every_s=0)
     checkpoint.partial("first step")
-    checkpoint.step_ended()
+    checkpoint.session_has(1)
     checkpoint.partial("Hello ")
     checkpoint.partial("wörld \ud83d")
     checkpoint.close()

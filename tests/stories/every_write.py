@@ -3,10 +3,15 @@ prints what it saw as one JSON object.
 
 One process imports everything once and forks a life for each kill. In a life every call to the system that touches the
 disk is counted; at the chosen one the process kills itself: before it, in the middle of it (half of a write), or after
-it. Another life then takes the session up, by itself or with the next message, and the parent looks at what is left.
+it. Some of the lives that follow are killed too, and between two lives files are damaged or lost. The last life takes
+the session up, by itself or with the next message, and the parent looks at what is left.
+
+In the modes `refused` and `full` nobody is killed: the disk refuses this write, or each from this one on, and the next
+life finds a disk that works.
 """
 
 import asyncio
+import errno
 import itertools
 import json
 import os
@@ -17,17 +22,24 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from nanobot.agent.tools.base import Effect, Tool
+from nanobot.agent.turn import TurnResult
 from nanobot.bus.events import InboundMessage
 from nanobot.config.schema import Config
+from nanobot.messages.tokens import estimate_tokens
 from nanobot.messages.types import ChatMessage
 from nanobot.providers.base import Delta, Finished, LLMProvider, LLMResponse, TextDelta, ToolCallRequest
+from nanobot.providers.errors import StreamCutError
 from nanobot.runtime import Runtime, build_runtime
+from nanobot.session.checkpoint import Checkpoint
 from nanobot.session.manager import SessionManager
+from nanobot.testing import RecordingSink
 from tests.strict import anthropic_problems, openai_problems
+from tests.strict_turns import turn_problems
 
 SESSION = "phone:7"
 QUESTION = "do the six things"
@@ -37,8 +49,38 @@ PLAN = [
     [("once", "six")],
 ]
 COUNTED = ("open", "write", "fsync", "fdatasync", "replace", "unlink", "link", "close", "ftruncate")
-MODES = ("before", "half", "after")
+REFUSED = ("write", "fsync", "fdatasync", "replace")
+KILLS = ("before", "half", "after")
+FULL = ("refused", "full")
 _write = os.write
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What is special about a turn."""
+
+    window: int = 65_536
+    result_chars: int = 0
+    """How long a result is: long ones make the window move in the middle of the turn."""
+    earlier: int = 0
+    """Messages the session holds before: of a long one only the end is read."""
+    joins: bool = False
+    """Whether somebody says more while it works."""
+    breaks_off: bool = False
+    """Whether the model's answers break off."""
+    slow: bool = False
+    """Whether each piece of what the model says is written at once, as it is when it speaks slowly."""
+
+
+KINDS = {
+    "plain": Kind(),
+    "window": Kind(window=14_000, result_chars=9_000),
+    "long": Kind(earlier=700),
+    "joins": Kind(joins=True),
+    "slow": Kind(slow=True),
+    "broken": Kind(slow=True, breaks_off=True, joins=True),
+}
+kind = KINDS["plain"]
 
 
 class Marking(Tool):
@@ -56,7 +98,7 @@ class Marking(Tool):
         _write(descriptor, f"{label}\n".encode())
         os.close(descriptor)
         await asyncio.sleep(0)
-        return f"{label} is done"
+        return f"{label} is done" + " and this is what it says" * (kind.result_chars // 25)
 
 
 class Planned(LLMProvider):
@@ -65,6 +107,7 @@ class Planned(LLMProvider):
     def __init__(self) -> None:
         super().__init__()
         self.problems: list[str] = []
+        self.say_more: Callable[[], None] = lambda: None
 
     def get_default_model(self) -> str:
         return "planned"
@@ -73,18 +116,28 @@ class Planned(LLMProvider):
         self.problems += openai_problems(messages) + anthropic_problems(messages)
         if "and now?" not in str(messages) and QUESTION not in str(messages):
             self.problems.append("no message of a person is in the request")
-        done = sum(1 for row in messages if row.get("tool_calls"))
+        if estimate_tokens(messages) > kind.window:
+            self.problems.append("a request is above the window")
+        steps = [int(call["id"][1]) for row in messages for call in row.get("tool_calls") or ()]
+        done = max(steps, default=-1) + 1
+        if done == 1 and kind.joins:
+            self.say_more()
         text = f"Step {done}." if done < len(PLAN) else "All six are done."
+        broken = kind.breaks_off and done == 1 and "broke off" not in str(messages[-1]["content"])
         for word in text.split(" "):
             yield TextDelta(word + " ")
             await asyncio.sleep(0)
+            if broken:
+                raise StreamCutError("cut")
         wanted = PLAN[done] if done < len(PLAN) else []
         calls = [ToolCallRequest(f"c{done}{at}", name, {"label": label}) for at, (name, label) in enumerate(wanted)]
         yield Finished(LLMResponse(text + " ", calls, "tool_calls" if calls else "stop"))
 
 
 def runtime(home: Path, provider: Planned) -> Any:
-    return build_runtime(Config(), data_dir=home, workspace=home / "workspace", provider=provider, environ={})
+    defaults = {"contextWindowTokens": kind.window, "maxTokens": 500}
+    config = Config(agents={"defaults": defaults})  # type: ignore[arg-type]
+    return build_runtime(config, data_dir=home, workspace=home / "workspace", provider=provider, environ={})
 
 
 def add_tools(bot: Runtime, home: Path) -> None:
@@ -92,54 +145,61 @@ def add_tools(bot: Runtime, home: Path) -> None:
         bot.tools.register(Marking(name, effect, home / "marks"))
 
 
-async def ask(home: Path) -> None:
-    async with runtime(home, Planned()) as bot:
-        add_tools(bot, home)
-        arm()
-        await bot.loop.run_turn(InboundMessage("phone", "ann", "7", QUESTION, message_id="m1"))
-
-
-async def take_up(home: Path, by: str) -> dict[str, Any]:
-    """The next start, or the next message: what came of it."""
+async def spend(home: Path, said: str) -> dict[str, Any]:
+    """A life in which a person says this, or nothing: then what was cut off is taken up. What came of it."""
     provider = Planned()
+    sink = RecordingSink()
     async with runtime(home, provider) as bot:
+        more: list[asyncio.Task[TurnResult]] = []
+        provider.say_more = lambda: more.append(asyncio.create_task(bot.loop.tell(of_ann("and this too"))))
         add_tools(bot, home)
         arm()
-        if by == "start":
-            result = await bot.loop.resume(SESSION)
-        else:
-            message = InboundMessage("phone", "ann", "7", "and now?", message_id="m2")
-            result = await bot.loop.run_turn(message)
+        result = await (bot.loop.run_turn(of_ann(said), sink) if said else bot.loop.resume(SESSION, sink))
+        others = await asyncio.gather(*more)
+        disarm()
+        users = [str(row["content"]) for row in bot.sessions.get_or_create(SESSION).messages if row["role"] == "user"]
+    if any(one.outcome == "answered" for one in others) and "and this too" not in users:
+        provider.problems.append("what joined was answered and is not there")
     return {
         "outcome": result.outcome if result else None,
         "text": result.text if result else "",
-        "problems": provider.problems,
+        "problems": provider.problems + turn_problems(sink.events),
     }
 
 
-_arm: Callable[[], None] = lambda: None  # noqa: E731
+def of_ann(text: str) -> InboundMessage:
+    return InboundMessage("phone", "ann", "7", text)
+
+
+_armed = False
 
 
 def arm() -> None:
     """From here on the calls count."""
-    _arm()
+    global _armed
+    _armed = True
+
+
+def disarm() -> None:
+    """No call counts any more."""
+    global _armed
+    _armed = False
 
 
 def deadly(point: int, mode: str) -> None:
-    """Make the call number `point` the last one; a negative number only counts."""
-    global _arm
+    """Make the call number `point` the last one, or the one that is refused; a negative number only counts."""
     numbers = itertools.count()
-    armed = False
-
-    def switch_on() -> None:
-        nonlocal armed
-        armed = True
 
     def wrapped(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
-            if not armed:
+            if not _armed:
                 return real(*args, **kwargs)
-            if next(numbers) != point:  # threads write too, and each call has a number of its own
+            number = next(numbers)  # threads write too, and each call has a number of its own
+            if mode in FULL:
+                if name not in REFUSED or not (number == point or (mode == "full" and 0 <= point < number)):
+                    return real(*args, **kwargs)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            if number != point:
                 return real(*args, **kwargs)
             if mode == "half" and name == "write":
                 real(args[0], bytes(args[1])[: len(args[1]) // 2])
@@ -150,36 +210,40 @@ def deadly(point: int, mode: str) -> None:
 
         return call
 
-    _arm = switch_on
     for name in COUNTED:
         setattr(os, name, wrapped(name, getattr(os, name)))
     deadly.count = lambda: next(numbers)  # type: ignore[attr-defined]
 
 
-def life(work: Callable[[], Any]) -> tuple[int, Any]:
-    """Do it in a child; its exit status and what it told."""
+def life(home: Path, said: str, point: int, mode: str) -> tuple[int, Any]:
+    """A life in a child; its exit status and what it told."""
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
         os.close(reading)
+        if kind.slow:
+            cast("dict[str, float]", Checkpoint.__init__.__kwdefaults__)["every_s"] = 0
+        deadly(point, mode)
         try:
-            told = work()
+            told = asyncio.run(spend(home, said))
+            told["points"] = deadly.count()  # type: ignore[attr-defined]
             _write(writing, json.dumps(told).encode())
         except BaseException as error:
-            _write(writing, json.dumps({"problems": [f"a life ended with {error!r}"]}).encode())
+            _write(writing, json.dumps({"problems": [f"a life ended with {error!r}"], "outcome": None}).encode())
         finally:
             os._exit(0)
     os.close(writing)
     with os.fdopen(reading) as pipe:
-        told = pipe.read()
+        words = pipe.read()
     _, status = os.waitpid(child, 0)
-    return status, json.loads(told) if told else None
+    return status, json.loads(words) if words else None
 
 
-def look(home: Path, by: str, before: Counter[str], told: dict[str, Any], counts: Counter[str]) -> list[str]:
-    """What is wrong with what the kill left and the next life made of it."""
-    problems = list(told["problems"])
+def look(home: Path, before: Counter[str], said: list[str], counts: Counter[str]) -> list[str]:
+    """What is wrong with what the lives left. `before`: what had its result when a life ended; `said`: by a person."""
+    problems = []
     session = SessionManager(home / "workspace").get_or_create(SESSION)
+    counts["window moved"] += bool(session.metadata.get("window", {}).get("shrunk"))
     rows = session.messages
     marks = Counter((home / "marks").read_text().split()) if (home / "marks").exists() else Counter()
     results = {str(row["content"]).split(" ")[0]: row for row in rows if row["role"] == "tool"}
@@ -191,30 +255,29 @@ def look(home: Path, by: str, before: Counter[str], told: dict[str, Any], counts
         if label in results and not marks[label]:
             problems.append(f"{label} has a result and never ran")
     counts["unknown"] += sum("Outcome unknown" in str(row["content"]) for row in rows if row["role"] == "tool")
-    accepted = any(QUESTION in str(row["content"]) for row in rows if row["role"] == "user")
+    users = [str(row["content"]) for row in rows if row["role"] == "user" and row.get("origin") != "system"]
+    accepted = any(text in users for text in said if text)
     counts["accepted"] += accepted
     if accepted and not (rows[-1]["role"] == "assistant" and not rows[-1].get("tool_calls")):
         problems.append("an accepted message has no outcome")
     if accepted and "All six are done" not in str(rows[-1]["content"]):
-        problems.append(f"the turn did not go on to its end: {rows[-1]}")
-    if accepted and by == "start":
-        counts["taken up by itself"] += told["outcome"] is not None
-    questions = [row for row in rows if row["role"] == "user" and QUESTION in str(row["content"])]
-    if len(questions) > 1:
-        problems.append("the message is there twice")
+        problems.append(f"the turn did not go on to its end: {str(rows[-1])[:300]}")
+    problems += [f"{text} is there {users.count(text)} times" for text in {*said} if users.count(text) > 1]
+    if said[-1] not in ("", QUESTION) and said[-1] not in users:
+        problems.append(f"{said[-1]} is not there")
+    for one, other in itertools.pairwise(rows):
+        if one["role"] == other["role"] == "assistant" and str(one["content"]).startswith(str(other["content"])):
+            problems.append(f"said {other['content']} twice")
     strays = [path for path in home.rglob("*") if path.name.endswith(".tmp")]
     strays += [path for path in (home / "state" / "turns").glob("*") if b"\n" in path.read_bytes()]
     problems += [f"a stray file: {path.name}" for path in strays]
-    if by == "message" and not any("and now?" in str(row["content"]) for row in rows):
-        problems.append("the second message is not there")
     return problems
 
 
 def finished(home: Path) -> Counter[str]:
     """The labels whose results were on the disk when the kill came, and how often they had run by then."""
     manager = SessionManager(home / "workspace")
-    path = home / "workspace" / "sessions" / "phone_7.jsonl"
-    if not path.exists():
+    if not session_file(home).exists():
         return Counter()
     rows: list[ChatMessage] = manager.get_or_create(SESSION).messages
     done = {str(row["content"]).split(" ")[0] for row in rows if row["role"] == "tool"}
@@ -222,66 +285,105 @@ def finished(home: Path) -> Counter[str]:
     return Counter({label: marks[label] for label in done})
 
 
+def session_file(home: Path) -> Path:
+    return home / "workspace" / "sessions" / "phone_7.jsonl"
+
+
+def hurt(home: Path, chance: random.Random, counts: Counter[str]) -> bool:
+    """What else may happen to files while nobody lives; whether what was accepted may be gone now."""
+    turns = home / "state" / "turns"
+    what = chance.choice(["nothing", "nothing", "nothing", "half lines", "no turns"])
+    counts[what] += what != "nothing"
+    if what == "half lines":
+        for path in (session_file(home), *turns.glob("*.jsonl")):
+            if path.exists():
+                with path.open("ab") as stream:
+                    stream.write(b'{"key": "phone:7", "role": "user", "content": "hal')
+    if what == "no turns":
+        shutil.rmtree(turns, ignore_errors=True)
+    return what == "no turns"
+
+
+def killed(home: Path, point: int, mode: str, points: int, chance: random.Random, counts: Counter[str]) -> list[str]:
+    """Life after life until one is not killed; what is wrong then."""
+    problems: list[str] = []
+    said, before, deaths, forgotten = [QUESTION], Counter[str](), 0, False
+    while True:
+        status, told = life(home, said[-1], point, mode)
+        counts["kills"] += os.WIFSIGNALED(status)
+        problems += told["problems"] if told else []
+        if not os.WIFSIGNALED(status) and deaths:
+            break
+        deaths += 1
+        counts["killed again"] += deaths > 1
+        before |= finished(home)
+        forgotten |= hurt(home, chance, counts)
+        said.append(chance.choice(["", f"and now? {deaths}"]))
+        point = chance.randrange(points) if deaths < 3 and chance.random() < 0.4 else -1
+        mode = chance.choice(KILLS)
+    counts["taken up by itself"] += not said[-1] and told["outcome"] is not None
+    if forgotten and not said[-1]:  # without its file nothing is taken up by itself; the next message does it
+        _, told = life(home, "and now? at last", -1, "before")
+        said.append("and now? at last")
+        problems += told["problems"]
+    return problems + look(home, before, said, counts)
+
+
+def refused(home: Path, point: int, mode: str, counts: Counter[str]) -> list[str]:
+    """A life on a disk that refuses, and one on a disk that works again; what is wrong then."""
+    _, told = life(home, QUESTION, point, mode)
+    before = finished(home)
+    problems: list[str] = list(told["problems"])
+    counts[f"{mode}: {told['outcome']}"] += 1
+    if told["outcome"] == "failed" and "o space left" not in told["text"]:
+        problems.append(f"the person is not told why: {told['text']}")
+    if told["outcome"] not in ("failed", "answered"):
+        problems.append(f"the turn ended as {told}")
+    _, told = life(home, "and now?", -1, "before")
+    if told["outcome"] != "answered":
+        problems.append(f"the next turn ended as {told}")
+    problems += told["problems"]
+    return problems + look(home, before, [QUESTION, "and now?"], counts)
+
+
 def main() -> None:
-    """`every_write EACH SEED`: every EACH-th point; every other life that takes up is killed too, somewhere."""
+    """`every_write EACH SEED KIND MODES`: every EACH-th point; MODES is `kill` or `full`."""
+    global kind
     each, chance = int(sys.argv[1]), random.Random(int(sys.argv[2]))
+    kind = KINDS[sys.argv[3]]
+    modes = KILLS if sys.argv[4] == "kill" else FULL
     first = chance.randrange(each)
     counts: Counter[str] = Counter()
     problems: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
         template = Path(folder) / "template"
         asyncio.run(warm(template))
-
-        def count() -> int:
-            deadly(-2, "before")
-            home = Path(folder) / "counted"
-            shutil.copytree(template, home)
-            asyncio.run(ask(home))
-            return int(deadly.count())  # type: ignore[attr-defined]
-
-        _, points = life(count)
-        counts["points"] = points
-        for number, (point, mode, by) in enumerate(
-            (point, mode, by) for point in range(points) for mode in MODES for by in ("start", "message")
-        ):
+        home = Path(folder) / "counted"
+        shutil.copytree(template, home)
+        _, told = life(home, QUESTION, -1, "before")
+        points = counts["points"] = told["points"]
+        for number, (point, mode) in enumerate(itertools.product(range(points), modes)):
             if number % each != first:
                 continue
             home = Path(folder) / f"life-{number}"
             shutil.copytree(template, home)
-
-            def die(home: Path = home, point: int = point, mode: str = mode) -> None:
-                deadly(point, mode)
-                asyncio.run(ask(home))
-
-            status, _ = life(die)
-            counts["kills"] += os.WIFSIGNALED(status)
-            before = finished(home)
-            if chance.random() < 0.5:
-                again = chance.randrange(points)
-
-                def die_again(home: Path = home, point: int = again, mode: str = mode) -> Any:
-                    deadly(point, mode)
-                    return asyncio.run(take_up(home, "start"))
-
-                status, told = life(die_again)
-                counts["killed again"] += os.WIFSIGNALED(status)
-                problems += told["problems"] if told else []
-                before |= finished(home)
-
-            def go_on(home: Path = home, by: str = by) -> Any:
-                return asyncio.run(take_up(home, by))
-
-            _, told = life(go_on)
-            found = look(home, by, before, told or {"problems": ["no word"], "outcome": None}, counts)
-            problems += [f"{mode} call {point}, by {by}: {one}" for one in found]
+            if mode in FULL:
+                found = refused(home, point, mode, counts)
+            else:
+                found = killed(home, point, mode, points, chance, counts)
+            problems += [f"{mode} call {point}: {one}" for one in found]
             shutil.rmtree(home)
     print(json.dumps({"counts": counts, "problems": problems[:30], "wrong": len(problems)}))
 
 
 async def warm(home: Path) -> None:
-    """A workspace that is there already, and modules that are loaded."""
-    async with runtime(home, Planned()):
-        pass
+    """A workspace that is there already, modules that are loaded, and what was said before."""
+    async with runtime(home, Planned()) as bot:
+        session = bot.sessions.get_or_create(SESSION)
+        for number in range(kind.earlier // 2):
+            session.add_message("user", f"question {number}", turn_id=f"before-{number}")
+            session.add_message("assistant", f"answer {number}", turn_id=f"before-{number}")
+        bot.sessions.save(session)
 
 
 if __name__ == "__main__":

@@ -1,31 +1,99 @@
-"""Any day: whatever models say, however turns end, each request is legal and holds what the person said last."""
+"""Whatever is said, stopped, cut off, typed meanwhile and answered by a model on some day: each request is legal, below
+the window and holds what the person said last, each message is kept once, and events come in pairs."""
 
 import asyncio
 import random
+import shutil
 from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from nanobot.agent.tools.base import Effect, Tool
 from nanobot.agent.turn import TurnOutcome, TurnResult
 from nanobot.bus.events import InboundMessage
 from nanobot.config.schema import Config
 from nanobot.messages.tokens import estimate_tokens
-from nanobot.messages.types import Origin
-from nanobot.providers.base import LLMResponse, ToolCallRequest
-from nanobot.providers.errors import ModelOverloadedError, StreamCutError
-from nanobot.testing import Bot, Line, Pause, calls, open_bot
+from nanobot.messages.types import ChatMessage, Origin
+from nanobot.providers.base import Delta, LLMResponse, ToolCallRequest
+from nanobot.providers.errors import ContextOverflowError, ModelOverloadedError, StreamCutError
+from nanobot.runtime import build_runtime
+from nanobot.testing import Bot, Line, Pause, RecordingSink, ScriptedProvider, calls
 from tests.strict import anthropic_problems, openai_problems
+from tests.strict_turns import turn_problems
 
 KEY = "cli:direct"
-WINDOW = 12_000
+WINDOWS = {"scripted": 12_000, "narrow-model": 9_000, "wide-model": 30_000}
 STOPPED = (TurnOutcome.STOPPED, TurnOutcome.FAILED)
+WORDS = ["the", "quick", "brown", "fox", "狐狸", "jumps", "0123", "over_the", "lazy", "dog", "{}[]"]
+
+
+class Long(Tool):
+    """Says as much as is asked for, and something else each time."""
+
+    name, description, effect = "long", "says much", Effect.READ
+    parameters = {"type": "object", "properties": {"chars": {"type": "integer"}}}  # noqa: RUF012
+
+    def __init__(self, chance: random.Random) -> None:
+        self._chance = chance
+
+    async def execute(self, chars: int) -> str:
+        return " ".join(self._chance.choices(WORDS, k=chars // 6 + 1))
+
+
+class Odd(Tool):
+    """Breaks."""
+
+    name, description = "odd", "breaks"
+    parameters = {"type": "object", "properties": {}}  # noqa: RUF012
+
+    async def execute(self) -> str:
+        raise RuntimeError("odd")
+
+
+class Sleepy(Tool):
+    """Runs until it is stopped."""
+
+    name, description = "sleepy", "sleeps"
+    parameters = {"type": "object", "properties": {}}  # noqa: RUF012
+
+    def __init__(self) -> None:
+        self.asleep = asyncio.Event()
+
+    async def execute(self) -> str:
+        self.asleep.set()
+        await asyncio.Event().wait()
+        return ""
+
+
+class Asked(ScriptedProvider):
+    """Remembers which model each request was for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.models: list[str] = []
+
+    async def chat_stream(
+        self,
+        messages: Sequence[ChatMessage],
+        tools: Any = None,
+        model: str | None = None,
+        max_tokens: int = 4096,
+        temperature: float = 0.7,
+    ) -> AsyncIterator[Delta]:
+        self.models.append(model or "")
+        async for delta in super().chat_stream(messages, tools, model, max_tokens, temperature):
+            yield delta
 
 
 def a_line(chance: random.Random) -> Line:
     """Something a model may do."""
-    text = chance.choice(["fine", "well, ", "", "  ", "ünï 中文 \u2028"])
+    text = chance.choice(["fine", "well, ", "", "  ", "ünï 中文 \u2028", "I have written the file done.txt for you."])
+    chars = chance.choice([10, 3_000, 12_000, 40_000])
     some = [
         ToolCallRequest.from_text(chance.choice(["", "a", "a", "b c"]), name, arguments)
         for name, arguments in chance.sample(
@@ -34,9 +102,11 @@ def a_line(chance: random.Random) -> Line:
                 ("nope", "{}"),
                 ("glob", "[1]"),
                 ("read_file", '{"path": "x'),
-                ("write_file", '{"path": "w.txt", "content": "w"}'),
+                ("write_file", '{"path": "w.txt", "content": "' + "w " * (chars // 8) + '"}'),
+                ("long", f'{{"chars": {chars}}}'),
+                ("odd", "{}"),
             ],
-            chance.randint(1, 4),
+            chance.randint(1, 5),
         )
     ]
     lines: list[Line] = [
@@ -45,14 +115,20 @@ def a_line(chance: random.Random) -> Line:
         LLMResponse(text, finish_reason="length"),
         LLMResponse(None, some, "length"),
         calls(("list_dir", {"path": "."})),
+        calls(("long", {"chars": chars}), ("long", {"chars": chars + 1})),
         ModelOverloadedError(status=500),
+        ContextOverflowError(status=400),
         StreamCutError("eof"),
         ValueError("a provider with a bug"),
     ]
-    return chance.choice(lines)  # fmt: skip
+    return chance.choice(lines[:6] * 3 + lines[6:])
 
 
-FATES = ("end", "end", "end", "stop", "abandon", "steer", "steer", "end nanobot")
+FATES = (
+    *("end", "end", "end", "end", "loop", "stop", "stop twice", "stop in a tool", "abandon", "steer", "steer"),
+    *("join and end nanobot", "end nanobot", "crash", "new while it works"),
+)
+ENDS_NANOBOT = ("join and end nanobot", "end nanobot", "crash")
 
 
 @dataclass
@@ -63,26 +139,59 @@ class Day:
     chance: random.Random
     outcomes: Counter[str] = field(default_factory=Counter)
     requests: int = 0
+    said: list[str] = field(default_factory=list)
+    """What the session must hold, once each."""
 
     async def spend(self, starts: int, turns: int) -> None:
         for start in range(starts):
-            config = Config(agents={"defaults": {"contextWindowTokens": WINDOW, "maxTokens": 1000}})  # type: ignore[arg-type]
-            async with open_bot(self.home, config=config) as bot:
+            async with self.a_life() as bot:
                 bot.provider.script(*["taken up"] * 4)
-                if await bot.runtime.loop.resume("cli:direct") is not None:
+                by_itself = self.chance.random() < 0.6
+                if by_itself and await bot.runtime.loop.resume(KEY, bot.sink) is not None:
                     self.outcomes["taken up"] += 1
-                    self.check(bot, "")
+                    self.check(bot, self.said[-1] if self.said else "")
                 for number in range(turns):
-                    text = f"message {start}-{number}"
+                    text = f"message {start}-{number}-end" + " and more" * self.chance.choice(
+                        [0] * 12 + [500, 500, 9000]
+                    )
                     bot.provider.clear()
-                    bot.provider.requests.clear()
                     fate = self.chance.choice(FATES)
-                    self.outcomes[await self.turn(bot, text, fate)] += 1
-                    self.check(bot, text)
-                    if fate == "end nanobot":
+                    self.outcomes[f"{fate}: {await self.turn(bot, text, fate)}"] += 1
+                    self.check(bot, text[:20].split(" and")[0])
+                    if fate in ENDS_NANOBOT:
                         break
-                    if self.chance.random() < 0.1:
-                        await bot.say(self.chance.choice(["/model other", "/model default", "/context", "/history"]))
+                    if self.chance.random() < 0.2:
+                        words = ["/model narrow", "/model wide", "/model default", "/context", "/history", "/status"]
+                        await bot.say(self.chance.choice(words))
+                        self.check(bot, "")
+                    if self.chance.random() < 0.03:
+                        await self.begin_anew(bot)
+            crashed = self.home.with_name(f"{self.home.name}-crashed")
+            if crashed.exists():
+                shutil.rmtree(self.home)
+                crashed.rename(self.home)
+
+    @asynccontextmanager
+    async def a_life(self) -> AsyncIterator[Bot]:
+        presets = {
+            name.removesuffix("-model"): {"model": name, "contextWindowTokens": window, "maxTokens": 1000}
+            for name, window in WINDOWS.items()
+        }
+        defaults = {"contextWindowTokens": WINDOWS["scripted"], "maxTokens": 1000}
+        config = Config(agents={"defaults": defaults}, model_presets=presets)  # type: ignore[arg-type]
+        provider = Asked()
+        async with build_runtime(
+            config, data_dir=self.home, workspace=self.home / "workspace", provider=provider, environ={}
+        ) as runtime:
+            for tool in (Long(self.chance), Odd()):
+                runtime.tools.register(tool)
+            yield Bot(runtime, provider)
+
+    async def begin_anew(self, bot: Bot) -> None:
+        await bot.say("/new")
+        self.said.clear()
+        self.outcomes["new"] += 1
+        self.check(bot, "")
 
     async def turn(self, bot: Bot, text: str, fate: str) -> str:
         """One turn of up to six lines, with its fate in the middle of it."""
@@ -90,37 +199,58 @@ class Day:
         bot.provider.script(*[a_line(chance) for _ in range(chance.randint(0, 4))])
         if fate == "end":
             bot.provider.script(*["the end"] * 8)
-            return (await bot.turn(text)).outcome
-        pause = Pause(chance.choice(["", "I was saying "]))
-        bot.provider.script(pause)
+            return await self.ended(bot.turn(text), text)
+        if fate == "loop":
+            bot.provider.script(*[calls(("list_dir", {"path": "."})) for _ in range(6)], *["the end"] * 8)
+            return await self.ended(bot.turn(text), text)
+        pause, sleepy = Pause(chance.choice(["", "I was saying "])), Sleepy()
+        bot.runtime.tools.register(sleepy)
+        bot.provider.script(calls(("sleepy", {})) if fate == "stop in a tool" else pause)
         turn = asyncio.create_task(bot.turn(text))
-        reached = asyncio.create_task(pause.reached.wait())
-        await asyncio.wait([turn, reached], return_when=asyncio.FIRST_COMPLETED)
-        reached.cancel()
+        await self.until(turn, pause.reached, sleepy.asleep)
         if turn.done():
-            return turn.result().outcome
-        if fate == "steer":
-            return await self.steered(bot, text, turn, pause)
-        if fate == "stop":
-            await bot.say("/stop")
-            return (await turn).outcome
-        if fate == "end nanobot":
-            await bot.runtime.loop.stop()
-            await turn
-            return fate
-        turn.cancel()
+            return await self.ended(turn, text)
+        self.said.append(text)
+        match fate:
+            case "steer":
+                await self.steered(bot, text, turn, pause)
+            case "stop" | "stop in a tool":
+                await bot.say("/stop")
+            case "stop twice":
+                await asyncio.gather(bot.say("/stop"), bot.runtime.loop.stop_turn(KEY), bot.say("/stop"))
+            case "join and end nanobot":
+                await self.joined_and_cut(bot, text, turn, pause)
+            case "end nanobot":
+                await bot.runtime.loop.stop()
+            case "crash":
+                shutil.copytree(self.home, self.home.with_name(f"{self.home.name}-crashed"))
+                turn.cancel()
+            case "new while it works":
+                await self.new_while_it_works(bot, text, turn, pause)
+            case _:
+                turn.cancel()
         await asyncio.wait([turn])
-        return fate
+        return "cancelled" if turn.cancelled() else turn.result().outcome
 
-    async def steered(self, bot: Bot, text: str, turn: "asyncio.Task[TurnResult]", pause: Pause) -> str:
+    async def until(self, turn: "asyncio.Task[TurnResult]", *signs: asyncio.Event) -> None:
+        waiting = [asyncio.create_task(sign.wait()) for sign in signs]
+        await asyncio.wait([turn, *waiting], return_when=asyncio.FIRST_COMPLETED)
+        for one in waiting:
+            one.cancel()
+
+    async def ended(self, turn: Any, text: str) -> str:
+        result: TurnResult = await turn
+        self.said.append(text)
+        return result.outcome
+
+    async def steered(self, bot: Bot, text: str, turn: "asyncio.Task[TurnResult]", pause: Pause) -> None:
         """Two more messages come; sometimes the turn is stopped before it can read them."""
-        more = [
-            InboundMessage.from_owner(
-                "cli", "direct", f"{text} and {word}", session_key="cli:direct", origin=Origin.USER
-            )
-            for word in ("this", "that")
+        more = [f"{text[:20]} and {word}" for word in ("this", "that")]
+        sinks = [RecordingSink(), RecordingSink()]
+        told = [
+            asyncio.create_task(bot.runtime.loop.tell(of_the_person(said), sink))
+            for said, sink in zip(more, sinks, strict=True)
         ]
-        told = [asyncio.create_task(bot.runtime.loop.tell(message)) for message in more]
         await asyncio.sleep(0)
         bot.provider.script(calls(("list_dir", {"path": "."})), *["the end"] * 12)
         if self.chance.random() < 0.3:
@@ -129,18 +259,64 @@ class Day:
             pause.resume.set()
         await turn
         results = await asyncio.gather(*told)
-        said = str(bot.provider.requests)
-        assert all(f"{text} and {word}" in said for word in ("this", "that")), "a message was lost"
+        self.said += more
+        requested = str(bot.provider.requests)
+        assert all(said in requested for said in more) or TurnOutcome.REFUSED in {one.outcome for one in results}
         assert all(result.outcome is not TurnOutcome.STOPPED for result in results) or turn.result().outcome in STOPPED
-        return "steered"
+        assert [turn_problems(sink.events) for sink in sinks] == [[], []]
+
+    async def joined_and_cut(self, bot: Bot, text: str, turn: "asyncio.Task[TurnResult]", pause: Pause) -> None:
+        """A message joins, then nanobot ends."""
+        again, more = Pause("As for "), f"{text[:20]} and this"
+        bot.provider.script(calls(("list_dir", {"path": "."})), again)
+        sink = RecordingSink()
+        told = asyncio.create_task(bot.runtime.loop.tell(of_the_person(more), sink))
+        await asyncio.sleep(0)
+        pause.resume.set()
+        await self.until(turn, again.reached)
+        bot.provider.clear()
+        await bot.runtime.loop.stop()
+        result = await told
+        kept = any(row["content"] == more for row in bot.runtime.sessions.get_or_create(KEY).messages)
+        self.said += [more] * kept
+        assert kept or result.outcome in (TurnOutcome.STOPPED, TurnOutcome.FAILED), "lost without a word"
+        assert turn_problems(sink.events) == []
+
+    async def new_while_it_works(self, bot: Bot, text: str, turn: "asyncio.Task[TurnResult]", pause: Pause) -> None:
+        """A fresh session is asked for while the old one works, and something is said behind it."""
+        more = f"{text[:20]} and this"
+        new = asyncio.create_task(bot.runtime.loop.tell(of_the_person("/new")))
+        await asyncio.sleep(0)
+        told = asyncio.create_task(bot.runtime.loop.tell(of_the_person(more)))
+        await asyncio.sleep(0)
+        bot.provider.script(calls(("list_dir", {"path": "."})), *["the end"] * 12)
+        pause.resume.set()
+        await asyncio.wait([turn, new, told])
+        assert (await new).text.startswith("A fresh session")
+        assert "message" not in str(bot.provider.requests[-1]).replace(more, "").partition("Runtime")[0]
+        self.said[:] = [more]
 
     def check(self, bot: Bot, text: str) -> None:
-        """Each request is legal, below the window, and holds what the person said last."""
-        for request in bot.provider.requests:
+        """Each request is legal, below the window, and holds what the person said last; all is kept once."""
+        for request, model in zip(bot.provider.requests, bot.provider.models, strict=True):  # type: ignore[attr-defined]
             self.requests += 1
             assert openai_problems(request) + anthropic_problems(request) == []
             assert any(row["role"] == "user" and text in str(row["content"]) for row in request), f"{text} is missing"
-            assert estimate_tokens(request) <= WINDOW
+            assert estimate_tokens(request) + bot.runtime.tools.tokens <= WINDOWS[model]
+        bot.provider.requests.clear()
+        bot.provider.models.clear()  # type: ignore[attr-defined]
+        by_turn: dict[str, list[Any]] = {}
+        for event in bot.sink.events:
+            by_turn.setdefault(event.turn_id, []).append(event)
+        assert [problem for told in by_turn.values() for problem in turn_problems(told)] == []
+        bot.sink.events.clear()
+        rows = bot.runtime.sessions.get_or_create(KEY).messages
+        kept = [str(row["content"]) for row in rows if row["role"] == "user" and row.get("origin") != "system"]
+        assert sorted(kept) == sorted(self.said)
+
+
+def of_the_person(text: str) -> InboundMessage:
+    return InboundMessage.from_owner("cli", "direct", text, session_key=KEY, origin=Origin.USER)
 
 
 async def any_day(home: Path, seed: int, starts: int = 4, turns: int = 8) -> Day:
@@ -160,10 +336,10 @@ async def test_every_request_is_legal_and_holds_the_last_message(tmp_path: Path,
 @pytest.mark.timeout(3000)
 async def test_ten_thousand_turns_of_any_kind(tmp_path: Path):
     seen: Counter[str] = Counter()
-    for seed in range(1000, 1400):
+    for seed in range(1000, 1600):
         day = await any_day(tmp_path / str(seed), seed, starts=5, turns=12)
         seen += day.outcomes
         seen["requests"] += day.requests
 
     print(dict(seen))
-    assert seen.total() > 10_000
+    assert seen.total() - seen["requests"] > 10_000

@@ -1,5 +1,6 @@
 """One home, several processes, some of them killed: every message has its answer, in order, and none is lost."""
 
+import asyncio
 import json
 import os
 import signal
@@ -10,8 +11,11 @@ from typing import Any
 
 import pytest
 
+from nanobot.bus.events import InboundMessage
+from nanobot.config.loader import load_config
+from nanobot.runtime import build_runtime
 from nanobot.utils.locks import ProcessLock
-from tests.fake_models import FakeModels, Hang, Say, Slow
+from tests.fake_models import Calls, FakeModels, Hang, Say, Slow
 from tests.stories.processes import POSIX, Home, ended
 
 pytestmark = POSIX
@@ -101,6 +105,61 @@ def test_whatever_kills_it_what_was_said_is_kept_and_the_next_turn_is_legal(
     assert sent == [("user", "first"), ("assistant", "Half of the ans"), ("user", "second")]
     assert [text for _, text in served.said()] == ["first", "Half of the ans", "second", "The whole answer."]
     assert not partials_in(served)
+
+
+def test_who_waits_settles_the_calls_of_one_that_was_killed_in_the_middle_of_a_tool(served: Home, server: FakeModels):
+    """The command it left behind still runs, and holds nothing; it is not run again, and both hear of it."""
+    marks = served.path / "marks"
+    command = f"echo $$ >> {marks}; exec sleep 20"
+    server.script(Calls(("exec", {"command": command}), ("list_dir", {"path": "."})), Say("I looked after it."))
+    first = served.start("agent", "-m", "run it")
+    wait_for(marks.exists)
+    wait_for(lambda: any(row["role"] == "tool" for row in served.rows()))
+    second = served.start("agent", "-m", "and now?")
+    assert second.stderr is not None
+    second.stderr.readline()
+
+    first.kill()
+    first.communicate()
+    result = ended(second)
+
+    [left_behind] = marks.read_text().split()  # it ran once
+    os.kill(int(left_behind), signal.SIGKILL)
+    results = {row["name"]: row["content"] for row in served.rows() if row["role"] == "tool"}
+    assert (result.code, result.out) == (0, "I looked after it.\n")
+    assert "May or may not have run: exec" in result.aside
+    assert results["exec"].startswith("Outcome unknown")
+    assert users_in(server.chats[-1].json)[0] == "run it"
+    assert "and now?" in server.chats[-1].json["messages"][-1]["content"]
+    assert len(server.chats) == 2
+
+
+def test_a_service_and_a_one_shot_in_one_session_take_turns(served: Home, server: FakeModels):
+    """A service that starts while somebody's turn runs neither answers it again nor breaks it off."""
+    server.script(Hang("One "), Say("Two."))
+    first = served.start("agent", "-m", "one", "-s", "phone:7")
+    wait_for(lambda: "".join(partials_in(served)) == "One ")
+
+    async def serve() -> list[str]:
+        config = load_config(served.data / "config.json")
+        async with build_runtime(config, data_dir=served.data, workspace=served.data / "workspace") as runtime:
+            serving = asyncio.create_task(runtime.loop.run())
+            await runtime.bus.publish_inbound(InboundMessage("phone", "ann", "7", "two"))
+            out = await runtime.bus.consume_outbound()
+            assert out is not None
+            assert "Another nanobot" in out.content
+            first.send_signal(signal.SIGINT)
+            reply = await runtime.bus.consume_outbound()
+            runtime.bus.close()
+            await serving
+            assert reply is not None
+            return [reply.content]
+
+    replies = asyncio.run(serve())
+
+    assert ended(first).code == 130
+    assert replies == ["Two."]
+    assert [text for _, text in served.said("phone_7")] == ["one", "One ", "two", "Two."]
 
 
 def partials_in(home: Home) -> list[str]:

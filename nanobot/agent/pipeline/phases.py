@@ -41,8 +41,9 @@ _NO_ANSWER = {
     TurnOutcome.STOPPED: "(No answer: the turn was stopped.)",
     TurnOutcome.REFUSED: "(No answer: the message was refused.)",
 }
-_GOES_ON_LATER = "nanobot is stopping; this goes on at the next start."
-_COME_BACK = "nanobot is stopping; send the message again later."
+_NOT_GIVEN = "nanobot was interrupted before it could give you this answer:\n{answer}"
+GOES_ON_LATER = "nanobot is stopping; this goes on at the next start."
+COME_BACK = "nanobot is stopping; send the message again later."
 
 
 class Pipeline:
@@ -68,13 +69,26 @@ class Pipeline:
         """
         watchdog = Watchdog(turn, self._parts.patience)
         try:
+            await self._to_its_end(turn, watchdog)
+        except asyncio.CancelledError:
+            if turn.ending is None and watchdog.hung is None:
+                raise
+            _take_back_the_cancel()  # a stop came while it ended already: it has ended once, with a result
+        finally:
+            watchdog.close()
+            turn.trace.close()
+        return turn.result()
+
+    async def _to_its_end(self, turn: Turn, watchdog: Watchdog) -> None:
+        """Through all phases, or out of them by the way that fits. A cancel is raised when the turn has ended."""
+        try:
             await self._through(turn, TurnPhase.RESTORE)
         except asyncio.CancelledError:
             if watchdog.hung is not None:
-                _take_back_the_cancel()
                 await self._failed(turn, watchdog.hung, str(watchdog.hung))
             else:
                 await self._cancelled(turn)
+            raise
         except (RequestTooLongError, BudgetExceededError) as error:
             turn.error = type(error).__name__
             await self._end(turn, TurnOutcome.REFUSED, str(error))
@@ -83,10 +97,6 @@ class Pipeline:
         except Exception as error:  # the wall of a turn
             log.exception("turn %s broke", turn.turn_id)
             await self._failed(turn, error, f"Something broke inside nanobot: {type(error).__name__}: {error}.")
-        finally:
-            watchdog.close()
-            turn.trace.close()
-        return turn.result()
 
     async def _through(self, turn: Turn, phase: TurnPhase) -> None:
         while phase is not TurnPhase.DONE:
@@ -104,37 +114,47 @@ class Pipeline:
             turn.emit(Notice(text="Another nanobot is working in this session; waiting for it."))
 
         turn.opened = await turn.resources.enter_async_context(self._parts.sessions.hold(key, waiting))
-        turn.checkpoint = Checkpoint(self._parts.turns_folder, key)
-        turn.left = turn.checkpoint.load()
+        turn.left = self._checkpoint_of(turn).load()
         if not turn.resumes:
             return TurnPhase.COMMAND
         if turn.left.turn_id == turn.turn_id:
             return TurnPhase.BUILD
-        turn.checkpoint, turn.outcome = None, TurnOutcome.ANSWERED  # somebody took it up already
+        turn.outcome = TurnOutcome.ANSWERED  # somebody took it up already
         return TurnPhase.SAVE
 
+    def _checkpoint_of(self, turn: Turn) -> Checkpoint:
+        return Checkpoint(self._parts.turns_folder, turn.message.session_key)
+
     async def _command(self, turn: Turn) -> TurnPhase:
+        """Answer a word to nanobot. What was cut off waits for the next message, unless it is to be forgotten."""
+        commands = self._parts.commands
         turn.command = parse_command(turn.message.content)
         if turn.command is None:
             return TurnPhase.BUILD
-        turn.text = await self._parts.commands.answer(turn.command, turn.session)
+        if commands.canonical(turn.command) == "new":
+            self._checkpoint_of(turn).discard()
+        turn.text = await commands.answer(turn.command, turn.session)
         turn.outcome = TurnOutcome.ANSWERED
-        if turn.session.message_count:
-            turn.checkpoint = None  # what was cut off waits for the next message; in a fresh session nothing does
         return TurnPhase.SAVE
 
     async def _build(self, turn: Turn) -> TurnPhase:
         """Keep the message before any model is asked, with the context that is sent with it."""
         parts, session, left = self._parts, turn.session, turn.left
-        assert turn.checkpoint is not None  # noqa: S101 RESTORE made it
+        turn.checkpoint = self._checkpoint_of(turn)
+        if left.started is None and (calls := open_calls(session.get_history())):
+            # nobody wrote down which of them began: each may have, and so it stays if this turn is cut off too
+            await turn.checkpoint.calls_start([call.id for call in calls], durable=True)
         turn.checkpoint.accept(turn.turn_id, turn.message.to_json())
-        if turn.resumes and (answer := answer_of(session.get_history(), turn.turn_id)) is not None:
+        turn.checkpoint.session_has(session.message_count)
+        answer = answer_of(session.get_history(), left.turn_id) if left else None
+        if answer is not None and turn.resumes:  # the crash came between the answer and the end
             turn.outcome = TurnOutcome.FAILED if answer.get("error") else TurnOutcome.ANSWERED
-            turn.text = text_of(answer["content"])  # the crash came between the answer and the end
+            turn.text = text_of(answer["content"])
             return TurnPhase.SAVE
-        if left.text.strip():
+        if answer is not None:
+            turn.emit(Notice(text=_NOT_GIVEN.format(answer=text_of(answer["content"]))))
+        if left.text.strip() and left.after == session.message_count:
             await self._record(turn, {"role": "assistant", "content": left.text, "error": INTERRUPTED})
-            turn.checkpoint.step_ended()
         missing = missing_messages(session.get_history(), left) if left else []
         turn.joining = [self._row_of(turn, message, turn_id) for turn_id, message in missing]
         if not turn.resumes:
@@ -226,16 +246,12 @@ class Pipeline:
         return TurnPhase.DONE
 
     async def _cancelled(self, turn: Turn) -> None:
-        if turn.ending is not None:
-            _take_back_the_cancel()
         if turn.ending is Ending.INTERRUPT:
             accepted = TurnPhase.COMMAND in turn.phase_seconds or turn.resumes
-            turn.outcome, turn.text = TurnOutcome.STOPPED, _GOES_ON_LATER if accepted else _COME_BACK
+            turn.outcome, turn.text = TurnOutcome.STOPPED, GOES_ON_LATER if accepted else COME_BACK
             await finish(self._leave_for_later(turn))
         else:
             await self._end(turn, TurnOutcome.STOPPED, self._said(turn))
-        if turn.ending is None:
-            raise asyncio.CancelledError
 
     async def _leave_for_later(self, turn: Turn) -> None:
         """nanobot ends: let go of the session, and leave the checkpoint to the next start."""
@@ -257,6 +273,8 @@ class Pipeline:
     async def _close(self, turn: Turn, outcome: TurnOutcome) -> None:
         """Where the model gave no answer, keep one of ours, so that roles alternate and the prefix stays."""
         try:
+            if turn.left_unsaid.strip():
+                await self._record(turn, {"role": "assistant", "content": turn.left_unsaid, "error": INTERRUPTED})
             await self._keep_joining(turn)
             history = turn.opened.get_history() if turn.opened is not None else []
             last = history[-1] if history else None
@@ -279,8 +297,8 @@ class Pipeline:
         row.setdefault("turn_id", turn.turn_id)
         row.setdefault("provenance", Provenance.SYSTEM)
         await finish(self._parts.sessions.append(turn.session, row))
-        if row["role"] == "assistant" and turn.checkpoint is not None:
-            turn.checkpoint.step_ended()
+        if turn.checkpoint is not None:
+            turn.checkpoint.session_has(turn.session.message_count)
 
     def _row_of(self, turn: Turn, message: InboundMessage, turn_id: str = "") -> ChatMessage:
         """A person's message as the session keeps it, with the context that is sent beside it."""
@@ -315,6 +333,6 @@ def _take_back_the_cancel() -> None:
 
 
 def _call_context(turn: Turn) -> CallContext:
-    message = turn.message
+    message, emit = turn.message, turn.emit  # this one: of a run that is left behind nothing is heard
     cause = message.origin if message.origin in (Origin.CRON, Origin.HEARTBEAT, Origin.SUBAGENT) else "turn"
-    return CallContext(cause, message.session_key, turn.turn_id, notify=lambda text: turn.emit(Notice(text=text)))
+    return CallContext(cause, message.session_key, turn.turn_id, notify=lambda text: emit(Notice(text=text)))

@@ -72,11 +72,13 @@ async def let_run(turn: Turn, work: Coroutine[Any, Any, RunResult], letting_go_s
         await asyncio.wait((run,))
     except BaseException:
         run.cancel()
-        await finish(asyncio.wait((run,), timeout=letting_go_s))
-        if not run.done():
-            _leave_behind(turn, run)
-        elif not run.cancelled():
-            run.exception()  # it gives way to the reason why it ends
+        try:
+            await finish(asyncio.wait((run,), timeout=letting_go_s))
+        finally:  # also where somebody is impatient and cancels again
+            if not run.done():
+                _leave_behind(turn, run)
+            elif not run.cancelled():
+                run.exception()  # it gives way to the reason why it ends
         raise
     return run.result()
 
@@ -85,19 +87,20 @@ def _leave_behind(turn: Turn, run: asyncio.Task[RunResult]) -> None:
     who = ", ".join(turn.running_tools) or "its model"
     log.warning("turn %s: %s does not let go and is left behind", turn.turn_id, who)
     turn.abandoned = True
+    turn.left_unsaid = "".join(turn.saying)
     turn.emit = turn.emit.handed_over()
     for started in reversed([*turn.open.values()]):
-        turn.emit(_end_of(started))
+        turn.emit(_end_of(started, turn.left_unsaid))
     _strays.add(run)
     run.add_done_callback(_strays.discard)
 
 
-def _end_of(started: TurnEvent) -> TurnEvent:
+def _end_of(started: TurnEvent, said: str) -> TurnEvent:
     match started:
         case events.ToolStarted(call_id=call_id, name=name):
             return events.ToolEnded(call_id=call_id, name=name, ok=False, content="stopped", seconds=0)
         case events.TextStarted():
-            return events.TextEnded(text="", final=False)
+            return events.TextEnded(text=said, final=False)
         case events.ReasoningStarted():
             return events.ReasoningEnded(text="")
         case events.StepStarted(step=step):

@@ -102,6 +102,7 @@ class Turn:
     command: Command | None = None
     model: Model | None = None
     checkpoint: Checkpoint | None = None
+    """From BUILD on: before it, what is there is of another turn."""
     left: HalfDone = field(default_factory=HalfDone)
     """What was there of turns that were cut off, when this one began."""
     joined: int = 0
@@ -109,10 +110,16 @@ class Turn:
     """Rows that are kept at the next boundary: before them, calls of a cut off run must get their results."""
     open: dict[str, TurnEvent] = field(default_factory=dict)
     """What has started and not ended, by its kind and id."""
+    saying: list[str] = field(default_factory=list)
+    """What the model says in the running step."""
+    left_unsaid: str = ""
+    """What it had said when its run was left behind: that run does not keep it any more."""
     phase: TurnPhase = TurnPhase.RESTORE
     phase_began: float = 0.0
     last_sign: float = 0.0
     """When something happened in it last, by `time.monotonic`, as when its phase began."""
+    over: bool = False
+    """Whether its end was told."""
     abandoned: bool = False
     """Whether its run did not let go: nothing of it counts any more."""
     history: list[ChatMessage] = field(default_factory=list)
@@ -150,15 +157,22 @@ def new_turn(message: InboundMessage, sink: EventSink | None, parts: Parts, *, t
         match event:
             case events.RunStarted() | events.StepStarted() | events.TextStarted() | events.ReasoningStarted():
                 turn.open[event.type.partition("_")[0]] = event
+            case events.TextDelta(text=text):
+                turn.saying.append(text)
             case events.ToolStarted():
                 turn.open[event.call_id] = event
             case events.StepEnded():
                 parts.vitals.used(message.session_key, event.usage, event.cost_usd)
                 turn.open.pop("step", None)
-            case events.RunEnded() | events.TextEnded() | events.ReasoningEnded():
+            case events.TextEnded():
+                turn.open.pop("text", None)
+                turn.saying.clear()
+            case events.RunEnded() | events.ReasoningEnded():
                 turn.open.pop(event.type.partition("_")[0], None)
             case events.ToolEnded():
                 turn.open.pop(event.call_id, None)
+            case events.TurnEnded():
+                turn.over = True
 
     turn_id = turn_id or secrets.token_hex(6)
     trace = parts.traces.open_turn(turn_id, message)

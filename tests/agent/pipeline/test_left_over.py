@@ -65,6 +65,7 @@ async def cut_off(home: Path, *, started: list[str] | None, results: list[str], 
     checkpoint.accept("t1", message.to_json())
     await checkpoint.calls_start([f"c-{name}" for name in started], durable=True)
     if text:
+        checkpoint.session_has(len(rows))
         checkpoint.partial(text)
     checkpoint.close()
 
@@ -113,6 +114,21 @@ async def test_where_nobody_wrote_down_what_began_everything_may_have(tmp_path: 
         await bot.say("and now?")
 
     assert {name: tool.runs for name, tool in tools.items()} == {"look": 1, "again": 0, "once": 0, "next_one": 0}
+
+
+async def test_what_nobody_wrote_down_is_written_before_it_is_taken_up(tmp_path: Path):
+    """Else a second crash in the middle of that would find a file that says nothing began."""
+    await cut_off(tmp_path, started=None, results=[])
+    pause = Pause()
+    async with open_bot(tmp_path, pause) as bot:
+        add_tools(bot)
+        turn = asyncio.create_task(bot.turn("and now?"))
+        await pause.reached.wait()
+        left = Checkpoint(tmp_path / "state" / "turns", SESSION).load()
+        turn.cancel()
+        await asyncio.wait([turn])
+
+    assert left.started == frozenset(f"c-{name}" for name in TOOLS)
 
 
 async def test_the_next_message_joins_the_turn_that_was_cut_off(tmp_path: Path):

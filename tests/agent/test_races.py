@@ -1,0 +1,186 @@
+"""Things that happen at the same moment: each message has one visible outcome, and nobody is cancelled by another."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nanobot.agent.turn import TurnOutcome
+from nanobot.bus.events import InboundMessage, OutboundKind
+from nanobot.messages.types import ChatMessage
+from nanobot.session.checkpoint import Checkpoint
+from nanobot.session.manager import SessionManager
+from nanobot.testing import Bot, Pause, RecordingSink, calls, open_bot
+from tests.agent.test_steering import message, serving, take
+from tests.agent.test_stop import Deaf, pairs_are_closed
+
+KEY = "phone:7"
+
+
+async def test_two_stops_at_once_stop_once_and_nobody_is_cancelled(bot: Bot):
+    deaf = Deaf()
+    bot.runtime.tools.register(deaf)
+    bot.provider.script(calls(("deaf", {})))
+    turn = asyncio.create_task(bot.turn("go"))
+    await deaf.running.wait()
+    stops = []
+    for _ in range(3):
+        stops.append(asyncio.create_task(bot.runtime.loop.stop_turn("cli:direct")))
+        await asyncio.sleep(0.05)
+
+    result = await turn
+
+    assert await asyncio.gather(*stops) == [True] * 3
+    deaf.over.set()
+    await asyncio.sleep(0.01)
+    assert result.outcome is TurnOutcome.STOPPED
+    assert bot.sink.types.count("turn_ended") == 1
+    assert bot.sink.types[-1] == "turn_ended"
+    assert pairs_are_closed(bot.sink)
+    assert "much too late" not in str(bot.runtime.sessions.get_or_create("cli:direct").messages)
+
+
+async def test_a_person_who_stops_while_nanobot_ends_gets_the_turns_end(bot: Bot):
+    deaf = Deaf()
+    bot.runtime.tools.register(deaf)
+    bot.provider.script(calls(("deaf", {})))
+    turn = asyncio.create_task(bot.turn("go"))
+    await deaf.running.wait()
+    stop = asyncio.create_task(bot.runtime.loop.stop_turn("cli:direct"))
+    await asyncio.sleep(0.05)
+
+    await bot.runtime.loop.stop()
+
+    assert await stop
+    assert (await turn).outcome is TurnOutcome.STOPPED
+    deaf.over.set()
+
+
+async def test_a_message_at_the_gate_is_told_to_come_back_when_nanobot_ends(tmp_path: Path):
+    pause = Pause()
+    async with open_bot(tmp_path, pause, environ={"NANOBOT_MAX_CONCURRENT_REQUESTS": "1"}) as bot:
+        async with serving(bot):
+            await bot.runtime.bus.publish_inbound(message("one", "1"))
+            await pause.reached.wait()
+            await bot.runtime.bus.publish_inbound(message("two", "2"))
+            await asyncio.sleep(0.05)
+        replies = {}
+        while bot.runtime.bus.outbound_size:
+            out = await take(bot, OutboundKind.REPLY)
+            replies[out.chat_id] = out.content
+
+    assert "goes on at the next start" in replies["1"]
+    assert "send the message again" in replies["2"]
+
+
+async def test_a_session_that_cannot_be_read_does_not_end_the_service(bot: Bot, tmp_path: Path):
+    (tmp_path / "workspace" / "sessions" / "phone_1.jsonl").mkdir(parents=True)
+    bot.provider.script("fine")
+    async with serving(bot):
+        await bot.runtime.bus.publish_inbound(message("/status", "1"))
+        told = await take(bot, OutboundKind.REPLY)
+        await bot.runtime.bus.publish_inbound(message("hello", "2"))
+        reply = await asyncio.wait_for(take(bot, OutboundKind.REPLY), 5)
+
+    assert "cannot be read" in told.content
+    assert reply.content == "fine"
+
+
+async def test_a_service_that_is_stopped_before_it_began_ends(bot: Bot):
+    serving = asyncio.create_task(bot.runtime.loop.run())
+
+    await bot.runtime.loop.stop()
+
+    await asyncio.wait_for(serving, 2)
+
+
+async def test_who_gives_up_waiting_in_a_lane_hears_the_end(bot: Bot):
+    pause, sink = Pause(), RecordingSink()
+    bot.provider.script(pause)
+    turn = asyncio.create_task(bot.runtime.loop.tell(message("one")))
+    await pause.reached.wait()
+    waiting = asyncio.create_task(bot.runtime.loop.tell(message("two"), sink))
+    await asyncio.sleep(0)
+
+    waiting.cancel()
+    await asyncio.wait([waiting])
+
+    assert waiting.cancelled()
+    assert sink.types == ["notice", "turn_ended"]
+    bot.provider.script("fine")
+    pause.resume.set()
+    assert (await turn).text == "fine"
+
+
+@pytest.mark.parametrize("command", ["/help", "/model"])
+async def test_a_command_in_a_fresh_session_leaves_the_message_a_crash_cut_off(tmp_path: Path, command: str):
+    accepted(tmp_path, "do it")
+    async with open_bot(tmp_path, "done") as bot:
+        await bot.runtime.loop.run_turn(message(command))
+        result = await bot.runtime.loop.resume(KEY)
+
+    assert result is not None
+    assert result.text == "done"
+
+
+async def test_a_command_that_fails_leaves_the_message_a_crash_cut_off(tmp_path: Path):
+    accepted(tmp_path, "do it")
+    async with open_bot(tmp_path, "done") as bot:
+        session = bot.runtime.sessions.get_or_create(KEY)
+        session.metadata["model"] = "no/such/model"
+        told = await bot.runtime.loop.run_turn(message("/context"))
+        session.metadata.pop("model")
+        result = await bot.runtime.loop.resume(KEY)
+
+    assert result is not None, told
+    assert result.text == "done"
+
+
+def accepted(home: Path, text: str, key: str = KEY) -> None:
+    checkpoint = Checkpoint(home / "state" / "turns", key)
+    checkpoint.accept("t1", InboundMessage("phone", "ann", "7", text).to_json())
+    checkpoint.close()
+
+
+async def test_an_answer_nobody_was_given_is_given_with_the_next_message(tmp_path: Path):
+    accepted(tmp_path, "do it")
+    rows: list[ChatMessage] = [
+        {"role": "user", "content": "do it", "turn_id": "t1"},
+        {"role": "assistant", "content": "It is done.", "turn_id": "t1"},
+    ]
+    manager = SessionManager(tmp_path / "workspace")
+    await manager.append(manager.get_or_create(KEY), *rows)
+    sink = RecordingSink()
+    async with open_bot(tmp_path, "yes") as bot:
+        result = await bot.runtime.loop.run_turn(message("and?"), sink)
+
+    told: Any = sink.events[0]
+    assert "It is done." in told.text
+    assert result.text == "yes"
+
+
+async def test_text_that_is_a_row_already_is_not_said_twice(tmp_path: Path):
+    """The kill came between the row of a step and the word that it is kept."""
+    asked: Any = [{"id": "c1", "type": "function", "function": {"name": "list_dir", "arguments": '{"path": "."}'}}]
+    rows: list[ChatMessage] = [
+        {"role": "user", "content": "do it", "turn_id": "t1"},
+        {"role": "assistant", "content": "I look.", "tool_calls": asked, "turn_id": "t1"},
+    ]
+    manager = SessionManager(tmp_path / "workspace")
+    session = manager.get_or_create(KEY)
+    await manager.append(session, rows[0])
+    checkpoint = Checkpoint(tmp_path / "state" / "turns", KEY, every_s=0)
+    checkpoint.accept("t1", InboundMessage("phone", "ann", "7", "do it").to_json())
+    checkpoint.session_has(1)
+    checkpoint.partial("I look.")
+    await manager.append(session, rows[1])
+    checkpoint.close()
+    async with open_bot(tmp_path, "done") as bot:
+        result = await bot.runtime.loop.resume(KEY)
+        request = bot.provider.requests[0]
+
+    assert result is not None
+    assert result.text == "done"
+    assert str(request).count("I look.") == 1
+    assert [row["role"] for row in request[:4]] == ["system", "user", "assistant", "tool"]
