@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 
 from nanobot.agent import turn as events
-from nanobot.agent.run.claims import claim_in, nothing_was_done, one_more_step
 from nanobot.agent.run.cut import Cut, account_of_cut, is_broken_off, open_calls, results_at_end
 from nanobot.agent.run.loop_guard import NOT_RUN, LoopGuard
 from nanobot.agent.run.requests import Remembered, Requests, Room
@@ -45,6 +44,7 @@ _TAKEN_UP = (
     "What had finished is above. Go on from there; do nothing twice."
 )
 _SAY_SOMETHING = "Your last message was empty. Answer the request, or say what you did and what is missing."
+_DOUBTED = "The model said that something was done, but no tool did it; it is asked again."
 _STEPS_USED_UP = (
     "You have used all {steps} steps of this turn. Call no more tools. Say in a few sentences what is done, "
     "what is not, and what the next step would be."
@@ -234,6 +234,8 @@ class _Run:
 
         None where the model was asked to do what it claims, or to take it back: once in a run.
         """
+        from nanobot.agent.run.claims import claim_in, nothing_was_done, one_more_step  # patterns; not before a request
+
         tools = self._spec.tools.names
         claim, called = claim_in(answer, self._rows, self._spec.context.turn_id, tools)
         if claim is None:
@@ -242,7 +244,7 @@ class _Run:
             return nothing_was_done(answer, called)
         self._doubted = True
         self._said.clear()
-        self._spec.emit(events.Notice(text="No tool did what that says; asking once more."))
+        self._spec.emit(events.Notice(text=_DOUBTED))
         await self._tell_model(one_more_step(claim, tools))
         return None
 
@@ -272,8 +274,8 @@ class _Run:
         try:
             try:
                 response = await self._ask()
-            except ContextOverflowError:
-                if not self._requests.overflowed(self._rows):
+            except ContextOverflowError as error:
+                if not self._requests.overflowed(self._rows, error.window_tokens):
                     raise
                 spec.emit(events.Notice(text="That was too long for the model; asking again with less of what is old."))
                 response = await self._ask()
