@@ -4,13 +4,13 @@ Reading order: loop -> pipeline (one turn) -> run/runner (one run) -> run/tool_c
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Any
 
 from nanobot.agent.delivery import Delivery, DeliveryPolicy, hint
 from nanobot.agent.idle import IdleWatch
+from nanobot.agent.intake import Intake
 from nanobot.agent.lanes import Lanes
 from nanobot.agent.pipeline.left_over import LeftOver, left_over_turns
 from nanobot.agent.pipeline.phases import COME_BACK, GOES_ON_LATER, Pipeline
@@ -71,18 +71,16 @@ class AgentLoop:
         """The slash commands this agent understands."""
         return self._parts.commands
 
-    def run(self) -> Coroutine[Any, Any, None]:
+    async def run(self) -> None:
         """Serve messages from the bus until `stop`, or until the bus closes. Each gets one reply at its own address.
 
-        Turns that a crash cut off are taken up first, beside the others. A `stop` before it has begun counts too.
+        Turns that a crash cut off are taken up first, beside the others.
         """
         self._stopping.clear()
-        return self._serve()
-
-    async def _serve(self) -> None:
         async with asyncio.TaskGroup() as turns:
             turns.create_task(self._resume_all())
             stopping = turns.create_task(self._stopping.wait())
+            intake = Intake(lambda message: self.tell(message, self._delivery(message)))
             while True:
                 taking = asyncio.ensure_future(self.bus.consume_inbound())
                 await asyncio.wait((taking, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -90,7 +88,10 @@ class AgentLoop:
                 if message is None:
                     taking.cancel()
                     break
-                turns.create_task(self.tell(message, self._delivery(message)))
+                if _at_once(message) is not None:
+                    turns.create_task(self.tell(message, self._delivery(message)))
+                elif intake.lets_in(message):
+                    turns.create_task(intake.serve(message))
             stopping.cancel()
 
     async def stop(self) -> None:
@@ -98,6 +99,7 @@ class AgentLoop:
 
         Those that wait for their lane are told to come back.
         """
+        await asyncio.sleep(0)  # a `run` that is only just begun hears of it too
         self._stopping.set()
         await asyncio.gather(*[self._end(key, Ending.INTERRUPT) for key in [*self._running]])
 
@@ -159,10 +161,16 @@ class AgentLoop:
         return result.text
 
     async def _answer(self, turn: Turn, *, may_join: bool) -> TurnResult:
+        try:
+            command = _at_once(turn.message) if not turn.resumes else None
+            if command is not None:
+                return await self._at_once(turn, command)
+            return await self._in_its_time(turn, may_join=may_join)
+        finally:
+            turn.let_go()
+
+    async def _in_its_time(self, turn: Turn, *, may_join: bool) -> TurnResult:
         key = turn.message.session_key
-        command = parse_command(turn.message.content) if not turn.resumes else None
-        if command is not None and command.name in SlashCommands.AT_ONCE:
-            return await self._at_once(turn, command.name)
         try:
             if self._idle is not None:
                 await self._idle.turn_begins(key)
@@ -266,6 +274,12 @@ class AgentLoop:
 
     def _delivery(self, message: InboundMessage) -> Delivery:
         return Delivery(self.bus, message.address, self._policy.delivery, message.message_id)
+
+
+def _at_once(message: InboundMessage) -> str | None:
+    """The name of the command that goes past the lane, if this is one."""
+    command = parse_command(message.content)
+    return command.name if command is not None and command.name in SlashCommands.AT_ONCE else None
 
 
 def _ended(turn: Turn, outcome: TurnOutcome, text: str) -> TurnResult:
