@@ -4,7 +4,7 @@ Here the config is mapped to the small policies that the lower rooms take.
 """
 
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +30,7 @@ from nanobot.config.saver import BACKUPS
 from nanobot.config.schema import Config
 from nanobot.providers.base import LLMProvider
 from nanobot.providers.chain import Chains, with_preset
+from nanobot.providers.spending import Spending
 from nanobot.security.paths import PathPolicy
 from nanobot.security.secrets import Redactor, secrets_of
 from nanobot.session.manager import SessionManager
@@ -87,22 +88,24 @@ async def build_runtime(
         workspace, clock=clock, name=defaults.bot_name, disabled_skills=frozenset(defaults.disabled_skills)
     )
     vitals = Vitals(clock)
-    models = ConfiguredModels(config, chains or Chains(environ, places.state), model, provider)
-    commands = SlashCommands(Desk(sessions, models, context, tools, vitals, __version__))
+    spending = Spending(config, places, clock)
+    chains = chains or Chains(environ, places.state, metered=spending.metered)
+    models = ConfiguredModels(config, chains, model, provider, spending.metered)
+    commands = SlashCommands(Desk(sessions, models, context, tools, vitals, __version__, spending))
     redactor = Redactor(lambda: secrets_of(config.model_dump(), environ))
     traces = TraceWriter(TraceFolder(places.traces, redactor), clock, workspace)
     parts = Parts(
-        sessions,
-        models,
-        context,
-        tools,
-        commands,
-        vitals,
-        clock,
-        workspace,
-        places.turns,
-        traces,
-        patience or Patience(),
+        sessions=sessions,
+        models=models,
+        prompt=context,
+        tools=tools,
+        commands=commands,
+        vitals=vitals,
+        clock=clock,
+        workspace=workspace,
+        turns_folder=places.turns,
+        traces=traces,
+        patience=patience or Patience(),
     )
     policy = LoopPolicy(_most_at_once(environ), defaults.steering == "join", _delivery(config))
     idle: IdleWatch | None = None
@@ -134,11 +137,14 @@ class ConfiguredModels:
         chains: Chains,
         model: str | None,
         provider: LLMProvider | None,
+        metered: Callable[[LLMProvider, str], LLMProvider],
     ) -> None:
+        """`metered` puts the meter around a provider of that name, one that is handed in too."""
         self._config = config
         self._chains = chains
         self._model = model
-        self._provider = provider
+        self._provider_name = type(provider).__name__
+        self._provider = metered(provider, self._provider_name) if provider is not None else None
         self._made: dict[str | None, Model] = {}
 
     async def get(self, wanted: str | None) -> Model:
@@ -166,7 +172,7 @@ class ConfiguredModels:
             provider = self._provider
             active = config.active_preset().model if config is not self._config else None
             asked = name or active or provider.get_default_model()
-            return Model(provider, type(provider).__name__, asked, "handed in", _limits(config, asked))
+            return Model(provider, self._provider_name, asked, "handed in", _limits(config, asked))
         chosen = await self._chains.choose(config, name)
         return Model(chosen.provider, chosen.name, chosen.model, chosen.reason, _limits(config, chosen.model))
 

@@ -205,6 +205,8 @@ class FakeModels:
         self.strict = strict
         self.requests: list[Request] = []
         self.problems: list[str] = []
+        self.bill: list[Usage] = []
+        """What it counted for each answer that it gave to the end and told the usage of."""
         self.open_connections = 0
         self.connections = 0
         self._steps: deque[Step] = deque()
@@ -366,11 +368,17 @@ class FakeModels:
             await asyncio.sleep(step.seconds)
             writer.write(b"0\r\n\r\n")
             return True
-        if not streamed and isinstance(step, Say | Calls):
-            await _send_json(writer, 200, wire.plain(step, body))
-            return True
         if isinstance(step, Say | Calls):
-            return await _stream(writer, wire.stream(step, body), each_s)
+            counted = USAGE if isinstance(step, Calls) else step.usage or {}
+            self.bill.append(counted)  # who has the answer finds it here
+            try:
+                if streamed:
+                    return await _stream(writer, wire.stream(step, body), each_s)
+                await _send_json(writer, 200, wire.plain(step, body))
+                return True
+            except (ConnectionError, asyncio.CancelledError):
+                self.bill.remove(counted)
+                raise
         assert isinstance(step, CutStream | Hang)
         chunks = list(wire.stream(Say(step.after), body))
         await _stream(writer, wire.cut(chunks), each_s, end=False)

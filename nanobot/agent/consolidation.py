@@ -26,7 +26,7 @@ from nanobot.utils.aio import finish
 from nanobot.utils.clock import Clock
 from nanobot.utils.text import counted
 
-_log = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 IDLE_KEEP = 8
 """Messages that an idle session keeps, and the rest of the turn they begin in."""
@@ -44,7 +44,7 @@ _ENTRY_TOKENS = 700
 _TRY_AGAIN_S = 3600.0
 
 
-class Limits(Protocol):
+class ModelLimits(Protocol):
     """How much a model takes and gives, in tokens."""
 
     @property
@@ -72,7 +72,7 @@ class AskedModel(Protocol):
         ...
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> ModelLimits:
         """How far it goes."""
         ...
 
@@ -196,7 +196,7 @@ class Consolidator:
                 result = ConsolidationResult(ConsolidationOutcome.FAILED, reason)
                 self._failures[session.key] = _Failure(stood, self._clock.monotonic(), result)
                 self._vitals.memory_note = f"not tidied at {self._now()}: {reason}"
-                _log.warning("Session %s could not be consolidated: %s", session.key, reason)
+                log.warning("Session %s could not be consolidated: %s", session.key, reason)
                 return result
             self._failures.pop(session.key, None)
             return ConsolidationResult(ConsolidationOutcome.DONE, moved=moved) if moved else _NOTHING

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from nanobot.utils.aio import finish
 from nanobot.utils.clock import Clock
 
-_log = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 
 class IdleWatch:
@@ -98,4 +98,4 @@ class IdleWatch:
         try:
             await self._compact(session_key)
         except Exception:  # nobody waits for it, and the other sessions still have their turn
-            _log.exception("Session %s could not be compacted", session_key)
+            log.exception("Session %s could not be compacted", session_key)

@@ -77,8 +77,8 @@ class Lanes(Generic[T, R]):
         elif was_first:
             lane[0].called.set()
 
-    def waiting(self, session_key: str) -> int:
-        """How many are in the lane, the running one included."""
+    def places(self, session_key: str) -> int:
+        """How many places of the lane are taken, the running one's included."""
         return len(self._lanes.get(session_key, ()))
 
     def __len__(self) -> int:

@@ -26,7 +26,7 @@ from nanobot.utils.clock import Clock, SystemClock
 from nanobot.utils.files import append_durable, make_private_folder, sweep_temps, without_waiting, write_atomic
 from nanobot.utils.refusals import refusal
 
-_log = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 MAX_PROMPT_CHARS = 16_000
 """More of one file than this is left for `read_file`."""
@@ -124,7 +124,7 @@ class MemoryStore:
             saved = await ask_to_save(provider, model, memory, transcript)
             await finish(asyncio.to_thread(self.take_in, saved.history_entry, saved.memory_update, instead_of=memory))
         except NanobotError as error:
-            _log.warning("Old messages could not be moved into memory: %s", error)
+            log.warning("Old messages could not be moved into memory: %s", error)
             return False
         session.last_consolidated = end
         return True
@@ -202,7 +202,7 @@ def read_or_empty(path: Path, limit: int = -1) -> str:
     except FileNotFoundError:
         return ""
     except OSError as error:
-        _log.warning("Cannot read %s: %s. Going on without it.", path, error.strerror)
+        log.warning("Cannot read %s: %s. Going on without it.", path, error.strerror)
         return ""
 
 

@@ -14,7 +14,7 @@ from typing import cast
 from nanobot.errors import NanobotError, ProviderError
 from nanobot.messages.shown import shown_text
 from nanobot.messages.tokens import estimate_tokens
-from nanobot.messages.types import ChatMessage, Provenance, ToolSchema, least_trusted
+from nanobot.messages.types import INTERRUPTED, ChatMessage, Provenance, ToolSchema, least_trusted
 from nanobot.providers.base import LLMProvider, LLMResponse, ToolCallRequest, parse_arguments
 from nanobot.providers.errors import error_from_response
 from nanobot.utils.text import clip, clip_line
@@ -236,7 +236,7 @@ def _is_left_out(provenance: Provenance) -> bool:
 
 def _line(row: ChatMessage, provenance: Provenance) -> str:
     role = _ROLES.get(str(row.get("role")))
-    ours = row.get("error") not in (None, "interrupted")  # the neutral text of a turn that failed
+    ours = row.get("error") not in (None, INTERRUPTED)  # the neutral text of a turn that failed
     if role is None or row.get("_command") or ours:
         return ""
     words = shown_text(row).strip()

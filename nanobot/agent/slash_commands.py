@@ -18,6 +18,9 @@ from nanobot.agent.vitals import Vitals
 from nanobot.errors import NanobotError
 from nanobot.messages.shown import shown_text
 from nanobot.session.manager import Session, SessionManager
+from nanobot.usage.budget import Limits
+from nanobot.usage.sums import Summary, said
+from nanobot.usage.types import dollars
 from nanobot.utils.aio import finish
 from nanobot.utils.text import nearest
 
@@ -61,6 +64,16 @@ class SystemPrompt(Protocol):
         ...
 
 
+class Spending(Protocol):
+    """Where one learns what was used and what may be."""
+
+    limits: Limits
+
+    async def summary(self, session_key: str = "") -> Summary:
+        """What was used today, this month and by this session. Raises OSError."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Desk:
     """What commands work with."""
@@ -71,6 +84,7 @@ class Desk:
     tools: ToolRegistry
     vitals: Vitals
     version: str
+    spending: Spending
 
 
 class SlashCommands:
@@ -87,6 +101,7 @@ class SlashCommands:
             "model": (self._model, "show or change this session's model: /model NAME"),
             "history": (self._history, "the last messages: /history N"),
             "context": (self._context, "tokens by part of the prompt"),
+            "usage": (self._usage, "tokens and money: this session, today, this month, what is left"),
             "help": (self._help, "this list"),
         }
         self._aliases = {"clear": "new", "reset": "new"}
@@ -135,11 +150,13 @@ class SlashCommands:
         usage = vitals.usage_of(session.key)
         sent, cached = usage.get("prompt_tokens", 0), usage.get("cached_tokens", 0)
         share = f" ({cached / sent:.0%} cached)" if sent and cached else ""
+        cost = vitals.cost_of(session.key)
+        price = f", {dollars(cost)}" if cost else ""
         lines = [
             f"nanobot {desk.version}, up {_span(vitals.uptime())}",
             f"Model: {asked}",
             *(f"  {note}" for note in notes),
-            f"Tokens: {sent:,} in{share}, {usage.get('completion_tokens', 0):,} out",
+            f"Tokens: {sent:,} in{share}, {usage.get('completion_tokens', 0):,} out{price}",
             f"Window: {window}",
             f"Messages: {session.message_count}",
             f"Running turns: {', '.join(sorted(vitals.running)) or 'none'}",
@@ -182,6 +199,18 @@ class SlashCommands:
         rows, window = open_window(session)
         usage = desk.vitals.last_usage(session.key)
         return ContextReport(model, desk.prompt.build_system_prompt(), desk.tools, rows, window, usage).text()
+
+    async def _usage(self, session: Session, argument: str) -> str:
+        spending = self._desk.spending
+        try:
+            summary = await spending.summary(session.key)
+        except OSError as error:
+            return f"What was used cannot be read: {error.strerror or error}: {error.filename}"
+        if not summary.month.calls:
+            return "No model was asked this month."
+        sums = {"This session": summary.session, "Today": summary.today, "This month": summary.month}
+        lines = [f"{name}: {said(used)}" for name, used in sums.items()]
+        return "\n".join([*lines, *spending.limits.left(summary.today.spent, summary.month.spent)])
 
     async def _help(self, session: Session, argument: str) -> str:
         rows = "\n".join(f"/{name:<9} {text}" for name, text in self.names().items())

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from nanobot.usage.types import add_tokens
 from nanobot.utils.clock import Clock
 
 
@@ -13,6 +14,7 @@ class Vitals:
         self._started = clock.monotonic()
         self._usage: dict[str, dict[str, int]] = {}
         self._last: dict[str, dict[str, int]] = {}
+        self._cost: dict[str, float] = {}
         self.running: set[str] = set()
         self.last_error: str | None = None
         self.memory_note: str | None = None
@@ -22,17 +24,20 @@ class Vitals:
         """Seconds since the start."""
         return self._clock.monotonic() - self._started
 
-    def used(self, session_key: str, usage: Mapping[str, int]) -> None:
-        """A step's tokens. The last request's prompt is what the window holds."""
-        sums = self._usage.setdefault(session_key, {})
-        for name, tokens in usage.items():
-            sums[name] = sums.get(name, 0) + tokens
+    def used(self, session_key: str, usage: Mapping[str, int], cost_usd: float | None = None) -> None:
+        """A step's tokens, and their cost where it is known. The last request's prompt is what the window holds."""
+        add_tokens(self._usage.setdefault(session_key, {}), usage)
+        self._cost[session_key] = self._cost.get(session_key, 0.0) + (cost_usd or 0.0)
         if usage.get("prompt_tokens"):
             self._last[session_key] = dict(usage)
 
     def usage_of(self, session_key: str) -> dict[str, int]:
         """A session's tokens since the start."""
         return dict(self._usage.get(session_key, {}))
+
+    def cost_of(self, session_key: str) -> float:
+        """What a session cost since the start, in dollars, as far as prices are known."""
+        return self._cost.get(session_key, 0.0)
 
     def window_used(self, session_key: str) -> int:
         """What the last request of a session weighed, with its answer."""
@@ -47,3 +52,4 @@ class Vitals:
         """The session starts afresh."""
         self._usage.pop(session_key, None)
         self._last.pop(session_key, None)
+        self._cost.pop(session_key, None)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, TypedDict
 
 import typer
 
-from nanobot.cli.common import ConfigOption, Setup, WorkspaceOption, read_setup
+from nanobot.cli.common import INTERRUPTED, ConfigOption, Setup, WorkspaceOption, read_setup
 from nanobot.cli.inbound import CHANNEL, DEFAULT_SESSION
 from nanobot.cli.terminal import can_redraw, is_screen, mended
 from nanobot.config.paths import Places
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
         data_dir: Path
         workspace: Path
         model: str | None
-
-
-INTERRUPTED = 130
 
 
 def agent(

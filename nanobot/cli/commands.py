@@ -26,8 +26,11 @@ COMMANDS = {
     "sessions delete": ("nanobot.cli.sessions:delete", "Delete one conversation for good."),
     "replay": ("nanobot.cli.replay:replay", "What happened in a turn, step by step; again with another model."),
     "provider list": ("nanobot.cli.providers:list_", "Providers of models: keys, addresses, default models."),
+    "provider login": ("nanobot.cli.login:login", "Log in to a provider that is reached by an account."),
+    "provider logout": ("nanobot.cli.login:logout", "Forget the tokens of an account."),
     "skills list": ("nanobot.cli.skills:list_", "All skills, and whether each can be used here."),
     "skills show": ("nanobot.cli.skills:show", "What a skill tells the agent."),
+    "usage": ("nanobot.cli.usage:usage", "Tokens and money: today, this month, and what is left."),
     "tools list": ("nanobot.cli.tools:list_", "What the agent can call."),
 }
 GROUPS = {

@@ -19,6 +19,8 @@ from nanobot.utils.text import nearest
 if TYPE_CHECKING:
     from nanobot.config.schema import Config
 
+INTERRUPTED = 130
+"""The exit code of who was stopped by Ctrl+C."""
 SHOWN_WARNINGS = 5
 
 ConfigOption = Annotated[

@@ -1,10 +1,11 @@
-"""The figures of the bottom line: the model, tokens in and out with the share that was cached, the window's use."""
+"""The figures of the bottom line: the model, tokens in and out with the share that was cached, the window, the cost."""
 
 from nanobot.agent.turn import RunStarted, StepEnded, TurnEvent
+from nanobot.usage.types import dollars
 
 
 class Meter:
-    """A sink that adds up what this chat has used. Prices are not known here, so none is shown."""
+    """A sink that adds up what this sitting has used."""
 
     def __init__(self) -> None:
         self.model = ""
@@ -13,6 +14,7 @@ class Meter:
         self._cached = 0
         self._received = 0
         self._in_window = 0
+        self._cost_usd = 0.0
 
     def __call__(self, event: TurnEvent) -> None:
         """Add what a step has used."""
@@ -24,6 +26,7 @@ class Meter:
             self._received += received
             self._cached += event.usage.get("cached_tokens", 0)
             self._in_window = sent + received or self._in_window
+            self._cost_usd += event.cost_usd or 0.0
 
     def forget_window(self) -> None:
         """A fresh session begins: its window is empty."""
@@ -37,6 +40,8 @@ class Meter:
             parts += [f"{short(self._sent)} in{cached}", f"{short(self._received)} out"]
         if self._in_window and self.window_tokens:
             parts.append(f"{self._in_window / self.window_tokens:.0%} of {short(self.window_tokens)} window")
+        if self._cost_usd:
+            parts.append(dollars(self._cost_usd))
         return " · ".join(part for part in parts if part)
 
 

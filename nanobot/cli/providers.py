@@ -1,13 +1,18 @@
-"""`nanobot provider`: the ways to reach models, and which of them have a key here."""
+"""`nanobot provider list`: the ways to reach models, and which of them have a key or an account here."""
 
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
 
 from nanobot.cli.common import ConfigOption, JsonOption, read_setup, show_json, show_rows
 from nanobot.config.masking import shown
+from nanobot.config.paths import Places
 from nanobot.config.provider_table import PROVIDERS, ProviderSpec, spec_for
 from nanobot.config.schema import Config
+from nanobot.providers.oauth.accounts import Account, AccountStore
+from nanobot.providers.oauth.errors import spoken
 
 
 @dataclass(frozen=True)
@@ -26,6 +31,12 @@ class ProviderFacts:
     local: bool
     account: bool
     """Whether it is reached by an account instead of a key."""
+    logged_in: str = ""
+    """Who is logged in; empty where nobody is."""
+    token_until: str = ""
+    """When its token ends; it is renewed before that."""
+    login_ended: bool = False
+    """Whether the provider takes the login no longer."""
 
     @property
     def key_words(self) -> str:
@@ -34,12 +45,22 @@ class ProviderFacts:
             return f"{self.key} ({self.key_from})"
         if self.local:
             return "not needed"
-        return "by account" if self.account else "-"
+        return self.account_words if self.account else "-"
+
+    @property
+    def account_words(self) -> str:
+        """Who is logged in, and whether that still holds."""
+        if not self.logged_in:
+            return "not logged in"
+        if self.login_ended:
+            return f"login ended: {self.logged_in}; `nanobot provider login {spoken(self.name)}`"
+        return f"{self.logged_in}{f', token until {self.token_until}' if self.token_until else ''}"
 
 
 def list_(config: ConfigOption = None, json: JsonOption = False) -> None:
     """Providers of models: keys, addresses, default models."""
-    providers = list(provider_facts(read_setup(config, None).config, os.environ))
+    setup = read_setup(config, None)
+    providers = list(provider_facts(setup.config, os.environ, setup.data_dir))
     if json:
         show_json([asdict(facts) for facts in providers])
         return
@@ -53,13 +74,17 @@ def list_(config: ConfigOption = None, json: JsonOption = False) -> None:
     )
 
 
-def provider_facts(config: Config, environ: Mapping[str, str]) -> Iterator[ProviderFacts]:
+def provider_facts(config: Config, environ: Mapping[str, str], data_dir: Path) -> Iterator[ProviderFacts]:
     """Every provider of the table, then those that only the config knows."""
     sections = config.providers.by_name()
+    accounts = {account.provider: account for account in AccountStore.in_state(Places(data_dir).state).all()}
     own = [spec_for(name) for name in sections if not any(spec.name == name for spec in PROVIDERS)]
     for spec in (*PROVIDERS, *own):
         section = sections.get(spec.name)
         key_from, key = _key(spec, section.api_key if section else "", environ)
+        account = accounts.get(spec.name) if spec.is_oauth else None
+        direct = spec.is_oauth or spec.is_direct("auto")
+        backend = section.backend if section else "auto"
         yield ProviderFacts(
             name=spec.name,
             display_name=spec.display_name,
@@ -67,10 +92,24 @@ def provider_facts(config: Config, environ: Mapping[str, str]) -> Iterator[Provi
             key=str(shown(("apiKey",), key)),
             api_base=(section.api_base if section else None) or spec.default_api_base or "",
             default_model=spec.default_model or "",
-            backend="direct" if spec.is_direct(section.backend if section else "auto") else "litellm",
+            backend=("direct" if direct else "litellm") if backend == "auto" else backend,
             local=spec.is_local,
             account=spec.is_oauth,
+            logged_in=_who(account) if account else "",
+            token_until=_moment(account.expires_at) if account else "",
+            login_ended=bool(account and account.refused),
         )
+
+
+def _who(account: Account) -> str:
+    return f"{account.name or 'logged in'}{f' ({account.plan})' if account.plan else ''}"
+
+
+def _moment(seconds: float | None) -> str:
+    try:
+        return datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M") if seconds else ""
+    except (OSError, OverflowError, ValueError):  # an authority may say anything
+        return ""
 
 
 def _key(spec: ProviderSpec, in_config: str, environ: Mapping[str, str]) -> tuple[str, str]:

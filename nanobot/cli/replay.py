@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nanobot.cli.common import (
+    INTERRUPTED,
     ConfigOption,
     JsonOption,
     Setup,
@@ -24,13 +25,11 @@ from nanobot.config.paths import Places
 from nanobot.errors import UsageError
 
 if TYPE_CHECKING:
-    from nanobot.agent.replay import Difference, Replay
     from nanobot.agent.trace.folder import TraceFolder
     from nanobot.agent.trace.recorded import RecordedPrompt, RecordedTurn, Recording
+    from nanobot.agent.trace.replay import Difference, Replay
     from nanobot.messages.types import ChatMessage
     from nanobot.session.manager import SessionManager
-
-INTERRUPTED = 130
 
 
 def replay(
@@ -58,18 +57,18 @@ def replay(
         raise UsageError(f"There is no option {turn}. A turn is an id, the beginning of one, or -1, -2 and so on.")
     if sum((list_, prompt, against is not None)) > 1 or (list_ and turn is not None):
         raise UsageError("--list takes no turn, and --list, --prompt and --against exclude each other. Leave one out.")
-    desk = Desk(read_setup(config, workspace), session, json=json)
+    viewer = Viewer(read_setup(config, workspace), session, json=json)
     if list_:
-        desk.show_list()
+        viewer.show_list()
     elif prompt:
-        desk.show_prompt(desk.recording.find(turn))
+        viewer.show_prompt(viewer.recording.find(turn))
     elif against is not None:
-        desk.show_against(desk.recording.find(turn), against)
+        viewer.show_against(viewer.recording.find(turn), against)
     else:
-        desk.show_turn(desk.recording.find(turn))
+        viewer.show_turn(viewer.recording.find(turn))
 
 
-class Desk:
+class Viewer:
     """One session's recording, and how to show it."""
 
     def __init__(self, setup: Setup, name: str, *, json: bool) -> None:
@@ -112,7 +111,7 @@ class Desk:
         """What the first request of the turn held."""
         import asyncio  # not for --help
 
-        from nanobot.agent.replay import first_request
+        from nanobot.agent.trace.replay import first_request
         from nanobot.utils.clock import SystemClock
 
         prompt = self.recording.prompt(turn, self.folder)
@@ -128,7 +127,7 @@ class Desk:
         """The turn again with another model, beside the recorded one."""
         import asyncio  # not for --help
 
-        from nanobot.agent.replay import first_difference
+        from nanobot.agent.trace.replay import first_difference
 
         prompt = self.recording.prompt(turn, self.folder)
         try:
@@ -147,7 +146,7 @@ class Desk:
             raise typer.Exit(1)
 
     async def _replay(self, turn: "RecordedTurn", prompt: "RecordedPrompt", wanted: str) -> "Replay":
-        from nanobot.agent.replay import replay as run_again
+        from nanobot.agent.trace.replay import replay as run_again
         from nanobot.runtime import build_runtime  # everything: only where a model is asked
 
         setup = self._setup

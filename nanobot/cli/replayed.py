@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import zip_longest
 
-from nanobot.agent.replay import Difference, Replay
 from nanobot.agent.trace.recorded import RecordedCall, RecordedPrompt, RecordedStep, RecordedTurn
+from nanobot.agent.trace.replay import Difference, Replay
 from nanobot.cli.common import one_line
 from nanobot.cli.terminal import Paint, visible
 from nanobot.cli.tool_lines import clipped
@@ -16,6 +16,7 @@ from nanobot.messages.shown import shown_text
 from nanobot.messages.types import ChatMessage
 from nanobot.providers.wire import wire_text
 from nanobot.security.secrets import Redactor
+from nanobot.usage.types import dollars
 from nanobot.utils.text import counted
 
 RESULT_LINES = 5
@@ -274,10 +275,8 @@ def _tokens(usage: Mapping[str, int]) -> str:
     return f"{sent:,} tokens in{share}, {usage.get('completion_tokens', 0):,} out"
 
 
-def _money(dollars: float | None) -> str:
-    if dollars is None:
-        return ""
-    return f"${dollars:.2f}" if dollars >= 1 else f"${dollars:.4f}"
+def _money(usd: float | None) -> str:
+    return "" if usd is None else dollars(usd)
 
 
 def _time(seconds: float | None) -> str:

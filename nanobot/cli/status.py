@@ -58,7 +58,9 @@ def _report(setup: Setup, *, everything: bool) -> Report:
         version=__version__,
         setup=setup,
         model=choice_now(setup.config, setup.data_dir),
-        providers=[facts for facts in provider_facts(setup.config, os.environ) if facts.key],
+        providers=[
+            facts for facts in provider_facts(setup.config, os.environ, setup.data_dir) if facts.key or facts.logged_in
+        ],
         settings=sources(setup.config) if everything else list(_unusual(setup.config)),
         sessions=len(sessions.list_sessions()),
         skills=skills.skills(),
@@ -100,8 +102,12 @@ def _lines(report: Report) -> Iterator[str]:
         ]
     )
     if report.providers:
-        yield from _heading("Keys")
-        yield from _columns([(facts.name, f"{facts.key}  {facts.key_from}") for facts in report.providers])
+        keys = [(facts.name, f"{facts.key}  {facts.key_from}") for facts in report.providers if facts.key]
+        accounts = [(facts.name, facts.account_words) for facts in report.providers if facts.logged_in]
+        for heading, rows in (("Keys", keys), ("Accounts", accounts)):
+            if rows:
+                yield from _heading(heading)
+                yield from _columns(rows)
     if report.settings:
         yield from _heading(
             "Settings"

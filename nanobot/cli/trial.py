@@ -10,7 +10,9 @@ from nanobot.cli.common import one_line
 from nanobot.config.paths import Places
 from nanobot.config.schema import Config
 from nanobot.errors import ConfigError
+from nanobot.providers.base import CallContext, LLMProvider, calling_for
 from nanobot.providers.factory import Chosen, choose_provider
+from nanobot.utils.clock import SystemClock, zone_named
 
 QUESTION = "Say hello in one short sentence."
 MAX_TOKENS = 1000
@@ -56,21 +58,33 @@ def choice_now(config: Config, data_dir: Path) -> Choice:
 
 
 def try_model(config: Config, data_dir: Path) -> Trial:
-    """Ask the model that this config leads to. Raises ProviderError or ConfigError, which say what to change."""
-    return asyncio.run(_ask(config, data_dir))
+    """Ask the model that this config leads to. Raises ProviderError or ConfigError, which say what to change.
+
+    The call is in the ledger like any other, unless there is no data folder yet: none is made for it.
+    """
+    return asyncio.run(_ask(config, data_dir, counted=data_dir.exists()))
 
 
-async def _ask(config: Config, data_dir: Path) -> Trial:
+async def _ask(config: Config, data_dir: Path, *, counted: bool) -> Trial:
     chosen = await _choose(config, data_dir)
+    provider = _metered(chosen, config, data_dir) if counted else chosen.provider
     started = time.monotonic()
     try:
-        response = await chosen.provider.chat(
-            [{"role": "user", "content": QUESTION}], model=chosen.model, max_tokens=MAX_TOKENS
-        )
+        with calling_for(CallContext("trial")):
+            response = await provider.chat(
+                [{"role": "user", "content": QUESTION}], model=chosen.model, max_tokens=MAX_TOKENS
+            )
     finally:
-        await chosen.provider.close()
+        await provider.close()
     answer = one_line(response.content or "") or "(without words)"
     return Trial(chosen.name, chosen.model, answer, time.monotonic() - started)
+
+
+def _metered(chosen: Chosen, config: Config, data_dir: Path) -> LLMProvider:
+    from nanobot.providers.spending import Spending  # only who counts pays for its import
+
+    clock = SystemClock(zone_named(config.agents.defaults.timezone))
+    return Spending(config, Places(data_dir), clock).metered(chosen.provider, chosen.name)
 
 
 async def _choose(config: Config, data_dir: Path) -> Chosen:

@@ -69,6 +69,16 @@ class Places:
         return self.state / "turns"
 
     @property
+    def usage(self) -> Path:
+        """The ledger: what models used, a file a month."""
+        return self.state / "usage"
+
+    @property
+    def prices(self) -> Path:
+        """What models cost, as far as it is known."""
+        return self.state / "prices.json"
+
+    @property
     def traces(self) -> Path:
         """What happened in each turn."""
         return self.state / "traces"

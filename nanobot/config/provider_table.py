@@ -27,6 +27,7 @@ class ProviderSpec:
     `keywords` begin a word in the names of its models. `env_keys` hold its key in the environment, the first one set
     counts. `prompt_cache`: "anthropic" wants cache_control markers, "automatic" caches by itself. `litellm_prefix` is
     LiteLLM's own name for it. `default_api_base` is where its endpoint lives; only direct requests need it.
+    `is_oauth`: an account instead of a key; `nanobot provider login` asks for it.
     `brings_credentials`: the host has them where LiteLLM looks (a profile, a role); no key is asked for.
     """
 
@@ -281,7 +282,6 @@ PROVIDERS: tuple[ProviderSpec, ...] = (
         default_model="gpt-4.1",
         is_oauth=True,
         needs_key=False,
-        speaks_chat_completions=False,
         litellm_prefix="github_copilot",
     ),
     ProviderSpec(

@@ -22,6 +22,7 @@ from operator import is_
 from typing import Any, cast
 
 from nanobot.messages.types import ChatMessage, Origin, least_trusted
+from nanobot.utils.text import mended_json
 
 NO_RESULT = "No result: the call was interrupted; its outcome is unknown."
 EMPTY_MESSAGE = "[empty message]"
@@ -307,11 +308,9 @@ def _object_text(arguments: object) -> str:
         if isinstance(found, dict):
             return _sound(arguments)
     except (ValueError, RecursionError):
-        from json_repair import repair_json  # only broken JSON pays for its import
-
         try:
-            found = repair_json(arguments, return_objects=True)
-        except Exception:  # a repairer of anything may fail on anything
+            found = mended_json(arguments)
+        except ValueError:
             return "{}"
     return _as_json(found) if isinstance(found, dict) else "{}"
 

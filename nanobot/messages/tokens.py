@@ -27,9 +27,12 @@ TOKENS_PER_IMAGE = 1500
 Count = Callable[[str], float]
 """How many tokens a text is."""
 
+_UNUSUAL = frozenset({"tool_calls", "tool_call_id", "media", "reasoning_content", "thinking_blocks"})
+"""Fields that weigh something beside the words."""
 _PICTURES = frozenset({"image_url", "image", "input_audio", "file"})
 _PICTURE_FILES = frozenset({".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".heic", ".svg"})
 
+_OTHERS_KEPT = 100
 _ALL = bytes(range(256))
 _DENSE = [  # bytes that share a token with few others: their share of usual text, what each more costs beside a quarter
     (string.digits.encode(), 0.02, 0.55),
@@ -65,6 +68,7 @@ class Scale:
         self._count: Count = _estimate
         self._known: dict[int, tuple[ChatMessage, int]] = {}
         """By identity; the message is held, so that nothing else can come to stand at its place."""
+        self._text: tuple[str, int] | None = None
 
     @property
     def exact(self) -> bool:
@@ -78,13 +82,33 @@ class Scale:
             known = self._known[id(message)] = (message, _weight(message, self._count))
         return known[1]
 
+    def weigh_text(self, text: str) -> int:
+        """About how many tokens a message with this text costs; that of the last time is not weighed again."""
+        if self._text is None or self._text[0] != text:
+            self._text = text, TOKENS_PER_MESSAGE + math.ceil(self._count(text))
+        return self._text[1]
+
+    def weigh_all(self, messages: Sequence[ChatMessage]) -> int:
+        """What they cost together."""
+        known, total = self._known, 0
+        for message in messages:
+            found = known.get(id(message))
+            total += self.weigh(message) if found is None else found[1]
+        return total
+
+    def forget_others(self, messages: Sequence[ChatMessage]) -> None:
+        """Let go of messages that are not among these, once there are many of them."""
+        if len(self._known) > 2 * len(messages) + _OTHERS_KEPT:
+            kept = set(map(id, messages))
+            self._known = {key: known for key, known in self._known.items() if key in kept}
+
     def sharpen(self, messages: Sequence[ChatMessage]) -> bool:
         """From now on let a tokenizer count, these messages first; whether there is one. Blocking: for a thread."""
         count = tokenizer()
         if count is None:
             return False
         if not self.exact:
-            self._count, self._known = count, {}
+            self._count, self._known, self._text = count, {}, None
         for message in messages:
             self.weigh(message)
         return True
@@ -140,6 +164,10 @@ def _estimate(text: str) -> float:
 
 
 def _weight(message: ChatMessage, count: Count) -> int:
+    content = message.get("content")
+    if isinstance(content, str) and not _UNUSUAL.intersection(message):  # most rows: words, and the time beside them
+        context = message.get("runtime_context")
+        return TOKENS_PER_MESSAGE + math.ceil(count(content) + (count(context) if isinstance(context, str) else 0))
     calls = _list(message.get("tool_calls"))
     fixed = TOKENS_PER_MESSAGE + TOKENS_PER_CALL * len(calls) + TOKENS_PER_IMAGE * _pictures(message)
     return fixed + math.ceil(sum(map(count, _texts(message))))
@@ -170,7 +198,11 @@ def _texts(message: ChatMessage) -> Iterator[str]:
     for call in _list(message.get("tool_calls")):
         found += _call_texts(call)
     for block in thoughts:
-        found += [block.get(name) for name in ("thinking", "signature", "data")] if isinstance(block, dict) else []
+        found += (
+            [block.get(name) for name in ("thinking", "signature", "data", "encrypted_content")]
+            if isinstance(block, dict)
+            else []
+        )
     return (text for text in found if isinstance(text, str))
 
 

@@ -94,6 +94,9 @@ class ChatMessage(TypedDict):
     name: NotRequired[str]
 
 
+INTERRUPTED = "interrupted"
+"""The `error` of an assistant's row that holds what the model had said when it was cut off."""
+
 ToolSchema = dict[str, Any]
 """A tool as a provider is told of it: `{"type": "function", "function": {name, description, parameters}}`."""
 

@@ -6,9 +6,10 @@ tags, tool calls with finish_reason "stop".
 """
 
 import json
+import math
 import secrets
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeGuard
 
 from nanobot.providers.base import (
     Delta,
@@ -19,6 +20,8 @@ from nanobot.providers.base import (
     ToolCallRequest,
 )
 
+TELLS_COST = "openrouter"
+"""The provider whose answers say what they cost."""
 _OPEN = ("<think>", "<thinking>", "<thought>")
 _REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking")
 
@@ -99,7 +102,9 @@ class _Call:
 class Answer:
     """One answer as it grows. The deltas it hands out concatenate to the response it ends in."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, of: str = "") -> None:
+        """`of` is the provider: only one is known to tell, in dollars, what an answer cost."""
+        self._tells_cost = of == TELLS_COST
         self._text: list[str] = []
         self._reasoning: list[str] = []
         self._calls: list[_Call] = []
@@ -107,6 +112,7 @@ class Answer:
         self._thinking: list[dict[str, Any]] = []
         self._splitter = ThinkSplitter()
         self._usage: dict[str, int] = {}
+        self._cost: float | None = None
         self._finish_reason: str | None = None
         self.began = False
         self.plain = False
@@ -122,6 +128,8 @@ class Answer:
         usage = chunk.get("usage")
         if isinstance(usage, dict):
             self._usage = normal_usage(usage) or self._usage
+            cost = usage.get("cost")
+            self._cost = float(cost) if self._tells_cost and _is_count(cost) else self._cost
         out: list[Delta] = []
         choices = chunk.get("choices")
         for choice in choices if isinstance(choices, list) else []:
@@ -252,6 +260,7 @@ class Answer:
             usage=self._usage,
             reasoning_content="".join(self._reasoning) or None,
             thinking_blocks=self._thinking or None,
+            cost_usd=self._cost,
         )
         return out, response
 
@@ -278,17 +287,42 @@ def new_call_id() -> str:
 
 
 def normal_usage(usage: dict[str, Any]) -> dict[str, int]:
-    """Token counts under our names, whatever the server calls them."""
-    details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details")
-    details = details if isinstance(details, dict) else {}
-    found = {
-        "prompt_tokens": _first(usage, "prompt_tokens", "input_tokens"),
-        "completion_tokens": _first(usage, "completion_tokens", "output_tokens"),
-        "cached_tokens": _first(details, "cached_tokens")
-        or _first(usage, "prompt_cache_hit_tokens", "cached_tokens", "cache_read_input_tokens"),
-    }
-    return found if found["prompt_tokens"] or found["completion_tokens"] else {}
+    """Token counts under our names, whatever the server calls them and whichever part it counts in which sum.
+
+    Cached and written tokens are part of the prompt, reasoning is part of the completion; what a server does not tell
+    of writing and reasoning is left out.
+    """
+    sent = _part(usage, "prompt_tokens_details", "input_tokens_details")
+    spoken = _part(usage, "completion_tokens_details", "output_tokens_details")
+    prompt = _first(usage, "prompt_tokens", "input_tokens")
+    completion = _first(usage, "completion_tokens", "output_tokens")
+    reasoning = _first(spoken, "reasoning_tokens") or _first(usage, "reasoning_tokens")
+    read = _first(usage, "cache_read_input_tokens")
+    written = _first(usage, "cache_creation_input_tokens")
+    if "prompt_tokens" not in usage:  # Anthropic's own words: what was read from its cache, or written, stands beside
+        prompt += read + written
+    if reasoning and _first(usage, "total_tokens") == prompt + completion + reasoning:
+        completion += reasoning  # some servers count the thinking beside what was said
+    if not (prompt or completion):
+        return {}
+    cached = _first(sent, "cached_tokens") or _first(usage, "prompt_cache_hit_tokens", "cached_tokens") or read
+    written = written or _first(sent, "cache_write_tokens", "cache_creation_tokens")
+    found = {"prompt_tokens": prompt, "completion_tokens": completion, "cached_tokens": min(cached, prompt)}
+    if written:
+        found["cache_written_tokens"] = min(written, prompt - found["cached_tokens"])
+    if reasoning:
+        found["reasoning_tokens"] = min(reasoning, completion)
+    return found
+
+
+def _part(usage: dict[str, Any], *names: str) -> dict[str, Any]:
+    return next((part for name in names if isinstance(part := usage.get(name), dict)), {})
 
 
 def _first(counts: dict[str, Any], *names: str) -> int:
-    return next((int(counts[name]) for name in names if isinstance(counts.get(name), int | float)), 0)
+    return next((int(counts[name]) for name in names if _is_count(counts.get(name))), 0)
+
+
+def _is_count(value: Any) -> TypeGuard[int | float]:
+    """Whether it is a number of something: finite, and not below nothing."""
+    return isinstance(value, int | float) and 0 <= value < math.inf

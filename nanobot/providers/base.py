@@ -14,6 +14,7 @@ from typing import Any, cast
 from nanobot.errors import ProviderError
 from nanobot.messages.types import ChatMessage, ToolCall, ToolSchema
 from nanobot.providers.errors import error_from_response
+from nanobot.utils.text import mended_json
 
 
 @dataclass(slots=True)
@@ -57,12 +58,10 @@ def parse_arguments(text: str) -> tuple[dict[str, Any], str | None]:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
-        from json_repair import repair_json  # only broken JSON pays for its import
-
         try:
-            found = repair_json(text, return_objects=True)
-        except Exception as error:  # a repairer of anything may fail on anything
-            return {}, f"the arguments are not JSON ({error})"
+            found = mended_json(text)
+        except ValueError as error:
+            return {}, f"the arguments are {error}"
     if isinstance(found, dict):
         return found, None
     return {}, f"the arguments must be one JSON object, not {text[:80]!r}"
@@ -77,7 +76,10 @@ def _is_json_object(text: str) -> bool:
 
 @dataclass(slots=True)
 class LLMResponse:
-    """What a provider returned. `usage` counts tokens: prompt_tokens, completion_tokens, cached_tokens.
+    """What a provider returned.
+
+    `usage` counts tokens: prompt_tokens (cached_tokens and cache_written_tokens are part of it) and completion_tokens
+    (reasoning_tokens are part of it).
 
     A provider of somebody's own may report a failure as finish_reason "error" with the `error_` fields; `chat_stream`
     turns that into our typed error. Ours raise.
@@ -135,6 +137,10 @@ class Finished:
 Delta = TextDelta | ReasoningDelta | ToolCallDelta | Finished
 
 
+def unheard(_text: str) -> None:
+    """What is said where nobody waits for the answer."""
+
+
 @dataclass(frozen=True, slots=True)
 class CallContext:
     """What a model call is for."""
@@ -146,7 +152,9 @@ class CallContext:
     """Whether it works for a goal that may take hours: then no limit holds for the whole of an answer."""
     others_left: bool = False
     """Whether another model can be asked if this one keeps the person waiting: then nobody waits long for it."""
-    notify: Callable[[str], None] = field(default=lambda text: None, compare=False, repr=False)
+    prompt_tokens: int = field(default=0, compare=False)
+    """About how long the request is, where whoever makes it has weighed it: estimating it again would cost more."""
+    notify: Callable[[str], None] = field(default=unheard, compare=False, repr=False)
     """Tell the person who waits, in a sentence, why it takes longer or who answers instead. Never raises."""
 
 
@@ -181,6 +189,12 @@ class LLMProvider:
 
     def prepare(self) -> None:
         """A call is near: begin to load what it needs, beside whatever else there is to do. Returns at once."""
+
+    def watch_mends(self, told: Callable[[ProviderError, str, float], None]) -> None:
+        """From now on, tell of each request that is refused and sent again with less: its failure, model and seconds.
+
+        Only a provider that does such a thing overrides it; `told` never raises.
+        """
 
     def notes(self) -> list[str]:
         """What is out of order right now, each in a sentence for /status; empty where all is well."""

@@ -1,16 +1,14 @@
 """Any endpoint that speaks OpenAI chat completions, reached directly. How one call goes: `completions`."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
-from typing import Any, cast
+from typing import Any, Unpack, cast
 
 from nanobot.messages.types import ChatMessage, ToolSchema
 from nanobot.providers.base import Delta, LLMProvider
-from nanobot.providers.capabilities import CapabilityStore
-from nanobot.providers.completions import Call, Endpoint
-from nanobot.providers.limits import Timeouts
+from nanobot.providers.completions import Call
+from nanobot.providers.exchange import Endpoint, EndpointSettings, Mended
 from nanobot.providers.textual_calls import with_textual_calls
-from nanobot.utils.http import HttpPools
 
 OPENAI = "https://api.openai.com/v1"
 
@@ -23,35 +21,14 @@ class CustomProvider(LLMProvider):
         api_key: str | None = None,
         api_base: str | None = None,
         default_model: str = "default",
-        *,
-        name: str = "custom",
-        extra_headers: Mapping[str, str] | None = None,
-        extra_body: Mapping[str, Any] | None = None,
-        proxy: str | None = None,
-        timeouts: Timeouts | None = None,
-        reasoning_effort: str | None = None,
-        returns_reasoning: bool | None = None,
-        capabilities: CapabilityStore | None = None,
-        config_key: str | None = None,
-        pools: HttpPools | None = None,
+        **settings: Unpack[EndpointSettings],
     ) -> None:
-        """`returns_reasoning`: whether thinking goes back with tool calls; None decides by the model's name."""
-        super().__init__(api_key, (api_base or OPENAI).rstrip("/"))
-        self.name = name
+        self.name = settings.get("name", "custom")
+        usual = Endpoint(self.name, OPENAI, api_key, f"providers.{self.name}.apiKey")
+        self._endpoint = usual.with_settings(api_base, settings)
+        super().__init__(api_key, self._endpoint.api_base)
         self._default_model = default_model
-        self._endpoint = Endpoint(
-            name=name,
-            api_base=self.api_base or OPENAI,
-            api_key=api_key,
-            config_key=config_key or f"providers.{name}.apiKey",
-            extra_headers=dict(extra_headers or {}),
-            extra_body=dict(extra_body or {}),
-            timeouts=timeouts or Timeouts(),
-            reasoning_effort=reasoning_effort,
-            returns_reasoning=returns_reasoning,
-            capabilities=capabilities or CapabilityStore(),
-            pools=pools or HttpPools(proxy=proxy),
-        )
+        self._mended: Mended | None = None
 
     def get_default_model(self) -> str:
         """The model asked when a call names none."""
@@ -60,6 +37,10 @@ class CustomProvider(LLMProvider):
     def prepare(self) -> None:
         """Begin to load the HTTP client in a thread."""
         self._endpoint.pools.prepare(self._endpoint.api_base)
+
+    def watch_mends(self, told: Mended) -> None:
+        """Tell of each request that is refused and sent again without a field."""
+        self._mended = told
 
     async def chat_stream(
         self,
@@ -70,7 +51,8 @@ class CustomProvider(LLMProvider):
         temperature: float = 0.7,
     ) -> AsyncIterator[Delta]:
         """Deltas as they come, then one Finished. Raises a ModelCallError; cancelling closes the connection."""
-        call = Call(self._endpoint, messages, tools or (), model or self._default_model, max_tokens, temperature)
+        asked = model or self._default_model
+        call = Call(self._endpoint, messages, tools or (), asked, max_tokens, temperature, self._mended)
         async with aclosing(cast("Any", with_textual_calls(call.run(), tools))) as stream:
             async for delta in stream:
                 yield delta

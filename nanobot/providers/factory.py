@@ -1,6 +1,7 @@
 """Which provider, and why: from the config, the environment and the local machine to one that can be asked.
 
-In this order: what the config says; a key in the environment; a model server that answers here; the stand-in.
+In this order: what the config says; a key in the environment; an account somebody is logged in to; a model server that
+answers here; the stand-in.
 """
 
 import math
@@ -24,6 +25,7 @@ from nanobot.providers.base import LLMProvider
 from nanobot.providers.capabilities import CapabilityStore
 from nanobot.providers.limits import Timeouts, timeouts_for
 from nanobot.providers.local_servers import LocalServer, find_local_server, models_of, usual_servers
+from nanobot.providers.oauth.accounts import AccountStore
 from nanobot.utils.http import is_loopback
 
 if TYPE_CHECKING:
@@ -32,6 +34,11 @@ if TYPE_CHECKING:
 DIRECT = "nanobot.providers.custom_provider:CustomProvider"
 LITELLM = "nanobot.providers.litellm_provider:LiteLLMProvider"
 OFFLINE = "nanobot.providers.offline_provider:OfflineProvider"
+ACCOUNTS = {
+    "openai_codex": "nanobot.providers.openai_codex_provider:OpenAICodexProvider",
+    "github_copilot": "nanobot.providers.copilot_provider:CopilotProvider",
+}
+"""Those that are reached by an account instead of a key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +72,9 @@ async def choose_provider(
         _refuse_if_named(asked)
     if match is not None:
         return await _for_match(config, match, environ, state_dir)
+    account = _logged_in(state_dir) if asked == DEFAULT_MODEL else None
+    if account is not None:
+        return _for_account(config, account, asked, f"somebody is logged in to {account.display_name}", state_dir)
     servers = _local_servers(config, environ) if local_servers is None else local_servers
     found = await find_local_server(servers)
     if found is not None:
@@ -98,9 +108,9 @@ async def _for_match(
     config: "Config", match: ProviderMatch, environ: Mapping[str, str], state_dir: Path | None
 ) -> Chosen:
     spec = match.spec
-    if spec.name == "openai_codex":  # an account instead of a key, and an API of its own
-        raise ConfigError("The provider openaiCodex cannot be used yet. Choose another in agents.defaults.provider.")
     section = _section(config, spec.name)
+    if spec.name in ACCOUNTS and not (spec.name == "github_copilot" and section.backend == "litellm"):
+        return _for_account(config, spec, match.wire_model, match.because, state_dir)
     key = section.api_key or spec.key_in(environ)
     base = section.api_base or spec.default_api_base
     if spec.needs_key and not key and not _is_local(base):
@@ -120,6 +130,39 @@ async def _for_match(
             )
         model = served[0]
     return Chosen(_make(config, spec, model, key, base, state_dir), spec.name, model, _because(match, section, environ))
+
+
+def _logged_in(state_dir: Path | None) -> ProviderSpec | None:
+    """The first provider that somebody is logged in to, where nothing else was chosen."""
+    store = AccountStore.in_state(state_dir) if state_dir else None
+    names = (name for name in ACCOUNTS if store is not None and store.path(name).exists())
+    return next(map(spec_for, names), None)
+
+
+def _for_account(config: "Config", spec: ProviderSpec, model: str, because: str, state_dir: Path | None) -> Chosen:
+    section = _section(config, spec.name)
+    if section.backend == "litellm":
+        raise ConfigError(f"providers.{spec.config_key}.backend cannot be litellm. Take the line out.")
+    if state_dir is None or not (store := AccountStore.in_state(state_dir)).path(spec.name).exists():
+        raise ConfigError(
+            f"Nobody is logged in to {spec.display_name}. Run `nanobot provider login {spec.name.replace('_', '-')}`."
+        )
+    model = (spec.default_model or model) if model == DEFAULT_MODEL else model
+    effort = config.active_preset().reasoning_effort
+    usual = timeouts_for(model, local=_is_local(section.api_base), reasoning_effort=effort)
+    provider: LLMProvider = load(ACCOUNTS[spec.name])(
+        store,
+        model,
+        name=spec.name,
+        api_base=section.api_base,
+        extra_headers=section.extra_headers,
+        extra_body=section.extra_body,
+        proxy=section.proxy or None,
+        timeouts=limits_of(section, usual),
+        reasoning_effort=effort,
+        capabilities=CapabilityStore(state_dir / "capabilities.json"),
+    )
+    return Chosen(provider, spec.name, model, because)
 
 
 def _plugin(name: str) -> Callable[[str | None, str | None], LLMProvider] | None:

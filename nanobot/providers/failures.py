@@ -1,8 +1,8 @@
 """What a refusal means: from a status and a body to our typed error, and to what may be changed in the request.
 
 Vendors agree on little here: the same status means different things, and what is meant is in a code, or in the wording.
-The tables below hold what OpenAI, Azure, Anthropic, Google, DeepSeek, Moonshot, Mistral, Groq, OpenRouter, vLLM,
-llama.cpp, LM Studio and Ollama are known to say.
+The tables below hold what OpenAI, ChatGPT, Azure, Anthropic, Google, DeepSeek, Moonshot, Mistral, Groq, OpenRouter,
+vLLM, llama.cpp, LM Studio and Ollama are known to say.
 """
 
 import json
@@ -34,6 +34,8 @@ _CODES: dict[str, type[ModelCallError]] = {
     "billing_not_active": QuotaExceededError,
     "insufficient_balance": QuotaExceededError,
     "exceeded_current_quota_error": QuotaExceededError,
+    "usage_limit_reached": QuotaExceededError,
+    "usage_not_included": QuotaExceededError,
     "context_length_exceeded": ContextOverflowError,
     "exceed_context_size_error": ContextOverflowError,
     "string_above_max_length": ContextOverflowError,
@@ -41,6 +43,7 @@ _CODES: dict[str, type[ModelCallError]] = {
     "content_filter": ContentFilteredError,
     "content_policy_violation": ContentFilteredError,
     "responsibleaipolicyviolation": ContentFilteredError,
+    "cyber_policy": ContentFilteredError,
     "model_not_found": ModelNotFoundError,
     "model_not_exist": ModelNotFoundError,
     "deploymentnotfound": ModelNotFoundError,
@@ -51,6 +54,7 @@ _CODES: dict[str, type[ModelCallError]] = {
     "rate_limit_error": RateLimitedError,
     "overloaded_error": ModelOverloadedError,
     "engine_overloaded_error": ModelOverloadedError,
+    "server_is_overloaded": ModelOverloadedError,
     "server_error": ModelOverloadedError,
     "api_error": ModelOverloadedError,
 }
@@ -78,7 +82,8 @@ _WORDINGS: list[tuple[type[ModelCallError], re.Pattern[str]]] = [
         ),
         (
             ModelNotFoundError,
-            r"model[^.]{0,80}(?:not found|does not exist|not exist|is not available|not supported by|isn't available)|"
+            r"model[^.]{0,80}(?:not found|does not exist|not exist|is not available|isn't available)|"
+            r"model[^.]{0,80}not supported (?:by|when)|"
             r"(?:unknown|no such|invalid|not a valid) model|not a valid model|no endpoints found|try pulling it",
         ),
         (AuthenticationError, r"(?:incorrect|invalid|missing|wrong|no) api[ _-]?key|api key not valid|unauthori[sz]ed"),
@@ -131,6 +136,9 @@ def refusal_of(data: Any, status: int = 0, retry_after: float | None = None) -> 
         for code in codes:
             if not status and code.isdigit():
                 status = int(code)
+        resets = error.get("resets_in_seconds")  # ChatGPT, of an account's limit
+        if retry_after is None and isinstance(resets, int | float):
+            retry_after = max(0.0, float(resets))
         param = error.get("param")
         return Refusal(status, message, codes, param if isinstance(param, str) else "", retry_after)
     return Refusal(

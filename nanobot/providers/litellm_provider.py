@@ -195,7 +195,7 @@ class LiteLLMProvider(LLMProvider):
         client = await self._client(model)
         if client is not None:
             request["client"] = client
-        answer = Answer()
+        answer = Answer(of=self.name)
         stream: Any = None
         try:
             async with limits.next_sign(began=False):

@@ -20,6 +20,7 @@ from typing import Any, cast
 from nanobot.messages.types import ToolSchema
 from nanobot.providers.answer import new_call_id
 from nanobot.providers.base import Delta, Finished, TextDelta, ToolCallDelta, ToolCallRequest, parse_arguments
+from nanobot.utils.text import mended_json
 
 _TAGS = (
     "<tool_call>",
@@ -385,11 +386,9 @@ def _json_at(text: str, start: int, *, final: bool) -> tuple[object, int, bool]:
     closing = re.compile(r"</tool_calls?>|</function_calls?>|\n```|<\|tool_call_end\|>").search(text, start)
     end = closing.start() if closing else len(text)
     whole = closing is not None or text.rstrip().endswith(("}", "]"))
-    from json_repair import repair_json  # only broken JSON pays for its import
-
     try:
-        return cast("object", repair_json(text[start:end], return_objects=True)), end, whole
-    except Exception:  # a repairer of anything may fail on anything
+        return mended_json(text[start:end]), end, whole
+    except ValueError:
         return None, end, whole
 
 

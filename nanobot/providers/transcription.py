@@ -8,6 +8,7 @@ named for what it is.
 import asyncio
 import json
 import re
+import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
@@ -28,6 +29,7 @@ from nanobot.providers.errors import (
     ProviderTimeoutError,
     TryElsewhere,
 )
+from nanobot.providers.exchange import reason_of
 from nanobot.providers.failures import error_of, read_refusal
 from nanobot.security.secrets import redact, secrets_in
 from nanobot.utils.http import HttpPools, is_loopback, load_httpx
@@ -160,7 +162,7 @@ class HttpTranscriber:
         except httpx.ConnectTimeout:
             raise self._error(ConnectionFailedError, f"no connection within {endpoint.connect_s:g} s") from None
         except (httpx.HTTPError, httpx.InvalidURL, ImportError, UnicodeError) as error:
-            raise self._error(ConnectionFailedError, str(error) or type(error).__name__) from None
+            raise self._error(ConnectionFailedError, reason_of(error)) from None
 
     async def _exchange(self, name: str, data: bytes) -> str:
         import httpx
@@ -219,7 +221,7 @@ class HttpTranscriber:
             answer = json.loads(body)
         except (ValueError, RecursionError):
             said = body.decode("utf-8", "replace").strip()
-            if said.startswith(("{", "[", "<")):
+            if said.startswith(("{", "[", "<")) or "\ufffd" in said or "\0" in said:
                 raise self._error(MalformedResponseError, f"not JSON: {said[:100]}") from None
             return said
         if isinstance(answer, dict) and isinstance(answer.get("text"), str):
@@ -241,7 +243,10 @@ def _may_pass(error: ModelCallError) -> bool:
 def _recording(path: Path) -> tuple[str, bytes]:
     """The name it is sent under, and its bytes. Too large a file is refused unread. Blocking."""
     try:
-        size = path.stat().st_size
+        state = path.stat()
+        size = state.st_size
+        if not stat.S_ISREG(state.st_mode):  # a pipe or a device might keep us for ever
+            raise UnusableRecordingError(f"{path.name} is no file. Send a recording.")
         if size > MAX_BYTES:
             raise UnusableRecordingError(
                 f"{path.name} has {human_size(size)}; at most {human_size(MAX_BYTES)} can be transcribed. "

@@ -8,7 +8,7 @@ import asyncio
 import base64
 import json
 import mimetypes
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -48,7 +48,7 @@ def wire_messages(rows: Iterable[ChatMessage], dialect: Dialect) -> list[dict[st
             pictures = []
         message = _MAPPERS[row["role"]](row, dialect)
         if row["role"] == "tool":
-            pictures += _pictures(row, dialect)
+            pictures += pictures_of(row, dialect)
         if dialect.merge_users and message["role"] == "user" and out and out[-1]["role"] == "user":
             out[-1] = {"role": "user", "content": _joined(out[-1]["content"], message["content"])}
         else:
@@ -75,7 +75,7 @@ def _system(row: ChatMessage, _dialect: Dialect) -> dict[str, Any]:
 
 
 def _user(row: ChatMessage, dialect: Dialect) -> dict[str, Any]:
-    pictures = _pictures(row, dialect)
+    pictures = pictures_of(row, dialect)
     text = wire_text(row)
     if not pictures:
         return {"role": "user", "content": text}
@@ -120,7 +120,8 @@ def _blocks(content: str | list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
-def _pictures(row: ChatMessage, dialect: Dialect) -> list[dict[str, Any]]:
+def pictures_of(row: ChatMessage, dialect: Dialect) -> list[dict[str, Any]]:
+    """The images of a row as blocks; one that cannot be shown leaves a text block. Reads files."""
     if not dialect.images:
         return []
     content = row["content"]
@@ -168,25 +169,28 @@ def encode(value: object) -> bytes:
 
 
 class ToolsEncoder:
-    """Tool schemas as bytes. The same schema objects are encoded once."""
+    """Tool schemas as bytes, in the shape that a wire has for them. The same schema objects are encoded once."""
 
-    def __init__(self) -> None:
+    def __init__(self, shape: Callable[[ToolSchema], object] = lambda tool: tool) -> None:
+        self._shape = shape
         self._last: tuple[list[ToolSchema], bytes] = ([], b"[]")
 
     def encode(self, tools: Sequence[ToolSchema]) -> bytes:
         """The list of tools as JSON."""
         known, encoded = self._last
         if len(known) != len(tools) or any(a is not b for a, b in zip(known, tools, strict=True)):
-            encoded = encode(list(tools))
+            encoded = encode([self._shape(tool) for tool in tools])
             self._last = (list(tools), encoded)
         return encoded
 
 
-def request_body(fields: dict[str, Any], tools: bytes | None, messages: list[dict[str, Any]]) -> bytes:
-    """The whole body: fields, tools, then the messages."""
+def request_body(
+    fields: dict[str, Any], tools: bytes | None, messages: list[dict[str, Any]], last: str = "messages"
+) -> bytes:
+    """The whole body: fields, tools, then the messages under the name that the wire has for them."""
     head = encode(fields)[:-1]
     parts = [head]
     if tools is not None:
         parts.append(b',"tools":' + tools)
-    parts.append(b',"messages":' + encode(messages) + b"}")
+    parts.append(f',"{last}":'.encode() + encode(messages) + b"}")
     return b"".join(parts)

@@ -1,4 +1,5 @@
-"""Walls: what tools may touch. Small frozen policies come in from above; nothing here knows the config.
+"""Walls: what tools may touch, and what no text may tell. Small frozen policies come in from above; nothing here knows
+the config.
 
-The agent's tools and runtime may import it; it imports nobody but `errors`. Read paths.
+Everybody above may import it; it imports nobody but `errors`. Read paths, then secrets.
 """

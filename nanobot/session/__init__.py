@@ -1,5 +1,5 @@
 """Sessions: stored conversations, and the half-done turn beside them.
 
 The agent, runtime and cli may import it; providers are strangers. Read types (a session in memory), then manager,
-folder and stems (which file is whose), then reader and writer (the disk), records, lines, locks, checkpoint.
+folder and stems (which file is whose), then reader and writer (the disk), records, lines, checkpoint.
 """

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from nanobot.session.lines import Row, encode
 from nanobot.session.stems import other_stem_of, stem_of
-from nanobot.utils.files import O_BINARY, PRIVATE_FILE, make_private_folder, sync_data, write_whole
+from nanobot.utils.files import line_end, open_lines, sync_data, write_whole
 from nanobot.utils.refusals import refusal
 
 log = logging.getLogger(__name__)
@@ -169,16 +169,8 @@ class Checkpoint:
         if self._closed:
             return
         if self._descriptor is None:
-            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | O_BINARY
-            try:
-                self._descriptor = os.open(self._path, flags, PRIVATE_FILE)
-            except FileNotFoundError:
-                make_private_folder(self._path.parent)
-                self._descriptor = os.open(self._path, flags, PRIVATE_FILE)
-            if os.lseek(self._descriptor, 0, os.SEEK_END):
-                os.lseek(self._descriptor, -1, os.SEEK_END)
-                if os.read(self._descriptor, 1) != b"\n":
-                    write_whole(self._descriptor, b"\n")  # behind half a line of a crash
+            self._descriptor = open_lines(self._path)
+            write_whole(self._descriptor, line_end(self._descriptor))
         write_whole(self._descriptor, encode(row))
 
 
@@ -205,9 +197,9 @@ def _half_done(rows: list[Row]) -> HalfDone:
         if isinstance(message := row.get("message"), dict):
             accepted.append(Accepted(str(row.get("turn", "")), message))
         if isinstance(piece := row.get("text"), str):
-            if row.get("after", 0) != after:
+            if (at := row.get("after", 0)) != after:
                 text.clear()
-                after = row["after"]
+                after = at
             text.append(piece)
         if isinstance(ids := row.get("started"), list):
             started.update(map(str, ids))

@@ -10,10 +10,10 @@ from datetime import datetime
 from glob import escape
 from pathlib import Path
 
-from nanobot.session.locks import locked
 from nanobot.session.records import owner_of
 from nanobot.session.stems import other_stem_of, stem_of
 from nanobot.utils.files import make_private_folder, sync_folder
+from nanobot.utils.locks import locked
 from nanobot.utils.refusals import refusal
 
 

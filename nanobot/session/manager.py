@@ -18,12 +18,12 @@ from nanobot.errors import StorageError
 from nanobot.messages.types import ChatMessage
 from nanobot.session.folder import SessionFolder
 from nanobot.session.lines import Row, encode
-from nanobot.session.locks import ProcessLock, locked
 from nanobot.session.reader import Anchor, Print, locate, open_end, read_all, read_from
 from nanobot.session.records import apply_record, changeable, key_in, listing_of, record_of
 from nanobot.session.types import Session, Stored, print_of
 from nanobot.session.writer import Append, GroupCommit, append_all
 from nanobot.utils.files import write_atomic
+from nanobot.utils.locks import ProcessLock, locked
 from nanobot.utils.refusals import refusal
 
 _RECORD_EVERY = 1 << 18

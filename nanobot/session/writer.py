@@ -10,13 +10,14 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
-from nanobot.session.locks import locked
 from nanobot.session.reader import Print
-from nanobot.utils.files import O_BINARY, PRIVATE_FILE, make_private_folder, sync_data, sync_folder, write_whole
+from nanobot.utils.files import line_end, open_lines, sync_data, sync_folder, write_whole
+from nanobot.utils.locks import locked
 
-_SYNCS_AT_ONCE = 8
+_SYNCS_AT_ONCE = 4
 
 
 @dataclass(slots=True)
@@ -92,10 +93,10 @@ def _write(append: Append, opened: dict[Path, int]) -> None:
     """Write one append under the lock. A file that ends in half a line gets a new one first."""
     descriptor = opened.get(append.path)
     if descriptor is None:
-        descriptor = opened[append.path] = _open(append)
+        descriptor = opened[append.path] = open_lines(append.path)
     end = os.lseek(descriptor, 0, os.SEEK_END)
     append.created = end == 0
-    before = append.header if append.created else _line_end(descriptor, end)
+    before = append.header if append.created else line_end(descriptor)
     try:
         write_whole(descriptor, before + append.data)
     except OSError:
@@ -119,27 +120,17 @@ def _sync_data_of(opened: dict[Path, int]) -> dict[Path, OSError]:
             return file[0], error
         return file[0], None
 
-    if len(opened) == 1:
-        synced = [*map(sync, opened.items())]
-    else:
-        with ThreadPoolExecutor(min(len(opened), _SYNCS_AT_ONCE)) as threads:
-            synced = [*threads.map(sync, opened.items())]
-    return {path: error for path, error in synced if error is not None}
+    each = map if len(opened) == 1 else _threads(os.getpid()).map
+    return {path: error for path, error in each(sync, opened.items()) if error is not None}
 
 
-def _line_end(descriptor: int, end: int) -> bytes:
-    """What is missing before a new line can begin."""
-    os.lseek(descriptor, end - 1, os.SEEK_SET)
-    return b"" if os.read(descriptor, 1) == b"\n" else b"\n"
+@cache
+def _threads(process: int) -> ThreadPoolExecutor:
+    """Made when many files are first written at once, and kept: threads cost more than what they do here.
 
-
-def _open(append: Append) -> int:
-    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | O_BINARY
-    try:
-        return os.open(append.path, flags, PRIVATE_FILE)
-    except FileNotFoundError:
-        make_private_folder(append.path.parent)
-        return os.open(append.path, flags, PRIVATE_FILE)
+    A process that was forked has none of its parent's threads, hence the number of the process.
+    """
+    return ThreadPoolExecutor(_SYNCS_AT_ONCE, thread_name_prefix="sync")
 
 
 def _sync(appends: Sequence[Append], opened: dict[Path, int]) -> None:

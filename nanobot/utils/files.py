@@ -25,6 +25,29 @@ def make_private_folder(folder: Path) -> Path:
     return folder
 
 
+def open_private(path: Path, flags: int) -> int:
+    """Open a file of ours; where it is made, with its folder if need be, it is ours alone to read. Raises OSError."""
+    try:
+        return os.open(path, flags | O_BINARY, PRIVATE_FILE)
+    except FileNotFoundError:
+        make_private_folder(path.parent)
+        return os.open(path, flags | O_BINARY, PRIVATE_FILE)
+
+
+def open_lines(path: Path) -> int:
+    """Open a file of lines for appending (and reading), made if it is missing. Raises OSError."""
+    return open_private(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
+
+
+def line_end(descriptor: int) -> bytes:
+    """What is missing before a new line can begin: nothing, or a newline behind half a line of a crash."""
+    end = os.lseek(descriptor, 0, os.SEEK_END)
+    if end == 0:
+        return b""
+    os.lseek(descriptor, end - 1, os.SEEK_SET)
+    return b"" if os.read(descriptor, 1) == b"\n" else b"\n"
+
+
 def write_atomic(path: Path, data: bytes | str, *, mode: int | None = None) -> None:
     """Replace the file in one step and see it to the disk: temp file, fsync, rename, fsync of the folder.
 
@@ -72,10 +95,22 @@ def _check_plain(path: Path) -> None:
         raise OSError(number, "Is a folder" if path.is_dir() else "Is a device or a pipe, not a file", str(path))
 
 
+def write_in_place(path: Path, data: bytes | str) -> None:
+    """Write what can be made again: a kill may leave half of it, which its reader must notice, but no temp file.
+
+    Raises OSError.
+    """
+    descriptor = open_private(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    try:
+        write_whole(descriptor, data.encode() if isinstance(data, str) else data)
+    finally:
+        os.close(descriptor)
+
+
 def append_durable(path: Path, data: bytes) -> None:
     """Append and see it to the disk. Raises OSError."""
     existed = path.exists()
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | O_BINARY, PRIVATE_FILE)
+    descriptor = open_private(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     try:
         write_whole(descriptor, data)
         sync_data(descriptor)

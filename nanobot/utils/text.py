@@ -1,7 +1,8 @@
-"""Small work on text: decode what came as bytes, cut what is too long, name what is near, say how big."""
+"""Small work on text: decode what came as bytes, mend broken JSON, cut what is too long, name what is near."""
 
 import locale
 from collections.abc import Iterable
+from typing import cast
 
 _UNITS = ("bytes", "KB", "MB", "GB", "TB")
 
@@ -19,6 +20,16 @@ def decode(data: bytes) -> str:
         except (UnicodeDecodeError, LookupError):
             pass
     return data.decode(errors="replace")
+
+
+def mended_json(text: str) -> object:
+    """What broken JSON was meant to say. Raises ValueError where nobody can tell."""
+    from json_repair import repair_json  # only broken JSON pays for its import
+
+    try:
+        return cast("object", repair_json(text, return_objects=True))
+    except Exception as error:  # a repairer of anything may fail on anything
+        raise ValueError(f"not JSON ({error})") from error
 
 
 def clip(text: str, limit: int, note: str = "{left_out} characters left out") -> str:

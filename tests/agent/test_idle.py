@@ -23,9 +23,11 @@ from nanobot.agent.trace.folder import TraceFolder
 from nanobot.agent.trace.writer import TraceWriter
 from nanobot.agent.vitals import Vitals
 from nanobot.bus.events import InboundMessage
+from nanobot.config.paths import Places
 from nanobot.config.schema import Config
 from nanobot.messages.types import Origin
 from nanobot.providers.base import LLMResponse
+from nanobot.providers.spending import Spending
 from nanobot.testing import Bot, Pause, RecordingSink, calls, open_bot
 from nanobot.utils.clock import FrozenClock
 
@@ -334,7 +336,9 @@ async def watched_bot(home: Path, time: HeldTime) -> AsyncIterator[Bot]:
     """A bot whose idle watch goes by a clock we hold; everything else is as `build_runtime` makes it."""
     async with open_bot(home) as bot:
         made, vitals = bot.runtime, Vitals(time)
-        desk = Desk(made.sessions, made.models, made.context, made.tools, vitals, "0")
+        desk = Desk(
+            made.sessions, made.models, made.context, made.tools, vitals, "0", Spending(Config(), Places(home), time)
+        )
         commands = SlashCommands(desk)
         traces = TraceWriter(TraceFolder(home / "traces"), time, made.workspace)
         parts = Parts(

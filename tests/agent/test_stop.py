@@ -16,8 +16,8 @@ from nanobot.config.schema import Config
 from nanobot.messages.types import Origin
 from nanobot.providers.base import Finished, LLMProvider, LLMResponse, TextDelta
 from nanobot.runtime import build_runtime
-from nanobot.session.locks import ProcessLock
 from nanobot.testing import Bot, Pause, RecordingSink, calls, open_bot
+from nanobot.utils.locks import ProcessLock
 from tests.strict import openai_problems
 
 

@@ -5,6 +5,7 @@ import pytest
 from prompt_toolkit.completion import CompleteEvent
 from prompt_toolkit.document import Document
 
+from nanobot.agent.turn import StepEnded
 from nanobot.cli.completion import ChatCompleter, completes
 from nanobot.cli.history import ChatHistory
 from nanobot.cli.mentions import mentioned_files
@@ -97,6 +98,20 @@ def test_the_bottom_line_adds_up_steps_and_shows_only_what_is_known():
     meter.window_tokens = 10_100
 
     assert meter.line() == "m · 2.0k in (50% cached) · 20 out · 10% of 10.1k window"
+
+
+@pytest.mark.parametrize(
+    ("costs", "line"),
+    [((0.01, None, 0.002), "m · $0.012"), ((None, None), "m"), ((0.0,), "m"), ((1.5, 0.25), "m · $1.75")],
+)
+def test_the_bottom_line_ends_in_the_cost_of_this_sitting(costs, line):
+    meter = Meter()
+    meter.model = "m"
+
+    for cost in costs:
+        meter(StepEnded(step=0, finish_reason="stop", usage={}, cost_usd=cost))
+
+    assert meter.line() == line
 
 
 @pytest.mark.parametrize(

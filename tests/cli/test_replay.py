@@ -65,7 +65,7 @@ def test_a_turn_is_shown_as_it_happened(home: Path):
     assert "Let me look." in text
     assert re.search(r'^  > list_dir \{"path": "\."\}  [<\d.]+ m?s$', text, re.MULTILINE)
     assert re.search(r"^  > exec .*  failed$", text, re.MULTILINE)
-    assert "1,200 tokens in (1,000 cached), 50 out  $0.0042" in text
+    assert "1,200 tokens in (1,000 cached), 50 out  $0.004" in text
     assert "  Some *files*.\n  And more.\n" in text
     assert re.search(r"^Answered after .*: 2 steps, 1,200 tokens in", text, re.MULTILINE)
     assert "\nPhases: restore " in text
@@ -91,7 +91,7 @@ def test_a_list_has_a_line_a_turn(home: Path):
     lines = [line.split("\t") for line in run("cli:direct", "--list").stdout.splitlines()]
 
     assert [[line[2], line[4], line[5], line[6]] for line in lines] == [
-        ["answered", "1,250", "$0.0042", "what is here? 漢字"],
+        ["answered", "1,250", "$0.004", "what is here? 漢字"],
         ["answered", "", "", "/help"],
         ["failed", "", "", "again"],
     ]
@@ -173,7 +173,7 @@ def test_against_another_model_both_are_told_step_by_step_with_what_they_cost(ho
     assert "First difference: other arguments in step 1, list_dir" in result.stdout
     assert "not recorded, not run" in result.stdout
     assert "-Some *files*.\n+Other files.\n And more.\n" in result.stdout
-    assert re.search(r"^recorded +2 +1,200 +1,000 +50 .*\$0\.0042$", result.stdout, re.MULTILINE)
+    assert re.search(r"^recorded +2 +1,200 +1,000 +50 .*\$0\.004$", result.stdout, re.MULTILINE)
     assert re.search(r"^now +2 ", result.stdout, re.MULTILINE)
     assert {path: path.read_bytes() for path in (home / "workspace").rglob("*") if path.is_file()} == before
     assert [row["role"] for row in sent[0]["messages"]] == ["system", "user"]

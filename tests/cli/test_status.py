@@ -155,6 +155,15 @@ def test_probe_asks_the_model_for_real_and_says_how_long_it_took(models: FakeMod
     assert facts("--probe")["probe"]["answer"] == "Hello there."
 
 
+def test_a_probe_is_in_the_ledger(models: FakeModels):
+    write_config(**openai_at(models.v1))
+    assert status("--probe").exit_code == 0
+
+    used = json.loads(CliRunner().invoke(app, ["usage", "--by", "cause", "--json"]).stdout)["rows"]
+
+    assert [(row["cause"], row["calls"]) for row in used] == [("trial", 1)]
+
+
 def test_a_probe_that_fails_is_one_line_and_exit_1(models: FakeModels):
     write_config(**openai_at(models.v1))
     models.script(Fail(500, "no room"))

@@ -5,14 +5,21 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import typer.main
+from pydantic.alias_generators import to_snake
 from typer.testing import CliRunner
 
 from nanobot.cli.commands import app
+from nanobot.config.channels import ChannelsConfig
 from nanobot.config.loader import load_config, load_warnings
+from nanobot.config.schema import Config, LimitsConfig, ProviderConfig
+from nanobot.config.spelling import camel
+from nanobot.providers.oauth.accounts import Account, AccountStore
+from nanobot.testing import calls, open_bot
 from tests.house.repo import ROOT, documents, text_of, tracked_files
 
 _FENCE = re.compile(r"^ *```(\w*)[^\n]*\n(.*?)^ *```[ \t]*$", re.MULTILINE | re.DOTALL)
@@ -47,6 +54,80 @@ def test_a_config_in_the_pages_loads_and_every_key_of_it_is_known(body, tmp_path
 
     assert load_warnings(config) == ()
     assert json.loads(body)
+
+
+SNIPPETS = {
+    f"{page_name(page)}-{number}": body for page in documents() for number, body in enumerate(blocks(page, "python"), 1)
+}
+
+
+@pytest.mark.parametrize("body", SNIPPETS.values(), ids=SNIPPETS.keys())
+def test_python_in_the_pages_runs(body):
+    exec(compile(body, "a page", "exec"), {"__name__": "page"})
+
+
+def test_every_block_in_the_pages_is_of_a_kind_that_is_tried_or_is_plain_text():
+    pages = [page for page in documents() if not {"skills", "templates"} & {*page.parts}]  # those are for the agent
+
+    kinds = {kind for page in pages for kind, _ in _FENCE.findall(text_of(page))}
+
+    assert kinds <= {"json", "python", "sh", "bash", "powershell", "text"}
+
+
+_KEY_ROW = re.compile(r"^\| `((?:agents|channels|limits|providers)\.[\w.]+)` \| `?([^|`:]+)[^|]*\|", re.MULTILINE)
+KEYS = dict(_KEY_ROW.findall(text_of(ROOT / "docs" / "configuration.md")))
+
+
+@pytest.mark.parametrize(("key", "told"), KEYS.items())
+def test_a_key_in_the_tables_exists_and_its_default_is_as_told(key, told):
+    section = Config()
+    *way, last = key.replace("NAME", "openai").split(".")
+    for name in way:
+        section = getattr(section, to_snake(name))
+
+    default = getattr(section, to_snake(last))
+
+    expected = {"none": (None, []), "by the model": (None,)}.get(told.strip(), (told.strip(),))
+    assert default in expected or str(default) in expected
+
+
+def test_every_key_of_turns_models_and_money_is_in_a_table():
+    defaults = ("fallback_models", "provider_retry_mode", "steering", "idle_compact_after_minutes", "background_model")
+    channels = [name for name in ChannelsConfig.model_fields if name.startswith("transcription")]
+    timeouts = [name for name in ProviderConfig.model_fields if name.endswith("timeout_s")]
+    wanted = {
+        *(f"agents.defaults.{camel(name)}" for name in defaults),
+        *(f"channels.{camel(name)}" for name in channels),
+        *(f"providers.NAME.{camel(name)}" for name in timeouts),
+        *(f"limits.{camel(name)}" for name in LimitsConfig.model_fields),
+    }
+
+    assert wanted - KEYS.keys() == set()
+
+
+async def test_every_file_under_state_is_listed(tmp_path):
+    section = text_of(ROOT / "docs" / "formats.md").partition("\n## State\n")[2].partition("\n## ")[0]
+    named = [code for row in re.findall(r"^\| (`[^|]+) \|", section, re.MULTILINE) for code in _CODE.findall(row)]
+    known = [re.compile(re.sub(r"<\w+>|Y+-M+", "[^/]+", re.escape(name).replace(r"\-", "-"))) for name in named]
+    config = Config.model_validate({"limits": {"dailyUsd": 0.000001}})
+    async with open_bot(tmp_path, config=config) as bot:
+        bot.provider.script(calls(("list_dir", {"path": "."})), "done")
+        await bot.say("look")
+        during = list(state_files(bot.runtime.data_dir))
+    account = Account("openai_codex", "https://auth.example.com", "a grant")
+    store = AccountStore.in_state(bot.runtime.data_dir / "state")
+    async with store.held(account.provider):
+        store.save(account)
+
+    found = {*during, *state_files(bot.runtime.data_dir)}
+
+    assert [name for name in sorted(found) if not any(one.fullmatch(name) for one in known)] == []
+    assert any(name.startswith("usage/") for name in found)
+
+
+def state_files(data_dir: Path) -> Iterator[str]:
+    state = data_dir / "state"
+    return (path.relative_to(state).as_posix() for path in state.rglob("*") if path.is_file())
 
 
 def commands_named_in(page: Path) -> set[tuple[str, str]]:

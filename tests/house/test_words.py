@@ -29,6 +29,21 @@ def test_nothing_is_left_for_later():
     assert found == []
 
 
+def test_a_room_that_says_in_which_order_to_read_it_names_every_file():
+    in_any_order = {"nanobot", "cli", "utils", "tools"}
+    rooms = [path for path in HOUSE if path.name == "__init__.py" and path.parent.name not in in_any_order]
+
+    missing = [
+        f"{room.parent.relative_to(ROOT)}: {path.stem}"
+        for room in rooms
+        for path in HOUSE
+        if path.name != "__init__.py" and path.parent == room.parent
+        if not re.search(rf"\b{path.stem}\b", text_of(room))
+    ]
+
+    assert missing == []
+
+
 def test_every_room_of_tests_mirrors_a_room_of_the_house():
     rooms = {path.name for path in (ROOT / "nanobot").iterdir() if path.is_dir()}
     others = {"contracts", "stories", "house", "bench", "__pycache__"}

@@ -121,6 +121,80 @@ def test_usage_has_one_shape(usage):
     assert normal_usage(usage) == {"prompt_tokens": 9, "completion_tokens": 3, "cached_tokens": 4}
 
 
+@pytest.mark.parametrize(
+    ("usage", "found"),
+    [
+        (  # OpenAI: reasoning is part of what was said
+            {
+                "prompt_tokens": 100,
+                "completion_tokens": 50,
+                "total_tokens": 150,
+                "prompt_tokens_details": {"cached_tokens": 64},
+                "completion_tokens_details": {"reasoning_tokens": 30},
+            },
+            {"prompt_tokens": 100, "completion_tokens": 50, "cached_tokens": 64, "reasoning_tokens": 30},
+        ),
+        (  # others count it beside: their total tells
+            {
+                "prompt_tokens": 100,
+                "completion_tokens": 20,
+                "total_tokens": 150,
+                "completion_tokens_details": {"reasoning_tokens": 30},
+            },
+            {"prompt_tokens": 100, "completion_tokens": 50, "cached_tokens": 0, "reasoning_tokens": 30},
+        ),
+        (  # DeepSeek
+            {
+                "prompt_tokens": 100,
+                "completion_tokens": 5,
+                "prompt_cache_hit_tokens": 64,
+                "prompt_cache_miss_tokens": 36,
+            },
+            {"prompt_tokens": 100, "completion_tokens": 5, "cached_tokens": 64},
+        ),
+        (  # Anthropic in its own words: what a cache held stands beside what was sent
+            {
+                "input_tokens": 10,
+                "cache_read_input_tokens": 80,
+                "cache_creation_input_tokens": 10,
+                "output_tokens": 5,
+            },
+            {"prompt_tokens": 100, "completion_tokens": 5, "cached_tokens": 80, "cache_written_tokens": 10},
+        ),
+        (  # the same through LiteLLM, which adds it up
+            {
+                "prompt_tokens": 100,
+                "completion_tokens": 5,
+                "prompt_tokens_details": {"cached_tokens": 80},
+                "cache_read_input_tokens": 80,
+                "cache_creation_input_tokens": 10,
+            },
+            {"prompt_tokens": 100, "completion_tokens": 5, "cached_tokens": 80, "cache_written_tokens": 10},
+        ),
+        (  # OpenAI's newer API
+            {
+                "input_tokens": 100,
+                "input_tokens_details": {"cached_tokens": 64},
+                "output_tokens": 50,
+                "output_tokens_details": {"reasoning_tokens": 30},
+                "total_tokens": 150,
+            },
+            {"prompt_tokens": 100, "completion_tokens": 50, "cached_tokens": 64, "reasoning_tokens": 30},
+        ),
+        ({"prompt_tokens": 10, "completion_tokens": 5, "cached_tokens": 99}, None),
+        ({"prompt_tokens": "many", "completion_tokens": None}, {}),
+        ({"prompt_tokens": float("inf"), "completion_tokens": float("nan"), "cached_tokens": -3}, {}),
+    ],
+)
+def test_every_kind_of_token_is_found_in_whatever_words(usage, found):
+    counted = normal_usage(usage)
+
+    if found is not None:
+        assert counted == found
+    assert counted.get("cached_tokens", 0) + counted.get("cache_written_tokens", 0) <= counted.get("prompt_tokens", 0)
+    assert counted.get("reasoning_tokens", 0) <= counted.get("completion_tokens", 0)
+
+
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.text(max_size=5),

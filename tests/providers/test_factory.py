@@ -10,13 +10,16 @@ import pytest
 
 from nanobot.config.schema import Config, ProviderConfig
 from nanobot.errors import ConfigError
+from nanobot.providers.copilot_provider import CopilotProvider
 from nanobot.providers.custom_provider import CustomProvider
 from nanobot.providers.errors import ProviderTimeoutError
 from nanobot.providers.factory import Chosen, choose_provider, limits_of
 from nanobot.providers.limits import Timeouts
 from nanobot.providers.litellm_provider import LiteLLMProvider
 from nanobot.providers.local_servers import LocalServer
+from nanobot.providers.oauth.accounts import Account, AccountStore
 from nanobot.providers.offline_provider import OfflineProvider
+from nanobot.providers.openai_codex_provider import OpenAICodexProvider
 from tests.fake_models import FakeModels, Hang
 from tests.providers.samples import HELLO
 
@@ -166,3 +169,53 @@ def test_choosing_a_provider_loads_no_client_and_no_sdk():
     told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
 
     assert told.strip() == "[]"
+
+
+@pytest.fixture
+def logged_in(tmp_path):
+    """A state folder in which somebody is logged in to both accounts."""
+    store = AccountStore.in_state(tmp_path)
+    for name in ("openai_codex", "github_copilot"):
+        store.save(Account(name, "https://login.example", grant="g"))
+    return tmp_path
+
+
+async def choose_here(state_dir, environ=None, **config):
+    chosen = await choose_provider(Config(**config), environ=environ or {}, state_dir=state_dir, local_servers=[])
+    await chosen.provider.close()
+    return chosen
+
+
+@pytest.mark.parametrize("name", ["openaiCodex", "openai-codex", "openai_codex"])
+async def test_an_account_is_chosen_in_every_spelling_with_its_own_model(logged_in, name):
+    chosen = await choose_here(logged_in, agents={"defaults": {"provider": name}})
+
+    assert isinstance(chosen.provider, OpenAICodexProvider)
+    assert (chosen.name, chosen.model) == ("openai_codex", "gpt-5.1-codex")
+
+
+async def test_an_account_is_chosen_by_the_prefix_of_a_model(logged_in):
+    chosen = await choose_here(logged_in, agents={"defaults": {"model": "github-copilot/gpt-4o"}})
+
+    assert isinstance(chosen.provider, CopilotProvider)
+    assert (chosen.name, chosen.model) == ("github_copilot", "gpt-4o")
+
+
+async def test_an_account_nobody_is_logged_in_to_says_what_to_run(tmp_path):
+    for provider, command in (("openaiCodex", "openai-codex"), ("githubCopilot", "github-copilot")):
+        with pytest.raises(ConfigError, match=f"Run `nanobot provider login {command}`"):
+            await choose_here(tmp_path, agents={"defaults": {"provider": provider}})
+
+
+async def test_where_nothing_else_is_set_up_the_account_answers(logged_in):
+    assert (await choose_here(logged_in)).name == "openai_codex"
+    assert (await choose_here(logged_in, {"OPENAI_API_KEY": "sk-x"})).name == "openai"
+    assert (await choose_here(logged_in, agents={"defaults": {"model": "my-own"}})).name == "offline"
+
+
+async def test_copilot_goes_through_litellm_for_whoever_asks_for_it(logged_in):
+    chosen = await choose_here(logged_in, **using("githubCopilot", backend="litellm"))
+
+    assert isinstance(chosen.provider, LiteLLMProvider)
+    with pytest.raises(ConfigError, match="backend cannot be litellm"):
+        await choose_here(logged_in, **using("openaiCodex", backend="litellm"))

@@ -2,8 +2,10 @@
 
 import asyncio
 import io
+import os
 import shutil
 import subprocess
+import sys
 import time
 import wave
 from collections.abc import Iterator
@@ -161,6 +163,16 @@ async def test_a_file_that_is_missing_empty_or_none_is_a_typed_error(hearing, tm
         await transcribe(hearing, path)
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no such files")
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
+async def test_nobody_waits_for_a_pipe_or_a_device(hearing, tmp_path, make):
+    path = tmp_path / "voice.ogg"
+    make(path)
+
+    with pytest.raises(UnusableRecordingError, match=r"voice\.ogg is no file"):
+        await transcribe(hearing, path)
+
+
 @pytest.mark.parametrize("body", [b'{"text": ""}', b'{"text": "  \\n"}', b""])
 async def test_silence_is_said_to_be_silence(hearing, recording, body):
     hearing.script = [Answer(body=body)]
@@ -175,7 +187,9 @@ async def test_an_answer_in_plain_text_is_taken_as_it_is(hearing, recording):
     assert await transcribe(hearing, recording) == "grüß dich"
 
 
-@pytest.mark.parametrize("body", [b"<html>nginx</html>", b'{"txt": "hi"}', b"[]", b'{"text": 3}', b'{"text": "cut'])
+@pytest.mark.parametrize(
+    "body", [b"<html>nginx</html>", b'{"txt": "hi"}', b"[]", b"\xff\xfe\x00", b"a\0", b'{"text": 3}', b'{"text": "cut']
+)
 async def test_an_answer_that_cannot_be_read_is_a_typed_error(hearing, recording, body):
     hearing.script = [Answer(body=body)] * 3
 

@@ -531,8 +531,9 @@ def test_a_session_key_of_any_shape_is_its_own_session_inside_the_folder(served:
         assert [row["role"] for row in chat.json["messages"]] == ["system", "user"], key
     listed = json.loads(served.run("sessions", "list", "--json").out)
     assert sorted(row["key"] for row in listed) == sorted(keys)
-    traces = served.data / "state" / "traces"
-    assert {path.parent for path in served.path.rglob("*.jsonl")} == {served.sessions, traces}
+    state = served.data / "state"
+    folders = {served.sessions, state / "usage", state / "traces"}
+    assert {path.parent for path in served.path.rglob("*.jsonl")} == folders
 
 
 async def test_a_clock_far_in_the_past_or_future_changes_nothing(tmp_path: Path):

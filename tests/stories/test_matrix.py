@@ -368,4 +368,5 @@ async def test_how_long_a_person_waits_for_the_second_model(tmp_path: Path):
             async with Home(tmp_path / name, **config).open() as bot:
                 result = await bot.run("hi")
             seconds = time.monotonic() - began
+            assert result.text == "This is B."
             print(f"{name:12} {seconds:5.1f} s  A asked {len(a.chats)} times, B {len(b.chats)}: {result.text}")

@@ -14,7 +14,7 @@ import pytest
 from nanobot.bus.events import InboundMessage
 from nanobot.config.loader import load_config
 from nanobot.runtime import build_runtime
-from nanobot.session.locks import ProcessLock
+from nanobot.utils.locks import ProcessLock
 from tests.fake_models import Calls, FakeModels, Hang, Say, Slow
 from tests.stories.processes import POSIX, Home, ended
 

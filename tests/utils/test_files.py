@@ -5,7 +5,7 @@ import stat
 
 import pytest
 
-from nanobot.utils.files import append_durable, make_private_folder, sweep_temps, write_atomic
+from nanobot.utils.files import append_durable, make_private_folder, sweep_temps, write_atomic, write_in_place
 
 posix = pytest.mark.skipif(os.name == "nt", reason="file modes and links are POSIX's")
 
@@ -101,3 +101,14 @@ def test_what_killed_writes_left_long_ago_is_swept_and_nothing_else(tmp_path):
     sweep_temps(tmp_path / "a.json", older_than_s=60)
 
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(keep)
+
+
+def test_what_can_be_made_again_is_written_over_what_was_there(tmp_path):
+    path = tmp_path / "copy.json"
+    write_in_place(path, "something long")
+
+    write_in_place(path, "short ü")
+
+    assert path.read_bytes() == "short ü".encode()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["copy.json"]
+    assert os.name == "nt" or mode_of(path) == 0o600

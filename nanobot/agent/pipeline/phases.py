@@ -16,14 +16,15 @@ from nanobot.agent.context import with_attachments
 from nanobot.agent.pipeline.left_over import MOST_TRIES, TurnKeepsDyingError, answer_of, is_answer, missing_messages
 from nanobot.agent.pipeline.watch import Watchdog, let_run
 from nanobot.agent.pipeline.work import Ending, Parts, Turn
-from nanobot.agent.run.runner import INTERRUPTED, Cut, RunSpec, open_calls, run
+from nanobot.agent.run.requests import Remembered
+from nanobot.agent.run.runner import Cut, RunSpec, open_calls, run
 from nanobot.agent.session_window import keep_window, open_window
 from nanobot.agent.slash_commands import parse_command
 from nanobot.agent.tools.base import ToolContext
 from nanobot.agent.turn import Notice, TurnEnded, TurnOutcome, TurnPhase, TurnResult
 from nanobot.bus.events import InboundMessage
-from nanobot.errors import NanobotError, RequestTooLongError
-from nanobot.messages.types import ChatMessage, Origin, Provenance, text_of
+from nanobot.errors import BudgetExceededError, NanobotError, RequestTooLongError
+from nanobot.messages.types import INTERRUPTED, ChatMessage, Origin, Provenance, text_of
 from nanobot.providers.base import CallContext, calling_for
 from nanobot.session.checkpoint import Checkpoint
 from nanobot.utils.aio import finish
@@ -31,13 +32,14 @@ from nanobot.utils.clock import timestamp
 
 log = logging.getLogger(__name__)
 
+_SESSIONS_REMEMBERED = 32
 MOST_JOINING = 3
 """Messages that may join one turn; the rest are turns of their own."""
 
 _NO_ANSWER = {
     TurnOutcome.FAILED: "(No answer: the turn failed.)",
     TurnOutcome.STOPPED: "(No answer: the turn was stopped.)",
-    TurnOutcome.REFUSED: "(No answer: the message was too long.)",
+    TurnOutcome.REFUSED: "(No answer: the message was refused.)",
 }
 _NOT_GIVEN = "nanobot was interrupted before it could give you this answer:\n{answer}"
 GOES_ON_LATER = "nanobot is stopping; this goes on at the next start."
@@ -49,6 +51,7 @@ class Pipeline:
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
+        self._remembered: dict[str, Remembered] = {}
         self._phases: dict[TurnPhase, Callable[[Turn], Awaitable[TurnPhase]]] = {
             TurnPhase.RESTORE: self._restore,
             TurnPhase.COMMAND: self._command,
@@ -86,7 +89,7 @@ class Pipeline:
             else:
                 await self._cancelled(turn)
             raise
-        except RequestTooLongError as error:
+        except (RequestTooLongError, BudgetExceededError) as error:
             turn.error = type(error).__name__
             await self._end(turn, TurnOutcome.REFUSED, str(error))
         except NanobotError as error:
@@ -204,12 +207,22 @@ class Pipeline:
             cut=Cut(turn.left.started) if turn.resumes or open_calls(turn.history) else None,
             window=turn.window,
             keep_window=lambda window: keep_window(turn.session, first, window),
+            remembered=self._remembered_of(turn.session.key),
         )
         turn.trace.runs(spec)
         with calling_for(_call_context(turn)):
             result = await let_run(turn, run(spec), parts.patience.letting_go)
-        turn.outcome, turn.text, turn.usage, turn.cost_usd = result.outcome, result.text, result.usage, result.cost_usd
+        turn.outcome, turn.text, turn.error = result.outcome, result.text, result.error
+        turn.usage, turn.cost_usd = result.usage, result.cost_usd
         return TurnPhase.SAVE
+
+    def _remembered_of(self, session_key: str) -> Remembered:
+        """What was found out about the rows of the sessions that ran last."""
+        found = self._remembered.pop(session_key, None) or Remembered()
+        self._remembered[session_key] = found
+        if len(self._remembered) > _SESSIONS_REMEMBERED:
+            del self._remembered[next(iter(self._remembered))]
+        return found
 
     async def _save(self, turn: Turn) -> TurnPhase:
         """Everything is on disk already; let go of the session."""

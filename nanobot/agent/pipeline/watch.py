@@ -15,6 +15,7 @@ from nanobot.agent.pipeline.work import Patience, Turn
 from nanobot.agent.run.runner import RunResult
 from nanobot.agent.turn import TurnEvent, TurnPhase
 from nanobot.errors import NanobotError
+from nanobot.messages.types import INTERRUPTED
 from nanobot.utils.aio import finish
 
 log = logging.getLogger(__name__)
@@ -103,6 +104,6 @@ def _end_of(started: TurnEvent, said: str) -> TurnEvent:
         case events.ReasoningStarted():
             return events.ReasoningEnded(text="")
         case events.StepStarted(step=step):
-            return events.StepEnded(step=step, finish_reason="interrupted", usage={})
+            return events.StepEnded(step=step, finish_reason=INTERRUPTED, usage={})
         case _:
             return events.RunEnded(steps=0, usage={})

@@ -173,7 +173,7 @@ def new_turn(message: InboundMessage, sink: EventSink | None, parts: Parts, *, t
             case events.ToolStarted():
                 turn.open[event.call_id] = event
             case events.StepEnded():
-                parts.vitals.used(message.session_key, event.usage)
+                parts.vitals.used(message.session_key, event.usage, event.cost_usd)
                 turn.open.pop("step", None)
             case events.TextEnded():
                 turn.open.pop("text", None)

@@ -12,6 +12,7 @@ from functools import cached_property
 from nanobot.agent.run.claim_chinese import CHINESE
 from nanobot.agent.run.claim_english import ENGLISH
 from nanobot.agent.run.claim_words import DEEDS, FILE, KNOWN_TOOLS, LATER, Language, Speech, Wording
+from nanobot.agent.run.loop_guard import NOT_RUN
 from nanobot.messages.types import ChatMessage, is_our_word, text_of
 
 _FENCED = re.compile(r"```.*?(?:```|\Z)|~~~.*?(?:~~~|\Z)", re.DOTALL)
@@ -93,7 +94,7 @@ def nothing_was_done(text: str, tools_called: Collection[str]) -> str:
 
 
 def _refused(row: ChatMessage) -> bool:
-    return text_of(row["content"]).startswith(("Error", "Not run:"))
+    return text_of(row["content"]).startswith(("Error", NOT_RUN))
 
 
 def _language_of(text: str) -> Language | None:

@@ -45,6 +45,28 @@ class Room:
     """Tools that only read: what they returned can be had again."""
 
 
+class Remembered:
+    """What was found out about the rows of a session: hand the same one to its next run, and it is not done again."""
+
+    def __init__(self) -> None:
+        self.legal = LegalHistory()
+        self._scale = Scale()
+        self._shrinkers: dict[frozenset[str], Shrinker] = {}
+
+    def estimates(self) -> Scale:
+        """The scale of the last run; a new one where that one counts by now, for a run begins with estimates."""
+        if self._scale.exact:
+            self._scale = Scale()
+        return self._scale
+
+    def shrinker(self, rereadable: Collection[str]) -> Shrinker:
+        """What has made rows small, those tools being such that only read."""
+        tools = frozenset(rereadable)
+        if tools not in self._shrinkers:
+            self._shrinkers = {tools: Shrinker(tools)}
+        return self._shrinkers[tools]
+
+
 @dataclass(slots=True)
 class Requests:
     """Makes the requests of a run. `keep` is told of each new state of the window, which is to be stored."""
@@ -52,6 +74,7 @@ class Requests:
     room: Room
     window: Window = field(default_factory=Window)
     keep: Callable[[Window], None] = lambda window: None
+    remembered: Remembered = field(default_factory=Remembered)
     shown: Sequence[ChatMessage] = ()
     """The last request."""
     tokens: int = 0
@@ -60,8 +83,7 @@ class Requests:
     """What the model may answer to it at most, in its own tokens."""
     happened: Stage = Stage.NOTHING
     """How room was made for it."""
-    _scale: Scale = field(default_factory=Scale)
-    _legal: LegalHistory = field(default_factory=LegalHistory)
+    _scale: Scale = field(init=False)
     _shrinker: Shrinker = field(init=False)
     _system: ChatMessage = field(init=False)
     _fixed: int = field(init=False)
@@ -70,7 +92,8 @@ class Requests:
     _overflowed: bool = False
 
     def __post_init__(self) -> None:
-        self._shrinker = Shrinker(self.room.rereadable)
+        self._scale = self.remembered.estimates()
+        self._shrinker = self.remembered.shrinker(self.room.rereadable)
         self._system = {"role": "system", "content": self.room.system}
         self._weigh_fixed()
 
@@ -84,8 +107,9 @@ class Requests:
         fitted = fit(rows, self.window, budget, self._scale, self._shrinker)
         self._learn(fitted.window)
         self.tokens, self.reply, self.happened = fitted.tokens + self._fixed, budget.reply, fitted.happened
-        self.shown = request = self._legal.of([self._system, *fitted.rows])
-        return request
+        self.shown = self.remembered.legal.of(fitted.rows)
+        self._scale.forget_others(fitted.rows)
+        return [self._system, *self.shown]
 
     def answered(self, prompt_tokens: int) -> None:
         """A model said what the last request was, in its own tokens; 0 where it did not say."""
@@ -146,7 +170,7 @@ class Requests:
             self._counted = replace(known, ratio=ratio)
 
     def _weigh_fixed(self) -> None:
-        self._fixed = self._scale.weigh(self._system) + self.room.tools_tokens
+        self._fixed = self._scale.weigh_text(self.room.system) + self.room.tools_tokens
 
     def _learn(self, window: Window) -> None:
         if window != self.window:

@@ -10,15 +10,15 @@ from dataclasses import dataclass, field, replace
 
 from nanobot.agent import turn as events
 from nanobot.agent.run.claims import claim_in, nothing_was_done, one_more_step
-from nanobot.agent.run.loop_guard import LoopGuard
-from nanobot.agent.run.requests import Requests, Room
+from nanobot.agent.run.loop_guard import NOT_RUN, LoopGuard
+from nanobot.agent.run.requests import Remembered, Requests, Room
 from nanobot.agent.run.tool_calls import CallsStart, Record, ToolBench, nobody_asks, outcome_unknown, run_calls
 from nanobot.agent.run.window import MOST_ROWS, Window
 from nanobot.agent.tools.base import Effect, ToolContext
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.turn import Emitter, TurnOutcome
-from nanobot.errors import ProviderError, RequestTooLongError
-from nanobot.messages.types import ChatMessage, Origin, Provenance, least_trusted, text_of
+from nanobot.errors import BudgetExceededError, ProviderError, RequestTooLongError
+from nanobot.messages.types import INTERRUPTED, ChatMessage, Origin, Provenance, least_trusted, text_of
 from nanobot.providers.base import (
     Finished,
     LLMProvider,
@@ -26,8 +26,11 @@ from nanobot.providers.base import (
     ReasoningDelta,
     TextDelta,
     ToolCallRequest,
+    call_context,
+    calling_for,
 )
 from nanobot.providers.errors import ContextOverflowError, StreamCutError
+from nanobot.usage.types import add_tokens
 from nanobot.utils.aio import finish
 from nanobot.utils.clock import timestamp
 from nanobot.utils.text import counted
@@ -35,8 +38,6 @@ from nanobot.utils.text import counted
 MOST_CONTINUATIONS = 3
 MOST_BROKEN_OFF = 1
 """How often a run asks for the rest of an answer that broke off after its beginning was shown."""
-INTERRUPTED = "interrupted"
-"""The `error` of a row whose text is what the model had said when it was cut off."""
 _GO_ON = "Your answer was cut off by the length limit. Go on exactly where it stopped, without repeating anything."
 _BROKEN_OFF = "Your answer broke off. Go on exactly where it stopped, without repeating anything."
 _TAKEN_UP = (
@@ -97,6 +98,8 @@ class RunSpec:
     """What is left of the history."""
     keep_window: Callable[[Window], None] = field(default=lambda window: None)
     """Told of each change of it."""
+    remembered: Remembered = field(default_factory=Remembered)
+    """What earlier runs of the session found out about its rows."""
 
 
 Joining = Callable[[], Awaitable[list[ChatMessage]]]
@@ -123,13 +126,15 @@ class RunResult:
     usage: dict[str, int]
     steps: int
     cost_usd: float | None = None
+    error: str | None = None
+    """What ended it early, where that was an error."""
 
 
 async def run(spec: RunSpec) -> RunResult:
     """Run until an answer or a limit.
 
     Raises ProviderError when a model fails, RequestTooLongError where none could read what is asked, StorageError when
-    a row cannot be kept; what was said by then is recorded.
+    a row cannot be kept, BudgetExceededError where not even the first call may be paid for; what was said is recorded.
     Cancelling is safe at any point: tools are stopped, text that was shown is recorded, events stay in pairs.
     """
     return await _Run(spec).run()
@@ -142,7 +147,7 @@ class _Run:
         self._spec = spec
         self._rows = list(spec.history)
         self._schemas = spec.tools.get_definitions()
-        self._requests = Requests(_room(spec), spec.window, spec.keep_window)
+        self._requests = Requests(_room(spec), spec.window, spec.keep_window, spec.remembered)
         self._trust = least_trusted(row.get("provenance", Provenance.TOOL) for row in self._rows)
         self._guard = LoopGuard()
         self._doubted = False
@@ -196,6 +201,10 @@ class _Run:
         while self._steps < self._spec.model.limits.max_steps:
             try:
                 response = await self._step()
+            except BudgetExceededError as error:
+                if self._steps == 1:
+                    raise  # nothing was done yet: the message is refused
+                return await self._give_up(str(error), type(error).__name__)
             except StreamCutError:  # quick, and mostly the line's fault; a silence has cost its minute already
                 if not is_broken_off(self._rows[-1]) or broken == MOST_BROKEN_OFF:
                     raise
@@ -241,6 +250,7 @@ class _Run:
             return nothing_was_done(answer, called)
         self._doubted = True
         self._said.clear()
+        self._spec.emit(events.Notice(text="No tool did what that says; asking once more."))
         await self._tell_model(one_more_step(claim, tools))
         return None
 
@@ -291,14 +301,14 @@ class _Run:
         spec = self._spec
         context = replace(spec.context, provenance=self._trust)
         return ToolBench(
-            spec.tools,
-            context,
-            spec.emit,
-            spec.record,
-            spec.model.limits.max_result_chars,
-            self._guard,
-            spec.calls_start,
-            self._requests.shown,
+            tools=spec.tools,
+            context=context,
+            emit=spec.emit,
+            record=spec.record,
+            max_result_chars=spec.model.limits.max_result_chars,
+            guard=self._guard,
+            calls_start=spec.calls_start,
+            shown=self._requests.shown,
         )
 
     def _take_in(self, rows: list[ChatMessage]) -> None:
@@ -314,8 +324,7 @@ class _Run:
             self._guard.begin_anew()
 
     def _add_up(self, usage: dict[str, int], cost_usd: float | None) -> None:
-        for name, tokens in usage.items():
-            self._usage[name] = self._usage.get(name, 0) + tokens
+        add_tokens(self._usage, usage)
         if cost_usd is not None:
             self._cost_usd = (self._cost_usd or 0) + cost_usd
 
@@ -325,15 +334,17 @@ class _Run:
         speech = _Speech(spec)
         response: LLMResponse | None = None
         request = await self._requests.build(self._rows)
+        stream = spec.model.provider.chat_stream(
+            request, self._schemas or None, spec.model.name, self._requests.reply, limits.temperature
+        )
         try:
-            async for delta in spec.model.provider.chat_stream(
-                request, self._schemas or None, spec.model.name, self._requests.reply, limits.temperature
-            ):
-                if isinstance(delta, Finished):
-                    response = delta.response
-                    speech.end(final=not response.tool_calls)
-                elif response is None:
-                    speech.add(delta)
+            with calling_for(replace(call_context(), prompt_tokens=self._requests.tokens)):
+                async for delta in stream:
+                    if isinstance(delta, Finished):
+                        response = delta.response
+                        speech.end(final=not response.tool_calls)
+                    elif response is None:
+                        speech.add(delta)
         except ProviderError:
             if response is None:  # else the answer is whole, and only the good-bye failed
                 await self._keep_broken_off(speech)
@@ -381,18 +392,18 @@ class _Run:
         row["turn_id"] = context.turn_id
         return row
 
-    async def _give_up(self, why: str) -> RunResult:
+    async def _give_up(self, why: str, error: str | None = None) -> RunResult:
         """End here, with what was done by code's own count, since the model does not say it."""
         text = self._account(why)
         row = self._stamped({"role": "assistant", "content": text, "error": TurnOutcome.PARTIAL.value})
         row["provenance"] = Provenance.SYSTEM
         await self._keep(row)
-        return self._result(TurnOutcome.PARTIAL, text)
+        return replace(self._result(TurnOutcome.PARTIAL, text), error=error)
 
     def _account(self, why: str) -> str:
         turn_id = self._spec.context.turn_id
         answered = [row for row in self._rows if row.get("turn_id") == turn_id and row["role"] == "tool"]
-        mine = [row for row in answered if not text_of(row["content"]).startswith("Error: Not run")]
+        mine = [row for row in answered if not text_of(row["content"]).startswith(f"Error: {NOT_RUN}")]
         times = Counter(str(row.get("name")) for row in mine)
         done = ", ".join(f"{name} {count} times" if count > 1 else name for name, count in times.items())
         failed = [row for row in mine if text_of(row["content"]).startswith("Error")]
@@ -456,13 +467,13 @@ class _Speech:
 def _room(spec: RunSpec) -> Room:
     limits = spec.model.limits
     return Room(
-        spec.model.name,
-        limits.window_tokens,
-        limits.max_tokens,
-        spec.system,
-        spec.tools.tokens,
-        limits.window_messages,
-        frozenset(tool.name for tool in spec.tools if tool.effect is Effect.READ),
+        model=spec.model.name,
+        window_tokens=limits.window_tokens,
+        max_tokens=limits.max_tokens,
+        system=spec.system,
+        tools_tokens=spec.tools.tokens,
+        most_rows=limits.window_messages,
+        rereadable=frozenset(tool.name for tool in spec.tools if tool.effect is Effect.READ),
     )
 
 

@@ -18,6 +18,7 @@ Read Window, then fit, then _ways; shrink has what a small row looks like.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import cached_property
 from typing import Any
 
 from nanobot.agent.run.shrink import Depth, Shrinker
@@ -369,10 +370,16 @@ class _Sheet:
         self._scale = scale
         self._shrinker = shrinker
         self.end = len(rows)
-        self.turns = _turns(rows)
+
+    @cached_property
+    def turns(self) -> list[int]:
+        """Where turns begin; never empty."""
+        return _turns(self._rows)
 
     def sound(self, window: Window) -> Window:
         """The window with positions that make sense here: its start at the beginning of a turn."""
+        if not window.start and not window.resumed:
+            return window
         start = max((turn for turn in self.turns if turn <= window.start), default=0)
         resumed = window.resumed if start < window.resumed <= self.end else 0
         return replace(window, start=start, resumed=resumed)
@@ -392,8 +399,10 @@ class _Sheet:
 
     def show(self, window: Window) -> list[ChatMessage]:
         """The rows as the window leaves them."""
-        shown: list[ChatMessage] = []
         rows = self._rows
+        if not window.shrunk and window.resumed <= window.start:
+            return [row for row in rows[window.start :] if "_command" not in row]
+        shown: list[ChatMessage] = []
         if window.resumed > window.start:
             left = rows[window.start : window.resumed]
             shown += [self._small(at, window) for at in range(window.start, window.resumed) if _is_persons(rows[at])]
@@ -405,10 +414,10 @@ class _Sheet:
 
     def weigh(self, shown: Sequence[ChatMessage]) -> int:
         """What rows weigh together, with the words that stand in for results nobody recorded."""
-        asked = [call.get("id") for row in shown for call in _calls(row)]
-        answered = {row.get("tool_call_id") for row in shown if row["role"] == "tool"}
+        asked = [call.get("id") for row in shown if "tool_calls" in row for call in _calls(row)]
+        answered = {row.get("tool_call_id") for row in shown if row["role"] == "tool"} if asked else ()
         missing = sum(1 for call_id in asked if call_id not in answered)
-        return sum(map(self._scale.weigh, shown)) + missing * _NO_RESULT_TOKENS
+        return self._scale.weigh_all(shown) + missing * _NO_RESULT_TOKENS
 
     def closed(self, window: Window) -> Window:
         """The window without spans over what is yet to come."""

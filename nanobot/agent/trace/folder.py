@@ -23,7 +23,15 @@ from nanobot.agent.trace.turn_trace import Facts, Piece
 from nanobot.security.secrets import Redactor
 from nanobot.session.lines import encode
 from nanobot.session.stems import stem_of
-from nanobot.utils.files import O_BINARY, PRIVATE_FILE, make_private_folder, write_atomic, write_whole
+from nanobot.utils.files import (
+    PRIVATE_FILE,
+    line_end,
+    make_private_folder,
+    open_lines,
+    write_atomic,
+    write_in_place,
+    write_whole,
+)
 
 log = logging.getLogger(__name__)
 
@@ -111,21 +119,15 @@ class TraceFolder:
         with suppress(FileNotFoundError):
             if path.stat().st_size == len(data):
                 return name
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | O_BINARY, PRIVATE_FILE)
-        try:
-            write_whole(descriptor, data)
-        finally:
-            os.close(descriptor)
+        write_in_place(path, data)
         return name
 
     def _append(self, path: Path, data: bytes) -> None:
         """Whole lines in one write, so that those of two processes never mix."""
         self._make_room(path, len(data))
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | O_BINARY, PRIVATE_FILE)
-        try:
-            if not _ends_a_line(descriptor):  # a full disk or a kill left half a line; or another process is writing
-                data = b"\n" + data
-            write_whole(descriptor, data)
+        descriptor = open_lines(path)
+        try:  # behind half a line: a full disk or a kill left it, or another process is writing
+            write_whole(descriptor, line_end(descriptor) + data)
         finally:
             os.close(descriptor)
 
@@ -246,11 +248,3 @@ def _name_of(data: bytes) -> str:
 
 def _older(path: Path) -> Path:
     return path.with_name(f"{path.name}.1")
-
-
-def _ends_a_line(descriptor: int) -> bool:
-    size = os.lseek(descriptor, 0, os.SEEK_END)
-    if size == 0:
-        return True
-    os.lseek(descriptor, size - 1, os.SEEK_SET)
-    return os.read(descriptor, 1) == b"\n"

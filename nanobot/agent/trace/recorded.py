@@ -16,11 +16,12 @@ from nanobot.agent.trace.folder import TraceFolder, merge
 from nanobot.agent.trace.turn_trace import Facts
 from nanobot.errors import NanobotError
 from nanobot.messages.shown import shown_text
-from nanobot.messages.types import ChatMessage, Content, Provenance, ToolSchema, is_our_word, text_of
+from nanobot.messages.types import INTERRUPTED, ChatMessage, Content, Provenance, ToolSchema, is_our_word, text_of
 from nanobot.session.manager import SessionManager
+from nanobot.usage.types import add_tokens
 from nanobot.utils.text import nearest
 
-_OUTCOMES = {None: "answered", "stopped": "stopped", "interrupted": None}
+_OUTCOMES = {None: "answered", "stopped": "stopped", INTERRUPTED: None}
 """How a turn ended, by the `error` of its last row; any other one is a failure."""
 
 
@@ -221,7 +222,7 @@ def _content_of(row: ChatMessage) -> Content:
 
 def _is_placeholder(row: ChatMessage) -> bool:
     """Whether this row is ours, put where the model gave no answer."""
-    return row.get("provenance") == Provenance.SYSTEM and row.get("error") not in (None, "interrupted")
+    return row.get("provenance") == Provenance.SYSTEM and row.get("error") not in (None, INTERRUPTED)
 
 
 def _by_turn(rows: Iterable[ChatMessage]) -> dict[str, list[ChatMessage]]:
@@ -332,8 +333,7 @@ def _last_words(steps: Sequence[RecordedStep]) -> str:
 def _sum_of(steps: Iterable[RecordedStep]) -> dict[str, int]:
     total: dict[str, int] = {}
     for step in steps:
-        for name, tokens in step.usage.items():
-            total[name] = total.get(name, 0) + tokens
+        add_tokens(total, step.usage)
     return total
 
 

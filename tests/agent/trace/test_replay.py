@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from nanobot.agent.replay import Replay, first_difference, first_request, replay
 from nanobot.agent.run.runner import Model
 from nanobot.agent.trace.folder import TraceFolder
 from nanobot.agent.trace.recorded import RecordedCall, RecordedStep, Recording, read_recording
+from nanobot.agent.trace.replay import Replay, first_difference, first_request, replay
 from nanobot.bus.events import InboundMessage
 from nanobot.errors import NanobotError
 from nanobot.messages.shown import shown_text

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from nanobot.utils.files import PRIVATE_FILE, make_private_folder
+from nanobot.utils.files import open_private
 
 if sys.platform == "win32":
     import msvcrt
@@ -39,12 +39,7 @@ class ProcessLock:
 
     def try_acquire(self) -> bool:
         """Take it if it is free. Raises OSError where the lock file cannot be opened."""
-        flags = os.O_RDWR | os.O_CREAT
-        try:
-            descriptor = os.open(self._path, flags, PRIVATE_FILE)
-        except FileNotFoundError:
-            make_private_folder(self._path.parent)
-            descriptor = os.open(self._path, flags, PRIVATE_FILE)
+        descriptor = open_private(self._path, os.O_RDWR | os.O_CREAT)
         try:
             _lock(descriptor)
         except (BlockingIOError, PermissionError):

@@ -1,0 +1,296 @@
+"""`nanobot provider login` and `logout` as people run them: real processes, a scripted browser, a fake authority."""
+
+import json
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from nanobot.providers.oauth.accounts import Account, AccountStore
+from tests.fake_authority import EMAIL, FakeAuthority, encrypted
+from tests.fake_models import Calls, Fail, Say
+from tests.providers.oauth.people import address_after
+
+NANOBOT = [sys.executable, "-m", "nanobot"]
+BROWSER = Path(__file__).with_name("browser_child.py")
+
+
+class Home:
+    """A home with a config, and how to call the command there."""
+
+    def __init__(self, home: Path, server: FakeAuthority) -> None:
+        kept = {key: value for key, value in os.environ.items() if key in ("PATH", "PYTHONPATH", "SYSTEMROOT")}
+        self.environ = {**kept, "HOME": str(home), "USERPROFILE": str(home), "PYTHONIOENCODING": "utf-8"}
+        self.server = server
+        self.folder = home / ".nanobot"
+        self.folder.mkdir()
+        self.accounts = AccountStore.in_state(self.folder / "state")
+
+    def use(self, provider: str, **section: str) -> None:
+        config = {"agents": {"defaults": {"provider": provider}}, "providers": {provider: section}}
+        (self.folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+
+    def with_browser(self) -> None:
+        self.environ["BROWSER"] = f'"{sys.executable}" "{BROWSER}" %s'
+
+    def start(self, *words: str) -> "subprocess.Popen[str]":
+        return subprocess.Popen(
+            [*NANOBOT, *words],
+            env=self.environ,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+        )
+
+    def run(self, *words: str) -> tuple[int, str, str]:
+        """Exit code, stdout, stderr."""
+        process = self.start(*words)
+        try:
+            out, aside = process.communicate(timeout=40)
+        finally:
+            process.kill()
+        return process.returncode, out, aside
+
+    def log_in(self, name: str) -> tuple[int, str, str]:
+        return self.run("provider", "login", name, "--authority", self.server.url)
+
+    def account(self, name: str) -> Account:
+        account = self.accounts.load(name)
+        assert account is not None
+        return account
+
+
+@pytest.fixture
+def server() -> Iterator[FakeAuthority]:
+    with FakeAuthority() as running:
+        yield running
+
+
+@pytest.fixture
+def home(tmp_path: Path, server: FakeAuthority) -> Home:
+    return Home(tmp_path, server)
+
+
+def test_a_login_in_a_browser_and_then_a_turn_with_tools(home, server):
+    home.with_browser()
+    home.use("openaiCodex", apiBase=server.codex)
+    server.script(Calls(("list_dir", {"path": "."}), reasoning="Let me look."), Say("Some files."))
+
+    code, out, aside = home.log_in("openaiCodex")
+    answer = home.run("agent", "-m", "what is here?")
+
+    assert (code, aside) == (0, "")
+    assert f"Logged in to OpenAI Codex (ChatGPT account) as {EMAIL} (plus)." in out
+    assert answer == (0, "Some files.\n", "")
+    thoughts = [item for item in server.chats[1].json["input"] if item["type"] == "reasoning"]
+    assert [thought["encrypted_content"] for thought in thoughts] == [encrypted("Let me look.")]
+    assert server.problems == []
+    assert not any(secret in out for secret in home.account("openai_codex").secrets)
+
+
+def test_the_next_process_goes_on_with_what_was_thought(home, server):
+    home.accounts.save(server.openai_account())
+    home.use("openaiCodex", apiBase=server.codex)
+    server.script(Say("One.", reasoning="First."), Say("Two."))
+
+    home.run("agent", "-m", "one", "--session", "cli:a")
+    answer = home.run("agent", "-m", "two", "--session", "cli:a")
+
+    first, second = server.chats
+    assert answer == (0, "Two.\n", "")
+    assert second.body.startswith(first.body[:-2])
+    assert first.json["prompt_cache_key"] == second.json["prompt_cache_key"]
+    assert encrypted("First.") in second.body.decode()
+
+
+def test_a_login_by_a_code_and_then_an_answer(home, server):
+    server.polls.extend(["pending"])
+    home.use("githubCopilot")
+    server.script(Say("hello"))
+
+    code, out, aside = home.log_in("github-copilot")
+    answer = home.run("agent", "-m", "hi")
+
+    assert (code, aside) == (0, "")
+    assert "WDJB-MJHT" in out
+    assert "as octocat" in out
+    assert answer == (0, "hello\n", "")
+    assert server.chats[0].path == "/copilot/chat/completions"
+
+
+def test_without_a_config_the_account_answers(home, server):
+    home.log_in("github-copilot")
+    server.script(Say("hello"))
+
+    assert home.run("agent", "-m", "hi") == (0, "hello\n", "")
+
+
+def test_without_a_browser_the_address_it_ended_at_is_pasted(home):
+    login = home.start("provider", "login", "openai-codex", "--no-browser", "--authority", home.server.url)
+    assert login.stdout is not None
+    assert login.stdin is not None
+    url = next(line.strip() for line in login.stdout if "/oauth/authorize" in line)
+
+    login.stdin.write("http://localhost:1455/auth/callback?code=x&state=y\n")
+    login.stdin.write(f"{address_after(url)}\n")
+    out, aside = login.communicate(timeout=40)
+
+    assert (login.returncode, aside) == (0, "")
+    assert "not the answer to this login" in out
+    assert home.account("openai_codex").name == EMAIL
+
+
+@pytest.mark.parametrize("name", ["openai-codex", "github-copilot"])
+def test_somebody_who_says_no_is_not_logged_in(home, server, name):
+    home.with_browser()
+    server.consent = "no"
+    server.polls.append("access_denied")
+
+    code, _, aside = home.log_in(name)
+
+    assert code == 1
+    assert re.fullmatch(r"Error: The login was refused.*\n", aside)
+    assert home.accounts.load(name.replace("-", "_")) is None
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals are a POSIX thing")
+def test_ctrl_c_leaves_quietly(home):
+    login = home.start("provider", "login", "openai-codex", "--no-browser", "--authority", home.server.url)
+    assert login.stdout is not None
+    next(line for line in login.stdout if "/oauth/authorize" in line)
+
+    login.send_signal(signal.SIGINT)
+    _, aside = login.communicate(timeout=10)
+
+    assert (login.returncode, aside) == (130, "")
+    assert home.accounts.load("openai_codex") is None
+
+
+def test_an_authority_that_is_not_there_is_said_in_a_line(home):
+    code, _, aside = home.run("provider", "login", "github-copilot", "--authority", "http://127.0.0.1:9")
+
+    assert code == 1
+    assert len(aside.splitlines()) == 1
+    assert "http://127.0.0.1:9" in aside
+    assert "Check the network" in aside
+
+
+def test_who_is_logged_in_stands_in_the_lists_without_a_token(home, server):
+    home.accounts.save(server.openai_account())
+    ended = server.github_account(refused="Bad credentials")
+    home.accounts.save(ended)
+
+    _, listed, _ = home.run("provider", "list")
+    _, status, _ = home.run("status")
+    rows = {row["name"]: row for row in json.loads(home.run("provider", "list", "--json")[1])}
+
+    assert f"{EMAIL} (plus), token until 20" in listed
+    assert "login ended: octocat; `nanobot provider login github-copilot`" in listed
+    assert "Accounts\n  openai_codex" in status
+    assert (rows["openai_codex"]["logged_in"], rows["openai_codex"]["backend"]) == (f"{EMAIL} (plus)", "direct")
+    assert rows["github_copilot"]["login_ended"] is True
+    secrets = [*home.account("openai_codex").secrets, *ended.secrets]
+    assert not any(secret in listed + status for secret in secrets)
+
+
+@pytest.mark.parametrize("expires_at", [1.8e15, -1.8e15, math.inf, math.nan])
+def test_an_end_that_no_clock_knows_is_not_shown(home, server, expires_at):
+    home.accounts.save(replace(server.openai_account(), expires_at=expires_at))
+
+    code, listed, aside = home.run("provider", "list")
+
+    assert (code, aside) == (0, "")
+    assert f"{EMAIL} (plus)" in listed and "token until" not in listed
+
+
+def test_a_logout_deletes_the_tokens_once(home, server):
+    home.accounts.save(server.openai_account())
+
+    first = home.run("provider", "logout", "OpenAI-Codex")
+    second = home.run("provider", "logout", "openai_codex")
+
+    assert first == (0, "Logged out of OpenAI Codex (ChatGPT account): its tokens are deleted here.\n", "")
+    assert second == (0, "Nobody was logged in to OpenAI Codex (ChatGPT account).\n", "")
+    assert not home.accounts.path("openai_codex").exists()
+
+
+def test_a_login_that_was_ended_elsewhere_says_what_to_run(home, server):
+    home.use("openaiCodex", apiBase=server.codex)
+    home.accounts.save(server.openai_account())
+    server.revoke()
+
+    code, _, aside = home.run("agent", "-m", "hi")
+
+    assert code == 1
+    assert "nanobot provider login openai-codex" in aside
+
+
+@pytest.mark.parametrize(("name", "key"), [("openai-codex", "openaiCodex"), ("github-copilot", "githubCopilot")])
+def test_a_token_is_in_its_own_file_and_nowhere_else_whatever_happens(home, server, name, key):
+    def echo() -> str:
+        account = home.account(name.replace("-", "_"))
+        return f"no good: {account.access_token}, {account.grant}"
+
+    home.with_browser()
+    home.use(key, **({"apiBase": server.codex} if key == "openaiCodex" else {}))
+    said = [home.log_in(name)]
+    account = home.account(name.replace("-", "_"))
+    look = Calls(("read_file", {"path": str(home.accounts.path(account.provider))}))
+    server.script(look, Say("Some files."), Fail(400, f"no good: {account.access_token}"))
+
+    said += [home.run("agent", "-m", text) for text in ("what is here?", "and there?")]
+    server.end_tokens()
+    server.token_answers.append((500, {"error": {"message": echo(), "code": "server_error"}}, {}))
+    said += [home.run("agent", "-m", "trouble", "--json"), home.run("agent", "-m", "renewed", "--logs")]
+    server.revoke()
+    server.token_answers.append((401, {"error": {"message": echo(), "code": "refresh_token_reused"}}, {}))
+    said += [home.run("agent", "-m", "no longer"), home.run("provider", "list", "--json"), home.run("status", "--json")]
+    kept = {path for path in home.folder.rglob("*") if path.is_file() and path.parent.name != "accounts"}
+    words = [part.encode() for ended in said for part in ended[1:]] + [path.read_bytes() for path in kept]
+
+    words += [request.body for request in server.chats]
+
+    assert account.access_token in server.given and len(kept) > 5
+    assert [text for secret in server.given for text in words if secret.encode() in text] == []
+    if sys.platform != "win32":
+        assert {path.stat().st_mode & 0o777 for path in (home.folder / "state" / "accounts").iterdir()} == {0o600}
+
+
+def test_nobody_logged_in_is_said_with_what_to_run(home):
+    home.use("openaiCodex")
+
+    code, _, aside = home.run("agent", "-m", "hi")
+
+    assert code == 1
+    assert "Run `nanobot provider login openai-codex`" in aside
+
+
+@pytest.mark.parametrize("command", ["login", "logout"])
+@pytest.mark.parametrize(
+    ("name", "said"), [("gitlab", "cannot log in to 'gitlab'"), ("anthropic", "takes a key, not a login")]
+)
+def test_what_one_cannot_log_in_to_is_refused_with_what_one_can(home, command, name, said):
+    code, _, aside = home.run("provider", command, name)
+
+    assert code == 2
+    assert said in aside
+    assert "openai-codex and github-copilot" in aside
+
+
+@pytest.mark.parametrize(
+    "address", ["http://login.example.org", "login.example.org", "https://", "file:///etc", "http://["]
+)
+def test_tokens_are_fetched_from_no_address_that_anybody_can_read(home, address):
+    code, _, aside = home.run("provider", "login", "openai-codex", "--authority", address)
+
+    assert code == 2
+    assert "cannot be used" in aside

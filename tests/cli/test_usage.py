@@ -1,0 +1,132 @@
+"""`nanobot usage`: totals, what is left, and where it went."""
+
+import json
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from nanobot.cli.commands import app
+from nanobot.usage.ledger import Ledger
+from tests.usage.rows import row
+
+
+def home() -> Path:
+    return Path.home() / ".nanobot"
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(app, ["usage", *words])
+
+
+def spend(usd: float | None, *, days_ago: int = 0, **other: Any) -> None:
+    when = datetime.now(UTC) - timedelta(days=days_ago)
+    Ledger(home() / "state" / "usage").add(row(when.isoformat(timespec="milliseconds"), usd=usd, **other))
+
+
+@pytest.fixture(autouse=True)
+def in_utc() -> None:
+    home().mkdir()
+    limits = {"dailyUsd": 2.5, "turnTokens": 200_000}
+    config = {"agents": {"defaults": {"timezone": "UTC"}}, "limits": limits}
+    (home() / "config.json").write_text(json.dumps(config), encoding="utf-8")
+
+
+def test_before_the_first_message_there_is_nothing_and_nothing_is_made():
+    result = run()
+
+    assert result.exit_code == 0
+    assert "No model was asked" in result.stderr
+    assert [path.name for path in home().iterdir()] == ["config.json"]
+
+
+def test_totals_what_is_left_and_a_row_a_day_plain_in_a_pipe():
+    spend(0.5, prompt_tokens=1000, cached_tokens=250, completion_tokens=100)
+    spend(0.25, outcome="failed", error="StreamCutError")
+
+    lines = run().stdout.splitlines()
+
+    assert lines[0] == "Today: 2 calls (1 failed), 1,100 in (23% cached), 110 out, $0.75"
+    assert lines[1].startswith("This month: 2 calls")
+    assert lines[2:4] == ["Left today: $1.75 of $2.50", "A turn may use 200,000 tokens"]
+    assert lines[5] == f"{datetime.now(UTC):%Y-%m-%d}\t2\t1\t1,100\t23%\t110\t$0.75"
+
+
+@pytest.mark.parametrize(
+    ("by", "names"),
+    [
+        ("day", 1),
+        ("model", ["kimi", "gpt-4o"]),
+        ("provider", ["openai"]),
+        ("session", ["cron:1", "cli:direct"]),
+        ("cause", ["cron", "turn"]),
+    ],
+)
+def test_by_whatever_one_asks(by: str, names: list[str] | int):
+    spend(0.5)
+    spend(2.0, model="kimi", session="cron:1", cause="cron")
+
+    rows = json.loads(run("--by", by, "--json").stdout)["rows"]
+
+    assert [one[by] for one in rows] == names or len(rows) == names
+
+
+def test_as_json():
+    spend(0.5, reasoning_tokens=4)
+    spend(None, model="nobody-knows")
+
+    found = json.loads(run("--json").stdout)
+
+    assert found["today"]["usd"] == 0.5
+    assert found["today"]["unpriced"] == 1
+    assert found["today"]["reasoning_tokens"] == 4
+    assert found["limits"] == {
+        "dailyUsd": 2.5,
+        "monthlyUsd": None,
+        "turnTokens": 200_000,
+        "leftTodayUsd": 2.0,
+        "leftThisMonthUsd": None,
+    }
+    assert found["damaged"] == 0
+
+
+def test_so_many_days_back():
+    spend(0.5)
+    spend(0.5, days_ago=3)
+
+    assert len(json.loads(run("--days", "3", "--json").stdout)["rows"]) == 1
+    assert len(json.loads(run("--days", "4", "--json").stdout)["rows"]) == 2
+
+
+def test_a_group_nobody_knows_is_wrong_usage():
+    result = run("--by", "moon")
+
+    assert result.exit_code == 2
+    assert "day" in result.stderr
+
+
+def test_damaged_lines_are_counted():
+    spend(0.5)
+    (path,) = (home() / "state" / "usage").iterdir()
+    with path.open("a", encoding="utf-8") as file:
+        file.write("what is this\n")
+
+    assert "1 lines of the ledger" in run().stderr
+    assert json.loads(run("--json").stdout)["damaged"] == 1
+
+
+def test_it_imports_no_engine():
+    spend(0.5)
+    code = (
+        "import sys\nfrom typer.testing import CliRunner\nfrom nanobot.cli.commands import app\n"
+        "CliRunner().invoke(app, ['usage'])\n"
+        "print([name for name in ('nanobot.agent', 'nanobot.providers', 'litellm', 'httpx') if name in sys.modules])"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+
+    assert done.stdout.split() == ["[]"], done.stderr

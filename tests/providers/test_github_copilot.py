@@ -1,0 +1,177 @@
+"""Models by a GitHub account with Copilot, over the wire."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from nanobot.messages.types import ChatMessage
+from nanobot.providers.base import LLMResponse
+from nanobot.providers.capabilities import CapabilityStore
+from nanobot.providers.copilot_provider import CopilotProvider
+from nanobot.providers.errors import InvalidRequestError, ModelOverloadedError, QuotaExceededError, RateLimitedError
+from nanobot.providers.oauth.errors import LoginNeededError
+from tests.fake_authority import FakeAuthority, encrypted
+from tests.fake_models import Calls, Fail, Say
+from tests.providers.samples import HELLO, TOOLS
+
+
+class Copilot:
+    """The provider, logged in, and the server that plays GitHub."""
+
+    def __init__(self, server: FakeAuthority, **settings: Any) -> None:
+        self.server = server
+        self.account = server.github_account()
+        server.accounts.save(self.account)
+        self.provider = CopilotProvider(server.accounts, "gpt-4.1", **settings)
+
+    async def ask(self, rows: list[ChatMessage] | None = None, *steps: Any) -> LLMResponse:
+        self.server.script(*steps)
+        return await self.provider.chat(rows or HELLO, TOOLS)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Of the last request."""
+        return self.server.chats[-1].headers
+
+
+@pytest.fixture
+async def copilot() -> AsyncIterator[Copilot]:
+    with FakeAuthority() as server:
+        copilot = Copilot(server)
+        yield copilot
+        await copilot.provider.close()
+
+
+async def test_a_token_is_got_and_the_call_goes_where_it_says(copilot):
+    response = await copilot.ask(None, Say("hello"))
+
+    kept = copilot.server.accounts.load("github_copilot")
+    assert response.content == "hello"
+    assert copilot.server.chats[0].path == "/copilot/chat/completions"
+    assert copilot.headers["authorization"] == f"Bearer {kept.access_token}"
+    assert copilot.headers["editor-version"].startswith("vscode/")
+    assert copilot.server.chats[0].json["model"] == "gpt-4.1"
+
+
+async def test_a_token_serves_many_calls_and_the_next_process(copilot):
+    await asyncio.gather(*(copilot.ask() for _ in range(8)))
+    again = CopilotProvider(copilot.server.accounts, "gpt-4.1")
+    await again.chat(HELLO)
+    await again.close()
+
+    assert copilot.server.renewals == 1
+
+
+async def test_the_agent_s_own_steps_are_not_a_person_s_requests(copilot):
+    response = await copilot.ask(None, Calls(("list_dir", {"path": "."}), ids=["c"]))
+    assert copilot.headers["x-initiator"] == "user"
+
+    calls: ChatMessage = {"role": "assistant", "content": None, "tool_calls": [response.tool_calls[0].to_message()]}
+    results: list[ChatMessage] = [*HELLO, calls, {"role": "tool", "tool_call_id": "c", "content": "a"}]
+    await copilot.ask(results, Say("a"))
+    assert copilot.headers["x-initiator"] == "agent"
+
+    await copilot.ask([*results, {"role": "user", "content": "Go on.", "origin": "system"}], Say("a"))
+    assert copilot.headers["x-initiator"] == "agent"
+
+
+async def test_pictures_are_announced(copilot, tmp_path):
+    path = tmp_path / "dot.png"
+    path.write_bytes(b"png")
+
+    await copilot.ask([{"role": "user", "content": "look", "media": [str(path)]}], Say("a dot"))
+
+    assert copilot.headers["copilot-vision-request"] == "true"
+
+
+@pytest.mark.parametrize("status", [401, 403])
+async def test_a_refused_token_is_renewed_once_and_the_call_goes_on(copilot, status):
+    await copilot.ask()
+    copilot.server.script(Fail(status, "token expired or invalid"))
+
+    assert (await copilot.ask(None, Say("again"))).content == "again"
+    assert copilot.server.renewals == 2
+
+
+async def test_what_the_account_may_not_use_is_said_as_that(copilot):
+    refusal = Fail(403, "This endpoint is not part of your plan")
+
+    with pytest.raises(LoginNeededError, match=r"not part of your plan\. See what this account may use"):
+        await copilot.ask(None, refusal, refusal)
+
+
+async def test_a_token_is_renewed_before_it_ends(copilot):
+    copilot.server.token_life_s = 90  # less than the margin
+    await copilot.ask()
+    await copilot.ask()
+
+    assert copilot.server.renewals == 2
+    assert all(request.headers["authorization"] for request in copilot.server.chats)
+
+
+async def test_a_revoked_login_says_what_to_run(copilot):
+    await copilot.ask()
+    copilot.server.revoke()
+
+    with pytest.raises(LoginNeededError, match="Run `nanobot provider login github-copilot`") as refused:
+        await copilot.ask()
+
+    assert not any(secret in str(refused.value) for secret in copilot.account.secrets)
+
+
+@pytest.mark.parametrize(
+    ("step", "kind"),
+    [
+        (Fail(429, "slow down", retry_after=4), RateLimitedError),
+        (Fail(402, "You have exceeded your monthly quota"), QuotaExceededError),
+        (Fail(400, "Something is odd"), InvalidRequestError),
+        (Fail(500, "oops"), ModelOverloadedError),
+    ],
+)
+async def test_failures_are_typed(copilot, step, kind):
+    with pytest.raises(kind):
+        await copilot.ask(None, step)
+
+
+async def test_the_config_s_address_goes_before_the_token_s(tmp_path):
+    with FakeAuthority() as server:
+        copilot = Copilot(server, api_base=f"{server.url}/copilot/mine")
+
+        await copilot.ask()
+
+        await copilot.provider.close()
+        assert server.chats[0].path == "/copilot/mine/chat/completions"
+
+
+async def test_a_model_that_answers_elsewhere_is_asked_there_and_that_is_remembered(tmp_path):
+    with FakeAuthority() as server:
+        server.responses_only = {"gpt-5-codex"}
+        copilot = Copilot(server, capabilities=CapabilityStore(tmp_path / "capabilities.json"))
+        copilot.server.script(Say("one", reasoning="hm"), Say("two"))
+
+        first = await copilot.provider.chat(HELLO, TOOLS, "gpt-5-codex")
+        second = await copilot.provider.chat(HELLO, TOOLS, "gpt-5-codex")
+        await copilot.provider.close()
+
+        assert (first.content, second.content) == ("one", "two")
+        assert first.thinking_blocks is not None
+        assert first.thinking_blocks[0]["encrypted_content"] == encrypted("hm")
+        assert [request.path.rpartition("/")[2] for request in server.chats] == [
+            "completions",
+            "responses",
+            "responses",
+        ]
+
+
+async def test_another_account_s_login_is_used_from_the_next_call_on(copilot):
+    await copilot.ask()
+    other = replace(copilot.server.github_account(), name="somebody-else")
+
+    copilot.server.accounts.save(other)
+    await copilot.ask()
+
+    assert copilot.server.accounts.load("github_copilot").name == "somebody-else"
+    assert copilot.server.renewals == 2

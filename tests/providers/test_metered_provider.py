@@ -1,0 +1,446 @@
+"""The meter: one row for every request sent, equal to the server's own count, and no request above a limit."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nanobot.errors import BudgetExceededError, ProviderError
+from nanobot.messages.tokens import estimate_tokens
+from nanobot.providers.base import (
+    CallContext,
+    Delta,
+    Finished,
+    LLMProvider,
+    LLMResponse,
+    TextDelta,
+    calling_for,
+)
+from nanobot.providers.custom_provider import CustomProvider
+from nanobot.providers.limits import Timeouts
+from nanobot.providers.litellm_provider import LiteLLMProvider
+from nanobot.providers.metered_provider import MeteredProvider
+from nanobot.testing import Pause, ScriptedProvider
+from nanobot.usage.budget import Budget, Limits
+from nanobot.usage.ledger import Ledger
+from nanobot.usage.prices import PriceTable
+from nanobot.usage.types import LedgerRow
+from nanobot.utils.clock import FrozenClock, SystemClock
+from tests.fake_models import Calls, CutStream, Fail, FakeModels, Garbage, Hang, Raw, Reset, Say, Slow, Step
+from tests.providers.samples import HELLO, LIST_DIR
+
+TABLE = {
+    "m": {
+        "mode": "chat",
+        "input_cost_per_token": 1e-03,
+        "cache_read_input_token_cost": 1e-04,
+        "output_cost_per_token": 2e-03,
+    }
+}
+
+
+@dataclass
+class Desk:
+    """What a meter counts with, in a folder of its own."""
+
+    folder: Path
+    limits: Limits = field(default_factory=Limits)
+
+    def __post_init__(self) -> None:
+        table = self.folder / "table.json"
+        table.write_text(json.dumps(TABLE), encoding="utf-8")
+        self.ledger = Ledger(self.folder / "usage")
+        self.prices = PriceTable(None, table)
+        self.clock = FrozenClock(datetime(2026, 11, 22, 12, tzinfo=UTC))
+        self.budget = Budget(self.limits, self.ledger, self.clock)
+
+    def meter(self, inner: LLMProvider, name: str = "custom") -> MeteredProvider:
+        return MeteredProvider(inner, name, self.ledger, self.budget, self.prices, self.clock)
+
+    def direct(self, server: FakeModels, **settings: Any) -> MeteredProvider:
+        return self.meter(CustomProvider("k", server.v1, "m", **settings))
+
+    def rows(self) -> list[LedgerRow]:
+        return list(self.ledger.reader().rows(date(2026, 1, 1)))
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    return Desk(tmp_path)
+
+
+def usage(prompt: int, completion: int, cached: int = 0) -> dict[str, Any]:
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": cached},
+    }
+
+
+async def test_a_row_says_who_asked_whom_for_what_and_what_it_cost(desk: Desk, server: FakeModels):
+    server.script(Say("hi", usage=usage(1000, 100, cached=600)))
+    meter = desk.direct(server)
+
+    with calling_for(CallContext("cron", "cron:1", "turn-7")):
+        response = await meter.chat(HELLO)
+    await meter.close()
+
+    assert response.cost_usd == pytest.approx(400 * 1e-03 + 600 * 1e-04 + 100 * 2e-03)
+    assert desk.rows() == [
+        {
+            "when": "2026-11-22T12:00:00.000+00:00",
+            "cause": "cron",
+            "session": "cron:1",
+            "turn": "turn-7",
+            "provider": "custom",
+            "model": "m",
+            "outcome": "ok",
+            "error": None,
+            "prompt_tokens": 1000,
+            "cached_tokens": 600,
+            "cache_written_tokens": 0,
+            "completion_tokens": 100,
+            "reasoning_tokens": 0,
+            "usd": response.cost_usd,
+            "ms": 0,
+            "estimated": False,
+            "process": desk.ledger.process,
+        }
+    ]
+
+
+async def test_the_ledger_equals_the_server_s_own_count_to_the_token(desk: Desk, server: FakeModels):
+    counted = [usage(100 + number, 7 * number, cached=number) for number in range(1, 25)]
+    answers: list[Step] = [Say(f"answer {number}", usage=one) for number, one in enumerate(counted)]
+    troubles = [Fail(429), Fail(500), Reset(), CutStream(), Garbage(), Fail(401), Hang("I am"), Hang()]
+    steps = [step for number, answer in enumerate(answers) for step in (answer, troubles[number % len(troubles)])]
+    server.script(*steps)
+    meter = desk.direct(server, timeouts=Timeouts(first_token_s=0.2, idle_s=0.2))
+
+    for _ in steps:
+        with suppress(ProviderError):
+            await meter.chat(HELLO)
+    await meter.close()
+
+    rows = desk.rows()
+    told = [row for row in rows if not row["estimated"]]
+    assert len(rows) == len(server.chats) == len(steps)
+    assert sum(row["prompt_tokens"] for row in told) == sum(one["prompt_tokens"] for one in counted)
+    assert sum(row["completion_tokens"] for row in told) == sum(one["completion_tokens"] for one in counted)
+    assert sum(row["cached_tokens"] for row in told) == sum(range(1, 25))
+    assert {row["error"] for row in rows} == {
+        None, "RateLimitedError", "ModelOverloadedError", "ConnectionFailedError", "StreamCutError",
+        "MalformedResponseError", "AuthenticationError", "ProviderTimeoutError",
+    }  # fmt: skip
+
+
+async def test_many_at_once_are_counted_each(desk: Desk, server: FakeModels):
+    counted = [usage(100 + number, number) for number in range(40)]
+    server.script(*(Slow(Say("x", usage=one), 0.01) for one in counted))
+    meter = desk.direct(server)
+
+    await asyncio.gather(*(meter.chat(HELLO) for _ in counted))
+    await meter.close()
+
+    assert sorted(row["prompt_tokens"] for row in desk.rows()) == [one["prompt_tokens"] for one in counted]
+
+
+@pytest.mark.parametrize("step", [CutStream("The answer is forty-two"), Hang("The answer is forty-two")])
+async def test_an_answer_that_broke_off_is_estimated_and_says_so(desk: Desk, server: FakeModels, step: Step):
+    server.script(step)
+    meter = desk.direct(server, timeouts=Timeouts(idle_s=0.2))
+
+    with pytest.raises(ProviderError):
+        await meter.chat(HELLO, [LIST_DIR])
+    await meter.close()
+
+    (row,) = desk.rows()
+    assert (row["outcome"], row["estimated"]) == ("failed", True)
+    assert row["prompt_tokens"] > estimate_tokens(HELLO)
+    assert row["completion_tokens"] == estimate_tokens("The answer is forty-two")
+    assert row["usd"] == pytest.approx(row["prompt_tokens"] * 1e-03 + row["completion_tokens"] * 2e-03)
+
+
+async def test_a_model_that_says_nothing_in_time_has_read_the_prompt(desk: Desk, server: FakeModels):
+    server.script(Hang())
+    meter = desk.direct(server, timeouts=Timeouts(first_token_s=0.1))
+
+    with pytest.raises(ProviderError):
+        await meter.chat(HELLO)
+    await meter.close()
+
+    (row,) = desk.rows()
+    assert (row["error"], row["estimated"]) == ("ProviderTimeoutError", True)
+    assert (row["prompt_tokens"], row["completion_tokens"]) == (estimate_tokens(HELLO), 0)
+
+
+async def test_a_request_that_was_refused_cost_nothing(desk: Desk, server: FakeModels):
+    server.script(Fail(429))
+    meter = desk.direct(server)
+
+    with pytest.raises(ProviderError):
+        await meter.chat(HELLO)
+    await meter.close()
+
+    (row,) = desk.rows()
+    assert (row["prompt_tokens"], row["usd"], row["estimated"]) == (0, 0.0, False)
+
+
+async def test_a_call_that_is_stopped_has_its_row(desk: Desk, server: FakeModels):
+    server.script(Hang("The answer"))
+    meter = desk.direct(server)
+    first = asyncio.Event()
+
+    async def ask() -> None:
+        async for _ in meter.chat_stream(HELLO):
+            first.set()
+
+    asking = asyncio.create_task(ask())
+    await asyncio.wait_for(first.wait(), 10)
+    asking.cancel()
+    await asyncio.wait([asking])
+    await meter.close()
+
+    (row,) = desk.rows()
+    assert asking.cancelled()
+    assert (row["outcome"], row["error"], row["estimated"]) == ("stopped", None, True)
+
+
+async def test_a_stream_that_nobody_reads_to_its_end_is_a_stop(desk: Desk):
+    meter = desk.meter(ScriptedProvider("one\ntwo"))
+
+    async with aclosing(meter.chat_stream(HELLO)) as deltas:  # type: ignore[type-var]
+        async for _ in deltas:
+            break
+
+    assert [row["outcome"] for row in desk.rows()] == ["stopped"]
+
+
+async def test_who_has_the_response_finds_it_in_the_ledger(desk: Desk):
+    meter = desk.meter(ScriptedProvider("hi"))
+
+    async for delta in meter.chat_stream(HELLO):
+        if isinstance(delta, Finished):
+            assert [row["outcome"] for row in desk.rows()] == ["ok"]
+            break
+
+    assert len(desk.rows()) == 1
+
+
+async def test_a_request_that_is_mended_has_a_row_for_each_time_it_was_sent(desk: Desk):
+    with FakeModels(unknown=["stream_options"]) as server:
+        meter = desk.direct(server)
+        await meter.chat(HELLO)
+        await meter.close()
+
+        rows = desk.rows()
+        assert len(rows) == len(server.chats) == 2
+    assert [(row["outcome"], row["error"]) for row in rows] == [("failed", "InvalidRequestError"), ("ok", None)]
+
+
+async def test_a_server_that_tells_no_usage_is_estimated(desk: Desk, server: FakeModels):
+    server.script(Say("four words of answer", usage=None))
+    meter = desk.direct(server)
+
+    response = await meter.chat(HELLO)
+    await meter.close()
+
+    (row,) = desk.rows()
+    assert (row["outcome"], row["estimated"]) == ("ok", True)
+    assert row["completion_tokens"] == estimate_tokens("four words of answer")
+    assert response.usage == {}
+    assert response.cost_usd == row["usd"]
+
+
+@pytest.mark.parametrize(
+    ("provider", "model", "usd"),
+    [
+        ("custom", "nobody-knows", None),
+        ("ollama", "nobody-knows", 0.0),
+        ("offline", "offline", 0.0),
+        ("github_copilot", "m", 0.0),
+        ("custom", "maker/m", 0.2),
+    ],
+)
+async def test_what_has_no_price_and_what_is_free(desk: Desk, provider: str, model: str, usd: float | None):
+    meter = desk.meter(
+        ScriptedProvider(LLMResponse("hi", usage={"prompt_tokens": 200, "completion_tokens": 0})), provider
+    )
+
+    response = await meter.chat(HELLO, model=model)
+
+    assert response.cost_usd == (usd if usd is None else pytest.approx(usd))
+
+
+@pytest.mark.parametrize(("provider", "usd"), [("openrouter", 0.75), ("custom", 0.014)])
+async def test_only_openrouter_is_believed_what_it_says_an_answer_cost(
+    desk: Desk, server: FakeModels, provider: str, usd: float
+):
+    server.script(Say("hi", usage=usage(10, 2) | {"cost": 0.75}))
+    meter = desk.meter(CustomProvider("k", server.v1, "m", name=provider), provider)
+
+    response = await meter.chat(HELLO)
+    await meter.close()
+
+    assert response.cost_usd == pytest.approx(usd)
+
+
+async def test_what_is_no_count_counts_as_nothing(desk: Desk):
+    odd: dict[str, Any] = {
+        "prompt_tokens": 100,
+        "completion_tokens": None,
+        "cached_tokens": "4",
+        "reasoning_tokens": -1,
+    }
+
+    await desk.meter(ScriptedProvider(LLMResponse("hi", usage=odd), model="m")).chat(HELLO)
+
+    (row,) = desk.rows()
+    assert (row["prompt_tokens"], row["completion_tokens"], row["cached_tokens"]) == (100, 0, 0)
+
+
+async def test_a_provider_of_one_s_own_may_know_the_cost_itself(desk: Desk):
+    meter = desk.meter(ScriptedProvider(LLMResponse("hi", cost_usd=0.5)))
+
+    assert (await meter.chat(HELLO, model="nobody-knows")).cost_usd == 0.5
+    assert desk.rows()[0]["usd"] == 0.5
+
+
+async def test_a_tool_loop_stops_within_one_call_of_the_limit(tmp_path: Path, server: FakeModels):
+    desk = Desk(tmp_path, Limits(daily_usd=0.1))  # three calls of 12 tokens in, 4 of them cached, and 5 out
+    server.default = Calls(("list_dir", {"path": "."}))
+    meter = desk.direct(server)
+    told: list[str] = []
+
+    with calling_for(CallContext(notify=told.append)), pytest.raises(BudgetExceededError, match=r"limits\.dailyUsd"):
+        for _ in range(100):
+            await meter.chat(HELLO, [LIST_DIR])
+    await meter.close()
+
+    cost = desk.rows()[0]["usd"] or 0
+    assert 0.1 <= len(server.chats) * cost < 0.1 + cost
+    assert len(desk.rows()) == len(server.chats), "what was not sent has no row"
+    assert len(told) == 2
+
+
+async def test_fifty_turns_at_once_stop_within_one_call_of_the_limit(tmp_path: Path, server: FakeModels):
+    desk = Desk(tmp_path, Limits(daily_usd=0.1))
+    server.default = Slow(Say("x", usage=usage(10, 5)), 0.01)
+    meter = desk.direct(server)
+
+    ends = await asyncio.gather(*(meter.chat(HELLO) for _ in range(50)), return_exceptions=True)
+    await meter.close()
+
+    assert len(server.chats) == 5
+    assert sum(isinstance(end, BudgetExceededError) for end in ends) == 45
+
+
+async def test_failures_and_stops_give_back_what_was_set_aside(tmp_path: Path):
+    desk = Desk(tmp_path, Limits(daily_usd=1.0))
+    pause = Pause()
+    meter = desk.meter(ScriptedProvider(pause, model="m"))
+    stopped = asyncio.create_task(meter.chat(HELLO))
+    await pause.reached.wait()
+    waiting = asyncio.create_task(desk.meter(ScriptedProvider("hi", model="m")).chat(HELLO))
+
+    stopped.cancel()
+
+    assert (await asyncio.wait_for(waiting, 10)).content == "hi"
+
+
+async def test_that_a_model_does_not_count_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    desk = Desk(tmp_path, Limits(daily_usd=1.0))
+    meter = desk.meter(ScriptedProvider("a", "b", model="nobody-knows"))
+
+    await meter.chat(HELLO)
+    await meter.chat(HELLO)
+
+    assert [record.message for record in caplog.records if "nobody-knows" in record.message] == [
+        "Limits in dollars do not count nobody-knows of custom: no price of it is known"
+    ]
+
+
+async def test_nothing_is_touched_before_the_first_call(tmp_path: Path):
+    folder = tmp_path / "state"
+    ledger = Ledger(folder / "usage")
+    prices = PriceTable(folder / "prices.json")
+    meter = MeteredProvider(
+        ScriptedProvider(), "x", ledger, Budget(Limits(daily_usd=1.0), ledger, SystemClock()), prices, SystemClock()
+    )
+    meter.prepare()
+
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_what_the_inner_provider_offers_is_offered():
+    class Inner(LLMProvider):
+        closed = False
+
+        def get_default_model(self) -> str:
+            return "inner"
+
+        def notes(self) -> list[str]:
+            return ["it limps"]
+
+        async def close(self) -> None:
+            self.closed = True
+
+        async def chat_stream(self, *_: Any, **__: Any) -> AsyncIterator[Delta]:
+            yield TextDelta("and then nothing")
+
+    inner = Inner("key", "base")
+    ledger = Ledger(Path("nowhere"))
+    meter = MeteredProvider(inner, "x", ledger, Budget(Limits(), ledger, SystemClock()), PriceTable(), SystemClock())
+
+    await meter.close()
+
+    assert (meter.get_default_model(), meter.notes(), inner.closed) == ("inner", ["it limps"], True)
+    assert (meter.api_key, meter.api_base) == ("key", "base")
+
+
+async def test_a_stream_without_an_end_is_a_failure_in_the_ledger(desk: Desk):
+    class Endless(LLMProvider):
+        async def chat_stream(self, *_: Any, **__: Any) -> AsyncIterator[Delta]:
+            yield TextDelta("and then nothing")
+
+    deltas = [delta async for delta in desk.meter(Endless()).chat_stream(HELLO, model="m")]
+
+    (row,) = desk.rows()
+    assert len(deltas) == 1
+    assert (row["outcome"], row["error"], row["estimated"]) == ("failed", "StreamCutError", True)
+
+
+@pytest.mark.xdist_group("litellm")
+async def test_anthropic_through_litellm_tells_what_was_read_from_and_written_to_its_cache(
+    desk: Desk, server: FakeModels
+):
+    told = {"input_tokens": 8, "cache_read_input_tokens": 400, "cache_creation_input_tokens": 90, "output_tokens": 1}
+    head = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m", "content": [], "usage": told}
+    events: list[dict[str, Any]] = [
+        {"type": "message_start", "message": {**head, "stop_reason": None, "stop_sequence": None}},
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "hi"}},
+        {"type": "content_block_stop", "index": 0},
+        {
+            "type": "message_delta",
+            "delta": {"stop_reason": "end_turn", "stop_sequence": None},
+            "usage": {**told, "output_tokens": 5},
+        },
+        {"type": "message_stop"},
+    ]
+    server.script(Raw([f"event: {one['type']}\ndata: {json.dumps(one)}\n\n".encode() for one in events]))
+    meter = desk.meter(LiteLLMProvider("k", server.url, "claude-x", litellm_prefix="anthropic"), "anthropic")
+
+    await meter.chat(HELLO)
+    await meter.close()
+
+    (row,) = desk.rows()
+    assert (row["prompt_tokens"], row["cached_tokens"], row["cache_written_tokens"]) == (498, 400, 90)
+    assert row["completion_tokens"] == 5

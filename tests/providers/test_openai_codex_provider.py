@@ -1,0 +1,651 @@
+"""Models by a ChatGPT account, over the wire: what goes out, what comes back, what is refused."""
+
+import asyncio
+import base64
+import copy
+import json
+from collections.abc import AsyncIterator, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nanobot.messages.repair import legalise
+from nanobot.messages.types import ChatMessage
+from nanobot.providers.base import CallContext, LLMResponse, ReasoningDelta, TextDelta, calling_for
+from nanobot.providers.capabilities import CapabilityStore
+from nanobot.providers.errors import (
+    ContentFilteredError,
+    ContextOverflowError,
+    InvalidRequestError,
+    MalformedResponseError,
+    ModelNotFoundError,
+    ModelOverloadedError,
+    ProviderTimeoutError,
+    QuotaExceededError,
+    RateLimitedError,
+    StreamCutError,
+)
+from nanobot.providers.input_items import input_of
+from nanobot.providers.limits import Timeouts
+from nanobot.providers.oauth.errors import LoginNeededError
+from nanobot.providers.openai_codex_provider import OpenAICodexProvider
+from tests.fake_authority import ACCOUNT_ID, FakeAuthority, Responses, encrypted, event, responses_problems
+from tests.fake_models import Calls, CutStream, Fail, Garbage, Hang, Raw, Reset, Say, Slow
+from tests.providers.samples import HELLO, LIST_DIR, TOOLS
+
+PIXEL = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNk+A8AAQUBAScY42YAAAAASUVORK5CYII=")
+
+
+class Codex:
+    """The provider, logged in, and the server that plays ChatGPT."""
+
+    def __init__(self, server: FakeAuthority, **settings: Any) -> None:
+        self.server = server
+        self.account = server.openai_account()
+        server.accounts.save(self.account)
+        self.provider = OpenAICodexProvider(server.accounts, "gpt-5.1-codex", api_base=server.codex, **settings)
+
+    async def ask(self, rows: list[ChatMessage] | None = None, *steps: Any, **words: Any) -> LLMResponse:
+        self.server.script(*steps)
+        return await self.provider.chat(rows or HELLO, words.pop("tools", TOOLS), **words)
+
+    @property
+    def sent(self) -> dict[str, Any]:
+        """The last request."""
+        return self.server.chats[-1].json
+
+
+@pytest.fixture
+async def codex() -> AsyncIterator[Codex]:
+    with FakeAuthority() as server:
+        codex = Codex(server)
+        yield codex
+        await codex.provider.close()
+
+
+def row_of(response: LLMResponse) -> ChatMessage:
+    """The row that the runner would store."""
+    row: ChatMessage = {"role": "assistant", "content": response.content}
+    if response.tool_calls:
+        row["tool_calls"] = [call.to_message() for call in response.tool_calls]
+    row["thinking_blocks"] = response.thinking_blocks
+    return json.loads(json.dumps(row))  # type: ignore[no-any-return]
+
+
+def result(call_id: str, text: str, **more: Any) -> ChatMessage:
+    return {"role": "tool", "tool_call_id": call_id, "name": "list_dir", "content": text, **more}  # type: ignore[typeddict-item]
+
+
+async def test_a_request_carries_the_account_and_what_the_backend_wants(codex):
+    response = await codex.ask([{"role": "system", "content": "Be kind."}, *HELLO], Say("hello"), max_tokens=5)
+
+    headers = codex.server.chats[0].headers
+    assert response.content == "hello"
+    assert headers["authorization"] == f"Bearer {codex.account.access_token}"
+    assert (headers["chatgpt-account-id"], headers["originator"]) == (ACCOUNT_ID, "nanobot")
+    assert codex.sent["instructions"] == "Be kind."
+    assert codex.sent["input"] == [
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hello"}]}
+    ]
+    assert (codex.sent["store"], codex.sent["stream"]) == (False, True)
+    assert not {"temperature", "max_tokens", "max_output_tokens"} & set(codex.sent)
+    assert codex.server.problems == []
+
+
+async def test_a_whole_request_as_it_goes_out(codex):
+    thought = {"id": "rs_1", "type": "reasoning", "content": None, "encrypted_content": encrypted("Hm.")}
+    call = {"id": "c1", "type": "function", "function": {"name": "list_dir", "arguments": '{"path": "."}'}}
+    rows: list[Any] = [
+        {"role": "system", "content": "Be kind."},
+        {"role": "user", "content": "look", "runtime_context": "[now]", "turn_id": "t", "provenance": "owner"},
+        {"role": "assistant", "content": "Let me.", "tool_calls": [call], "thinking_blocks": [thought]},
+        {"role": "tool", "tool_call_id": "c1", "name": "list_dir", "content": "a b"},
+    ]
+
+    await codex.ask(rows, tools=[LIST_DIR])
+
+    assert codex.sent == {
+        "model": "gpt-5.1-codex",
+        "store": False,
+        "stream": True,
+        "include": ["reasoning.encrypted_content"],
+        "reasoning": {"summary": "auto"},
+        "tool_choice": "auto",
+        "parallel_tool_calls": True,
+        "instructions": "Be kind.",
+        "tools": [{"type": "function", **LIST_DIR["function"], "strict": False}],
+        "input": [
+            {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "look\n\n[now]"}]},
+            {"summary": [], "type": "reasoning", "encrypted_content": encrypted("Hm.")},
+            {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Let me."}]},
+            {"type": "function_call", "call_id": "c1", "name": "list_dir", "arguments": '{"path": "."}'},
+            {"type": "function_call_output", "call_id": "c1", "output": "a b"},
+        ],
+    }
+
+
+async def test_tokens_are_counted_with_those_from_the_cache(codex):
+    response = await codex.ask(None, Say("hello"))
+
+    assert response.usage == {"prompt_tokens": 12, "completion_tokens": 5, "cached_tokens": 4}
+
+
+async def test_calls_come_in_order_and_go_back_with_their_results(codex):
+    calls = Calls(("list_dir", {"path": "a"}), ("wait", {"seconds": 1}), text="Both.")
+    response = await codex.ask(None, calls)
+    results = [result(call.id, f"result {index}") for index, call in enumerate(response.tool_calls)]
+
+    answer = await codex.ask([*HELLO, row_of(response), *results], Say("done"))
+
+    kinds = [(item["type"], item.get("output")) for item in codex.sent["input"]]
+    assert [(call.name, call.arguments) for call in response.tool_calls] == [
+        ("list_dir", {"path": "a"}),
+        ("wait", {"seconds": 1}),
+    ]
+    assert kinds == [
+        ("message", None),
+        ("message", None),
+        ("function_call", None),
+        ("function_call", None),
+        ("function_call_output", "result 0"),
+        ("function_call_output", "result 1"),
+    ]
+    assert answer.content == "done"
+
+
+async def test_arguments_that_are_broken_json_are_reported_as_with_any_provider(codex):
+    response = await codex.ask(None, Calls(("list_dir", "this is no JSON")))
+
+    assert response.tool_calls[0].problem
+
+
+async def test_thoughts_go_back_as_they_came_over_fifty_turns(codex):
+    rows: list[ChatMessage] = [{"role": "system", "content": "Think."}]
+    bodies = []
+    for turn in range(50):
+        rows.append({"role": "user", "content": f"turn {turn}"})
+        response = await codex.ask(rows, Calls(("list_dir", {"path": "."}), ids=[f"c{turn}"], reasoning=f"Hm {turn}."))
+        assert response.reasoning_content == f"Hm {turn}."
+        rows += [row_of(response), result(f"c{turn}", "a b")]
+        rows.append(row_of(await codex.ask(rows, Say("Two.", reasoning=f"So {turn}."))))
+        bodies.append(codex.server.chats[-1].body)
+
+    thoughts = [item["encrypted_content"] for item in codex.sent["input"] if item["type"] == "reasoning"]
+    assert thoughts[:3] == [encrypted("Hm 0."), encrypted("So 0."), encrypted("Hm 1.")]
+    assert len(thoughts) == 99
+    assert codex.server.problems == []
+    assert all(after.startswith(before[:-2]) for before, after in pairwise(bodies))
+
+
+async def test_thoughts_of_other_models_stay_home(codex):
+    blocks: list[dict[str, Any]] = [
+        {"type": "thinking", "thinking": "hm", "signature": "s"},
+        {"type": "reasoning", "summary": []},
+        {"type": "redacted_thinking", "data": "x"},
+    ]
+    row: ChatMessage = {"role": "assistant", "content": "hi", "thinking_blocks": blocks, "reasoning_content": "hm"}
+
+    await codex.ask([*HELLO, row, *HELLO])
+
+    assert [item["type"] for item in codex.sent["input"]] == ["message"] * 3
+
+
+async def test_thoughts_that_this_account_cannot_open_are_left_out_from_then_on(codex):
+    foreign = {"type": "reasoning", "summary": [], "encrypted_content": "of-another-account"}
+    rows: list[ChatMessage] = [*HELLO, {"role": "assistant", "content": "hi", "thinking_blocks": [foreign]}, *HELLO]
+
+    response = await codex.ask(rows, Say("ok", reasoning="Mine."))
+    assert [item["type"] for item in codex.sent["input"]] == ["message"] * 3
+    await codex.ask([*rows, row_of(response), *HELLO])
+
+    assert [item.get("encrypted_content") for item in codex.sent["input"]][3] == encrypted("Mine.")
+    assert len(codex.server.chats) == 3
+
+
+async def test_a_thought_that_led_to_nothing_is_left_out(codex):
+    thought = {"type": "reasoning", "summary": [], "encrypted_content": encrypted("x")}
+    row: ChatMessage = {"role": "assistant", "content": None, "thinking_blocks": [thought]}
+
+    await codex.ask([*HELLO, row, *HELLO])
+
+    assert len(codex.sent["input"]) == 2
+
+
+async def test_pictures_go_out_with_a_message_and_with_a_result(codex, tmp_path):
+    path = tmp_path / "dot.png"
+    path.write_bytes(PIXEL)
+    call = row_of(await codex.ask(None, Calls(("list_dir", {}), ids=["c1"])))
+    user: ChatMessage = {"role": "user", "content": "look", "media": [str(path)]}
+    shown = result("c1", "the picture", media=[str(path)])
+
+    await codex.ask([user, call, shown], Say("a dot"))
+
+    url = f"data:image/png;base64,{base64.b64encode(PIXEL).decode()}"
+    said, _, seen = codex.sent["input"]
+    assert said["content"][1] == {"type": "input_image", "image_url": url}
+    assert seen["output"] == [
+        {"type": "input_text", "text": "the picture"},
+        {"type": "input_image", "image_url": url},
+    ]
+
+
+async def test_a_picture_that_is_gone_leaves_a_word(codex):
+    await codex.ask([{"role": "user", "content": "look", "media": ["/nowhere/dot.png"]}])
+
+    assert "no longer there" in codex.sent["input"][0]["content"][1]["text"]
+
+
+async def test_a_session_has_a_cache_key_of_its_own_which_does_not_tell_whose(codex):
+    with calling_for(CallContext(session_key="telegram:4711")):
+        await codex.ask()
+
+    assert "4711" not in codex.server.chats[0].body.decode() + str(codex.server.chats[0].headers)
+    assert codex.sent["prompt_cache_key"] == codex.server.chats[0].headers["session_id"]
+
+
+async def test_the_config_s_own_headers_and_fields_win():
+    with FakeAuthority() as server:
+        codex = Codex(
+            server,
+            extra_headers={"originator": "mine"},
+            extra_body={"text": {"verbosity": "low"}},
+            reasoning_effort="high",
+        )
+
+        await codex.ask()
+
+        await codex.provider.close()
+        assert server.chats[0].headers["originator"] == "mine"
+        assert codex.sent["text"] == {"verbosity": "low"}
+        assert codex.sent["reasoning"] == {"effort": "high", "summary": "auto"}
+
+
+async def test_a_field_the_backend_calls_unknown_is_left_out_and_remembered(tmp_path):
+    with FakeAuthority(unknown=["parallel_tool_calls"]) as server:
+        codex = Codex(server, capabilities=CapabilityStore(tmp_path / "capabilities.json"))
+
+        await codex.ask()
+        await codex.ask()
+
+        await codex.provider.close()
+        assert len(server.chats) == 3
+        assert "parallel_tool_calls" not in codex.sent
+
+
+# Accounts.
+
+
+async def test_a_refused_token_is_renewed_once_and_the_call_goes_on(codex):
+    codex.server.end_tokens()
+
+    response = await codex.ask(None, Say("here I am"))
+
+    assert response.content == "here I am"
+    assert codex.server.renewals == 1
+    assert codex.server.chats[-1].headers["authorization"] != codex.server.chats[0].headers["authorization"]
+
+
+async def test_every_request_that_was_sent_in_vain_is_told():
+    with FakeAuthority(unknown=["parallel_tool_calls"]) as server:
+        codex = Codex(server)
+        told: list[tuple[str, str]] = []
+        codex.provider.watch_mends(lambda error, model, seconds: told.append((type(error).__name__, model)))
+        server.end_tokens()
+
+        await codex.ask()
+
+        await codex.provider.close()
+        assert told == [("AuthenticationError", "gpt-5.1-codex"), ("InvalidRequestError", "gpt-5.1-codex")]
+        assert len(server.chats) == 3
+
+
+async def test_a_token_that_is_refused_again_is_a_login_to_be_done_anew(codex):
+    codex.server.script(Fail(401, "no"), Fail(401, "no"))
+
+    with pytest.raises(LoginNeededError, match="Run `nanobot provider login openai-codex`"):
+        await codex.ask()
+
+    assert len(codex.server.chats) == 2
+
+
+async def test_a_revoked_login_says_what_to_run_and_tells_no_token(codex):
+    codex.server.revoke()
+
+    with pytest.raises(LoginNeededError, match="nanobot provider login openai-codex") as refused:
+        await codex.ask()
+
+    assert not any(secret in str(refused.value) for secret in codex.account.secrets)
+
+
+async def test_a_login_that_has_ended_is_noted_until_somebody_logs_in_again(codex):
+    assert codex.provider.notes() == []
+    codex.server.revoke()
+    with pytest.raises(LoginNeededError):
+        await codex.ask()
+    (note,) = codex.provider.notes()
+    assert note.startswith("The login to openai-codex has ended (Your refresh token was revoked). Run `nanobot ")
+
+    codex.server.accounts.save(codex.server.openai_account())
+    await codex.ask()
+
+    assert codex.provider.notes() == []
+
+
+async def test_a_logout_is_noticed_by_the_next_call(codex):
+    await codex.ask()
+    codex.server.accounts.delete("openai_codex")
+
+    with pytest.raises(LoginNeededError, match="nobody is logged in"):
+        await codex.ask()
+
+
+async def test_a_server_that_repeats_the_token_does_not_get_it_into_the_error(codex):
+    codex.server.script(Fail(400, f"bad header Bearer {codex.account.access_token}"))
+
+    with pytest.raises(InvalidRequestError) as failed:
+        await codex.ask()
+
+    assert codex.account.access_token not in str(failed.value)
+
+
+# Failures.
+
+
+@pytest.mark.parametrize(
+    ("step", "kind"),
+    [
+        (Fail(429, "Rate limit reached", "rate_limit_exceeded", retry_after=3), RateLimitedError),
+        (Fail(429, "The usage limit has been reached", kind="usage_limit_reached"), QuotaExceededError),
+        (Fail(429, "not in your plan", kind="usage_not_included"), QuotaExceededError),
+        (Fail(400, "too long", "context_length_exceeded"), ContextOverflowError),
+        (Fail(400, "Something is odd"), InvalidRequestError),
+        (
+            Fail(400, "The 'gpt-5.9' model is not supported when using Codex with a ChatGPT account."),
+            ModelNotFoundError,
+        ),
+        (Fail(500, "oops"), ModelOverloadedError),
+        (Fail(503, "busy", "server_is_overloaded"), ModelOverloadedError),
+        (Garbage(), MalformedResponseError),
+        (Garbage(b"{", "application/json"), StreamCutError),
+        (Garbage(b"{}", "application/json"), MalformedResponseError),
+        (CutStream(), StreamCutError),
+        (Raw([event("response.created", response={})]), StreamCutError),
+        (Raw([event("response.completed", response={"output": []})]), MalformedResponseError),
+        (Raw([b"data: not json\n\n", b"data: [1]\n\n"]), StreamCutError),
+        (Say("", finish="content_filter"), ContentFilteredError),
+    ],
+)
+async def test_failures_are_typed(codex, step, kind):
+    with pytest.raises(kind):
+        await codex.ask(None, step)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        ({"code": "rate_limit_exceeded", "message": "Please try again in 11.5s."}, RateLimitedError),
+        ({"code": "insufficient_quota", "message": "x"}, QuotaExceededError),
+        ({"code": "context_length_exceeded", "message": "x"}, ContextOverflowError),
+        ({"code": "server_error", "message": "x"}, ModelOverloadedError),
+        ({"code": "cyber_policy", "message": "x"}, ContentFilteredError),
+    ],
+)
+@pytest.mark.parametrize("wrapped", ["response.failed", "error", "error itself"])
+async def test_failures_inside_a_stream_are_typed(codex, error, kind, wrapped):
+    events = {
+        "response.failed": event("response.failed", response={"status": "failed", "error": error}),
+        "error": event("error", error=error),
+        "error itself": event("error", **error),
+    }
+
+    with pytest.raises(kind) as failed:
+        await codex.ask(None, Raw([events[wrapped]]))
+
+    assert kind is not RateLimitedError or failed.value.retry_after_s == 11.5
+
+
+async def test_a_limit_that_lasts_says_for_how_long(codex):
+    body = {"error": {"type": "usage_limit_reached", "message": "The usage limit has been reached"}}
+    body["error"]["resets_in_seconds"] = 7300  # type: ignore[assignment]
+
+    with pytest.raises(QuotaExceededError, match="again in 2 hours") as failed:
+        await codex.ask(None, Garbage(json.dumps(body).encode(), "application/json", 429))
+
+    assert failed.value.retry_after_s == 7300
+
+
+async def test_a_reset_before_the_answer_is_a_failed_connection(codex):
+    with pytest.raises(Exception, match="cannot be reached"):
+        await codex.ask(None, Reset())
+
+
+async def test_a_model_that_stays_silent_is_given_up():
+    with FakeAuthority() as server:
+        codex = Codex(server, timeouts=Timeouts(first_token_s=0.1))
+
+        with pytest.raises(ProviderTimeoutError, match="first token"):
+            await codex.ask(None, Hang())
+
+        await codex.provider.close()
+
+
+async def test_a_thinking_model_has_its_time_as_long_as_it_says_nothing():
+    with FakeAuthority() as server:
+        codex = Codex(server, timeouts=Timeouts(first_token_s=5, idle_s=0.5))
+
+        assert (await codex.ask(None, Slow(Say("at last"), first_s=0.8))).content == "at last"
+
+        await codex.provider.close()
+
+
+# What servers leave out.
+
+
+DONE = event("response.completed", response={"id": "r", "usage": {"input_tokens": 1, "output_tokens": 2}})
+
+
+def item(kind: str, **fields: Any) -> bytes:
+    return event("response.output_item.done", output_index=0, item={"type": kind, **fields})
+
+
+@pytest.mark.parametrize(
+    ("events", "content", "calls"),
+    [
+        ([item("message", content=[{"type": "output_text", "text": "hi"}]), DONE], "hi", []),
+        ([event("response.output_text.delta", delta="hi"), DONE], "hi", []),
+        ([event("response.refusal.delta", delta="no", output_index=0), DONE], "no", []),
+        ([item("function_call", call_id="c", name="wait", arguments='{"a":1}'), DONE], None, [("c", {"a": 1})]),
+        (
+            [
+                event("response.output_item.added", item={"id": "f", "type": "function_call", "call_id": "c"}),
+                event("response.function_call_arguments.delta", item_id="f", delta='{"a"'),
+                event("response.function_call_arguments.delta", item_id="f", delta=":1}"),
+                event(
+                    "response.output_item.done",
+                    item={"id": "f", "type": "function_call", "call_id": "c", "name": "wait", "arguments": '{"a":1}'},
+                ),
+                DONE,
+            ],
+            None,
+            [("c", {"a": 1})],
+        ),
+        (
+            [
+                event("response.output_text.delta", delta="One.", output_index=0),
+                event("response.output_text.delta", delta="Two.", output_index=1),
+                DONE,
+            ],
+            "One.\n\nTwo.",
+            [],
+        ),
+        (
+            [b": ping\n\n", event("response.new_kind", x=1), event("response.output_text.delta", delta="hi"), DONE],
+            "hi",
+            [],
+        ),
+        (
+            [
+                event(
+                    "response.completed",
+                    response={"output": [{"type": "message", "content": [{"type": "output_text", "text": "hi"}]}]},
+                )
+            ],
+            "hi",
+            [],
+        ),
+    ],
+)
+async def test_whatever_a_server_leaves_out_is_filled_up_from_the_rest(codex, events, content, calls):
+    codex.server.script(Raw(events))
+
+    deltas = [delta async for delta in codex.provider.chat_stream(HELLO, [LIST_DIR])]
+
+    response = deltas[-1].response
+    assert response.content == content
+    assert "".join(delta.text for delta in deltas if isinstance(delta, TextDelta)) == (content or "")
+    assert [(call.id, call.arguments) for call in response.tool_calls] == calls
+
+
+async def test_what_comes_twice_counts_once(codex):
+    thought: dict[str, Any] = {"id": "rs", "type": "reasoning", "summary": [{"type": "summary_text", "text": "Hm."}]}
+    thought["encrypted_content"] = encrypted("Hm.")
+    message = {"id": "msg", "type": "message", "content": [{"type": "output_text", "text": "Hi."}]}
+    call = {"id": "fc", "type": "function_call", "call_id": "c", "name": "wait", "arguments": "{}"}
+    events = [
+        event("response.reasoning_summary_text.delta", item_id="rs", delta="Hm."),
+        event("response.output_item.done", item=thought),
+        event("response.output_text.delta", item_id="msg", delta="Hi."),
+        event("response.function_call_arguments.delta", item_id="fc", delta="{}"),
+        event("response.output_item.done", item=call),
+        event("response.completed", response={"output": [{**thought, "status": "completed"}, message, call]}),
+    ]
+
+    response = await codex.ask(None, Raw(events))
+
+    assert (response.content, response.reasoning_content) == ("Hi.", "Hm.")
+    assert [(each.name, each.arguments_text) for each in response.tool_calls] == [("wait", "{}")]
+    assert len(response.thinking_blocks or []) == 1
+
+
+async def test_parts_of_a_summary_are_paragraphs(codex):
+    about = {"output_index": 0, "item_id": "rs"}
+    parts = [
+        event("response.reasoning_summary_part.added", **about, summary_index=0),
+        event("response.reasoning_summary_text.delta", **about, summary_index=0, delta="First."),
+        event("response.reasoning_summary_part.added", **about, summary_index=1),
+        event("response.reasoning_summary_text.delta", **about, summary_index=1, delta="Second."),
+        event("response.output_text.delta", output_index=1, delta="Hi."),
+    ]
+    codex.server.script(Raw([*parts, DONE]))
+
+    deltas = [delta async for delta in codex.provider.chat_stream(HELLO)]
+
+    assert deltas[-1].response.reasoning_content == "First.\n\nSecond."
+    assert "".join(delta.text for delta in deltas if isinstance(delta, ReasoningDelta)) == "First.\n\nSecond."
+
+
+async def test_calls_with_one_id_get_their_own(codex):
+    calls = [
+        event(
+            "response.output_item.done", output_index=n, item={"type": "function_call", "call_id": "c", "name": "wait"}
+        )
+        for n in range(2)
+    ]
+    codex.server.script(Raw([*calls, DONE]))
+
+    response = await codex.provider.chat(HELLO, TOOLS)
+
+    assert len({call.id for call in response.tool_calls}) == 2
+
+
+_STEPS = st.builds(
+    lambda texts, reasoning, text: Calls(*(("wait", text) for text in texts), reasoning=reasoning, text=text),
+    st.lists(st.sampled_from(["{}", '{"seconds": 1}', '{"seconds": "\u00e4"}']), max_size=3),
+    st.sampled_from(["", "Hm.", "Let me think about it."]),
+    st.sampled_from(["", "Yes.", "A longer answer, in pieces."]),
+).filter(lambda step: bool(step.calls or step.text or step.reasoning))
+
+
+@pytest.fixture(scope="module")
+def one_server() -> Iterator[FakeAuthority]:
+    with FakeAuthority() as server:
+        yield server
+
+
+@settings(max_examples=60, deadline=None)
+@given(_STEPS, st.data())
+def test_an_answer_is_the_same_wherever_it_was_cut_and_whatever_was_left_out(one_server, step, data):
+    events = list(Responses(one_server).stream(step, {"model": "m"}))
+    left_out = data.draw(
+        st.sets(st.sampled_from([b"summary_part.added", b".delta", b"_item.added", b"_item.done"]), max_size=3)
+    )
+    kept = [event for event in events if not any(word in event.split(b"\n")[0] for word in left_out)]
+    whole = b"".join(kept)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=6)))
+    chunks = [whole[start:end] for start, end in pairwise([0, *cuts, len(whole)]) if end > start]
+
+    async def ask() -> LLMResponse:
+        codex = Codex(one_server)
+        try:
+            return await codex.ask(None, Raw(chunks))
+        finally:
+            await codex.provider.close()
+
+    response = asyncio.run(ask())
+
+    assert (response.content or "", response.reasoning_content or "") == (step.text, step.reasoning)
+    assert [call.arguments_text for call in response.tool_calls] == [text for _, text in step.calls]
+    assert bool(response.thinking_blocks) == bool(step.reasoning)
+
+
+# Any history.
+
+_TEXT = st.text(max_size=12)
+_IDS = st.sampled_from(["a", "b", "c" * 80, "d" * 80 + "e"])
+_CALL = st.builds(
+    lambda call_id, text: {"id": call_id, "type": "function", "function": {"name": "wait", "arguments": text}},
+    _IDS,
+    st.sampled_from(["{}", '{"a": 1}', "broken"]),
+)
+_ROWS = st.lists(
+    st.one_of(
+        st.builds(lambda role, text: {"role": role, "content": text}, st.sampled_from(["user", "system"]), _TEXT),
+        st.builds(
+            lambda text, calls, thought: {
+                "role": "assistant",
+                "content": text,
+                **({"tool_calls": calls} if calls else {}),
+                **(
+                    {"thinking_blocks": [{"type": "reasoning", "encrypted_content": encrypted("x")}]} if thought else {}
+                ),
+            },
+            _TEXT,
+            st.lists(_CALL, max_size=3),
+            st.booleans(),
+        ),
+        st.builds(lambda call_id, text: {"role": "tool", "tool_call_id": call_id, "content": text}, _IDS, _TEXT),
+    ),
+    max_size=10,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(_ROWS)
+def test_any_history_that_was_repaired_is_legal_here(rows):
+    history = legalise([*copy.deepcopy(rows), {"role": "user", "content": "go on"}])
+
+    asked = input_of(history)
+
+    body = {"instructions": asked.instructions, "input": asked.items, "store": False, "stream": True, "model": "m"}
+    assert list(responses_problems(body, [])) == []
+
+
+def test_tokens_are_no_part_of_what_is_printed(tmp_path: Path):
+    with FakeAuthority() as server:
+        codex = Codex(server)
+
+        assert codex.account.access_token not in repr(codex.provider.__dict__)

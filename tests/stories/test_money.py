@@ -1,0 +1,112 @@
+"""What it costs, from the message to the bill: whole bots, a server that counts for itself."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+from nanobot.agent.turn import Notice, StepEnded, TurnOutcome
+from nanobot.bus.events import InboundMessage
+from nanobot.config.schema import Config
+from nanobot.messages.types import Origin
+from nanobot.providers.base import LLMResponse
+from nanobot.runtime import Runtime, build_runtime
+from nanobot.testing import RecordingSink, ScriptedProvider, calls, open_bot
+from tests.fake_models import Calls, FakeModels, Say, Slow
+
+GPT = {"provider": "custom", "model": "gpt-4o"}
+USED = {"prompt_tokens": 1_000_000, "completion_tokens": 100_000}
+"""2.50 and 1.00 dollars."""
+
+
+def config_for(server: FakeModels, **limits: float) -> Config:
+    return Config.model_validate(
+        {"agents": {"defaults": GPT}, "providers": {"custom": {"apiBase": server.v1}}, "limits": limits}
+    )
+
+
+def rows_in(home: Path) -> list[dict[str, Any]]:
+    files = sorted((home / "state" / "usage").glob("*.jsonl"))
+    return [json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+async def say(runtime: Runtime, text: str, session: str = "cli:direct", sink: RecordingSink | None = None) -> Any:
+    message = InboundMessage.from_owner("cli", "direct", text, session_key=session, origin=Origin.CLI)
+    return await runtime.loop.run_turn(message, sink)
+
+
+async def test_each_step_of_a_turn_is_a_row_and_the_turn_knows_its_cost(tmp_path: Path):
+    sink = RecordingSink()
+    with FakeModels() as server:
+        server.script(Calls(("list_dir", {"path": "."})), Say("done", usage={**USED, "total_tokens": 1_100_000}))
+        async with build_runtime(
+            config_for(server), data_dir=tmp_path, workspace=tmp_path / "w", environ={}
+        ) as runtime:
+            result = await say(runtime, "look", sink=sink)
+            status = (await say(runtime, "/status")).text
+            told = (await say(runtime, "/usage")).text
+
+    rows = rows_in(tmp_path)
+    steps = [event.cost_usd or 0 for event in sink.events if isinstance(event, StepEnded)]
+    assert [row["turn"] for row in rows] == [result.turn_id] * 2
+    assert [row["usd"] for row in rows] == steps
+    assert result.cost_usd == sum(steps) > 3.5
+    assert "out, $3.50" in status
+    assert "This session: 2 calls, 1,000,012 in" in told
+    assert "Today: 2 calls" in told
+
+
+async def test_fifty_chats_in_a_rage_stop_at_the_limit_each_with_an_answer_and_the_owner_is_told_once(tmp_path: Path):
+    sink = RecordingSink()
+    with FakeModels(default=Slow(Calls(("list_dir", {"path": "."})), 0.005)) as server:
+        async with build_runtime(
+            config_for(server, dailyUsd=0.001), data_dir=tmp_path, workspace=tmp_path / "w", environ={}
+        ) as runtime:
+            ends = await asyncio.gather(*(say(runtime, "go on for ever", f"cli:{n}", sink) for n in range(50)))
+
+    one_call = rows_in(tmp_path)[0]["usd"]
+    spent = sum(row["usd"] for row in rows_in(tmp_path))
+    notices = [event.text for event in sink.events if isinstance(event, Notice)]
+    assert 0.001 <= spent < 0.001 + one_call * 1.001
+    assert len(server.chats) == len(rows_in(tmp_path))
+    assert {end.outcome for end in ends} == {TurnOutcome.REFUSED, TurnOutcome.PARTIAL}
+    assert all("limits.dailyUsd" in end.text and end.error == "BudgetExceededError" for end in ends)
+    assert sum("is reached" in text for text in notices) == 1
+
+
+async def test_a_turn_stops_at_its_tokens_and_the_next_one_begins_afresh(tmp_path: Path):
+    config = Config.model_validate({"limits": {"turnTokens": 30_000}})
+    step = calls(("list_dir", {"path": "."}))
+    step.usage = {"prompt_tokens": 20_000, "completion_tokens": 100}
+    async with open_bot(tmp_path, step, step, step, config=config) as bot:
+        stopped = await bot.turn("go on for ever")
+        asked = len(bot.provider.requests)
+        bot.provider.clear()
+        bot.provider.script("hello")
+        next_one = await bot.say("hi")
+
+    assert stopped.error == "BudgetExceededError"
+    assert "limits.turnTokens" in stopped.text
+    assert asked == 2
+    assert next_one == "hello"
+
+
+async def test_a_provider_that_is_handed_in_is_counted_too(tmp_path: Path):
+    answer = LLMResponse("hi", usage={"prompt_tokens": 1000, "completion_tokens": 10})
+    provider = ScriptedProvider(answer, model="gpt-4o")
+    async with build_runtime(
+        Config(), data_dir=tmp_path, workspace=tmp_path / "w", provider=provider, environ={}
+    ) as runtime:
+        result = await say(runtime, "hi")
+
+    (row,) = rows_in(tmp_path)
+    assert (row["provider"], row["model"], row["session"]) == ("ScriptedProvider", "gpt-4o", "cli:direct")
+    assert result.cost_usd == row["usd"] == 0.0026
+
+
+async def test_a_bot_that_is_only_opened_and_asked_for_commands_leaves_no_ledger(tmp_path: Path):
+    async with open_bot(tmp_path) as bot:
+        told = await bot.say("/usage")
+
+    assert told == "No model was asked this month."
+    assert not (tmp_path / "state" / "usage").exists()

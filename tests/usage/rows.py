@@ -1,0 +1,28 @@
+"""Rows of a ledger, for tests: only what a test is about differs."""
+
+from typing import Any, cast
+
+from nanobot.usage.types import LedgerRow
+
+
+def row(when: str = "2026-11-22T12:00:00.000+00:00", **other: Any) -> LedgerRow:
+    usual: dict[str, Any] = {
+        "when": when,
+        "cause": "turn",
+        "session": "cli:direct",
+        "turn": "t1",
+        "provider": "openai",
+        "model": "gpt-4o",
+        "outcome": "ok",
+        "error": None,
+        "prompt_tokens": 100,
+        "cached_tokens": 0,
+        "cache_written_tokens": 0,
+        "completion_tokens": 10,
+        "reasoning_tokens": 0,
+        "usd": 0.5,
+        "ms": 800,
+        "estimated": False,
+        "process": "another",
+    }
+    return cast("LedgerRow", usual | other)
