@@ -38,6 +38,7 @@ STOP_S = 0.9
 """How long a person who says stop waits for an answer at most."""
 
 _RECEIPT = "Noted. I am still at work; I read this as soon as I can."
+_GIVEN_UP = "The turn that your message had joined was given up. Send the message again."
 _TO_BE_ASKED = (Origin.CLI, Origin.API)
 """Who waits for the result of a turn in person; after a crash nobody does."""
 
@@ -235,7 +236,8 @@ class AgentLoop:
         if running is None:
             return False
         turn, task = running
-        turn.ending = ending
+        if turn.ending is not Ending.STOP:  # what a person stopped is not taken up again
+            turn.ending = ending
         task.cancel()
         await asyncio.wait([task])
         return True
@@ -297,7 +299,7 @@ async def _ended_with(turn: Turn, other: asyncio.Future[TurnResult]) -> TurnResu
     """The end of a message that joined another turn: the reply went where that turn's reply goes, once."""
     await asyncio.wait([other])
     if other.cancelled():
-        return _ended(turn, TurnOutcome.STOPPED, "")
+        return _ended(turn, TurnOutcome.STOPPED, _GIVEN_UP)
     result = other.result()
     turn.emit(TurnEnded(outcome=result.outcome, text="", error=result.error))
     return result
