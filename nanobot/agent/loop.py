@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from nanobot.agent.delivery import Delivery, DeliveryPolicy, hint
 from nanobot.agent.idle import IdleWatch
+from nanobot.agent.intake import Intake
 from nanobot.agent.lanes import Lanes
 from nanobot.agent.pipeline.left_over import LeftOver, left_over_turns
 from nanobot.agent.pipeline.phases import COME_BACK, GOES_ON_LATER, Pipeline
@@ -37,6 +38,7 @@ STOP_S = 0.9
 """How long a person who says stop waits for an answer at most."""
 
 _RECEIPT = "Noted. I am still at work; I read this as soon as I can."
+_GIVEN_UP = "The turn that your message had joined was given up. Send the message again."
 _TO_BE_ASKED = (Origin.CLI, Origin.API)
 """Who waits for the result of a turn in person; after a crash nobody does."""
 
@@ -74,7 +76,7 @@ class AgentLoop:
     async def run(self) -> None:
         """Serve messages from the bus until `stop`, or until the bus closes. Each gets one reply at its own address.
 
-        Turns that a crash cut off are taken up first, beside the others. A `stop` before it has begun counts too.
+        Turns that a crash cut off are taken up first, beside the others. A `stop` before the first run counts too.
         """
         if self._served:
             self._stopping.clear()
@@ -82,6 +84,7 @@ class AgentLoop:
         async with asyncio.TaskGroup() as turns:
             turns.create_task(self._resume_all())
             stopping = turns.create_task(self._stopping.wait())
+            intake = Intake(lambda message: self.tell(message, self._delivery(message)))
             while True:
                 taking = asyncio.ensure_future(self.bus.consume_inbound())
                 await asyncio.wait((taking, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -89,7 +92,10 @@ class AgentLoop:
                 if message is None:
                     taking.cancel()
                     break
-                turns.create_task(self.tell(message, self._delivery(message)))
+                if _at_once(message) is not None:
+                    turns.create_task(self.tell(message, self._delivery(message)))
+                elif intake.lets_in(message):
+                    turns.create_task(intake.serve(message))
             stopping.cancel()
 
     async def stop(self) -> None:
@@ -97,6 +103,7 @@ class AgentLoop:
 
         Those that wait for their lane are told to come back.
         """
+        await asyncio.sleep(0)  # a `run` that is only just begun hears of it too
         self._stopping.set()
         await asyncio.gather(*[self._end(key, Ending.INTERRUPT) for key in [*self._running]])
 
@@ -158,10 +165,16 @@ class AgentLoop:
         return result.text
 
     async def _answer(self, turn: Turn, *, may_join: bool) -> TurnResult:
+        try:
+            command = _at_once(turn.message) if not turn.resumes else None
+            if command is not None:
+                return await self._at_once(turn, command)
+            return await self._in_its_time(turn, may_join=may_join)
+        finally:
+            turn.let_go()
+
+    async def _in_its_time(self, turn: Turn, *, may_join: bool) -> TurnResult:
         key = turn.message.session_key
-        command = parse_command(turn.message.content) if not turn.resumes else None
-        if command is not None and command.name in SlashCommands.AT_ONCE:
-            return await self._at_once(turn, command.name)
         try:
             if self._idle is not None:
                 await self._idle.turn_begins(key)
@@ -226,7 +239,8 @@ class AgentLoop:
         if running is None:
             return False
         turn, task = running
-        turn.ending = ending
+        if turn.ending is not Ending.STOP:  # what a person stopped is not taken up again
+            turn.ending = ending
         task.cancel()
         await asyncio.wait([task])
         return True
@@ -267,6 +281,12 @@ class AgentLoop:
         return Delivery(self.bus, message.address, self._policy.delivery, message.message_id)
 
 
+def _at_once(message: InboundMessage) -> str | None:
+    """The name of the command that goes past the lane, if this is one."""
+    command = parse_command(message.content)
+    return command.name if command is not None and command.name in SlashCommands.AT_ONCE else None
+
+
 def _ended(turn: Turn, outcome: TurnOutcome, text: str) -> TurnResult:
     """The end of a turn that never entered the pipeline."""
     turn.emit(TurnEnded(outcome=outcome, text=text))
@@ -282,7 +302,7 @@ async def _ended_with(turn: Turn, other: asyncio.Future[TurnResult]) -> TurnResu
     """The end of a message that joined another turn: the reply went where that turn's reply goes, once."""
     await asyncio.wait([other])
     if other.cancelled():
-        return _ended(turn, TurnOutcome.STOPPED, "")
+        return _ended(turn, TurnOutcome.STOPPED, _GIVEN_UP)
     result = other.result()
     turn.emit(TurnEnded(outcome=result.outcome, text="", error=result.error))
     return result

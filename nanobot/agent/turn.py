@@ -228,6 +228,10 @@ class Emitter:
         self._sinks = []
         return other
 
+    def close(self) -> None:
+        """All is told: nobody is told anything more."""
+        self._sinks = []
+
     def __call__(self, event: TurnEvent) -> None:
         """Tell what happened. A sink that raises all the same is not told of this turn again; the others are."""
         if not self._sinks:

@@ -2,8 +2,10 @@
 
 import asyncio
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from functools import partial
+from typing import Any
 
 from nanobot.cli.inbound import LEAVING, terminal_message
 from nanobot.cli.plain import PlainAnswer
@@ -19,20 +21,30 @@ def plain_chat(runtime_opened: AbstractAsyncContextManager[Runtime], key_of: Cal
         runtime = runner.run(lives.enter_async_context(runtime_opened))
         session_key = key_of(runtime)
         try:
-            while (line := _next_line()) is not None:
-                face = PlainAnswer(sys.stdout, sys.stderr)
-                try:
-                    if line.strip():
-                        runner.run(_turn(runtime, line, session_key, face))
-                except KeyboardInterrupt:
-                    say(sys.stderr, "\n(stopped)\n")
-                if face.outlet.problem:
-                    raise StorageError(f"{face.outlet.problem}. The answer is kept in its session.")
-                if face.outlet.closed:
-                    break
+            heard = _shown(runner, partial(_go_on, runtime, session_key))
+            while heard and (line := _next_line()) is not None:
+                if line.strip():
+                    heard = _shown(runner, partial(_turn, runtime, line, session_key))
         finally:
             runner.run(lives.aclose())
     return 0
+
+
+def _shown(runner: asyncio.Runner, work: Callable[[PlainAnswer], Coroutine[Any, Any, None]]) -> bool:
+    """Do it and show it; whether somebody still reads. Raises StorageError where the answer cannot be written."""
+    face = PlainAnswer(sys.stdout, sys.stderr)
+    try:
+        runner.run(work(face))
+    except KeyboardInterrupt:
+        say(sys.stderr, "\n(stopped)\n")
+    if face.outlet.problem:
+        raise StorageError(f"{face.outlet.problem}. The answer is kept in its session.")
+    return not face.outlet.closed
+
+
+async def _go_on(runtime: Runtime, session_key: str, face: PlainAnswer) -> None:
+    """Take up what was cut off when nanobot ended in the middle of a turn."""
+    await runtime.loop.resume(session_key, face)
 
 
 async def _turn(runtime: Runtime, line: str, session_key: str, face: PlainAnswer) -> None:

@@ -197,9 +197,9 @@ def _half_done(rows: list[Row]) -> HalfDone:
         if isinstance(message := row.get("message"), dict):
             accepted.append(Accepted(str(row.get("turn", "")), message))
         if isinstance(piece := row.get("text"), str):
-            if row.get("after", 0) != after:
+            if (at := row.get("after", 0)) != after:
                 text.clear()
-                after = row["after"]
+                after = at
             text.append(piece)
         if isinstance(ids := row.get("started"), list):
             started.update(map(str, ids))

@@ -1,7 +1,9 @@
 """The loop: messages find their lanes, turns are stopped, each message gets one reply."""
 
 import asyncio
+import gc
 
+from nanobot.agent.pipeline.work import Turn
 from nanobot.agent.turn import TurnOutcome
 from nanobot.bus.events import InboundMessage, OutboundKind
 from nanobot.testing import Bot, Pause, calls
@@ -113,3 +115,19 @@ async def test_process_direct_returns_the_text(bot: Bot):
 
     assert text == "done"
     assert any("list_dir" in line for line in heard)
+
+
+async def test_a_turn_that_is_over_is_no_garbage_in_a_cycle(bot: Bot):
+    """Else each full collection would look at every turn of the last minutes, and all others would wait for it."""
+    bot.provider.script(*["fine"] * 3)
+    await bot.say("warm up")
+    await asyncio.sleep(0.05)
+    gc.collect()
+    gc.disable()
+    try:
+        await bot.say("over at once")
+        left = [one for one in gc.get_objects() if isinstance(one, Turn) and one.message.content == "over at once"]
+    finally:
+        gc.enable()
+
+    assert not left

@@ -41,7 +41,7 @@ async def test_two_stops_at_once_stop_once_and_nobody_is_cancelled(bot: Bot):
     assert "much too late" not in str(bot.runtime.sessions.get_or_create("cli:direct").messages)
 
 
-async def test_a_person_who_stops_while_nanobot_ends_gets_the_turns_end(bot: Bot):
+async def test_what_a_person_stops_while_nanobot_ends_is_not_taken_up_again(bot: Bot, tmp_path: Path):
     deaf = Deaf()
     bot.runtime.tools.register(deaf)
     bot.provider.script(calls(("deaf", {})))
@@ -54,6 +54,7 @@ async def test_a_person_who_stops_while_nanobot_ends_gets_the_turns_end(bot: Bot
 
     assert await stop
     assert (await turn).outcome is TurnOutcome.STOPPED
+    assert not [*(tmp_path / "state" / "turns").glob("*")]
     deaf.over.set()
 
 
@@ -111,6 +112,23 @@ async def test_who_gives_up_waiting_in_a_lane_hears_the_end(bot: Bot):
     bot.provider.script("fine")
     pause.resume.set()
     assert (await turn).text == "fine"
+
+
+async def test_whose_message_joined_a_turn_that_its_caller_gave_up_is_told(bot: Bot):
+    pause, again = Pause(), Pause()
+    bot.provider.script(pause, calls(("list_dir", {"path": "."})), again)
+    turn = asyncio.create_task(bot.runtime.loop.run_turn(message("one")))
+    await pause.reached.wait()
+    joined = asyncio.create_task(bot.runtime.loop.tell(message("two")))
+    await asyncio.sleep(0)
+    pause.resume.set()
+    await again.reached.wait()
+
+    turn.cancel()
+    result = await joined
+
+    assert result.outcome is TurnOutcome.STOPPED
+    assert "Send the message again" in result.text
 
 
 @pytest.mark.parametrize("command", ["/help", "/model"])

@@ -408,6 +408,23 @@ if sys.platform != "win32":
         assert "\x1b" not in whole(child)
         assert child.exitstatus == 0
 
+    def test_a_plain_chat_takes_up_what_was_cut_off(bot, server):
+        server.script(Hang("Half of"), Say(" the answer."))
+        killed = bot.start("-m", "hi")
+        assert killed.stdout is not None
+        os.read(killed.stdout.fileno(), 10)
+        killed.kill()
+        killed.communicate()
+
+        child = on_screen(bot, TERM="dumb")
+        child.expect("the answer.")
+        child.expect("> ")
+        child.sendline("exit")
+
+        whole(child)
+        assert child.exitstatus == 0
+        assert len(server.chats) == 2
+
     def test_the_chat_starts_from_the_command_and_leaves(bot, server):
         child = on_screen(bot)
         child.expect("stand-in from custom")

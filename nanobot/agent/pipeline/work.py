@@ -94,7 +94,7 @@ class Turn:
     emit: Emitter
     turn_id: str
     trace: TurnTrace
-    waiting: Waiting = field(default=lambda most: ())
+    waiting: Waiting = field(default_factory=lambda: _nobody)
     resumes: bool = False
     """Whether it takes up a turn that was cut off, without a new message."""
     ending: Ending | None = None
@@ -144,9 +144,20 @@ class Turn:
         """The names of the tools that run."""
         return [event.name for event in self.open.values() if isinstance(event, events.ToolStarted)]
 
+    def let_go(self) -> None:
+        """It is over. What it refers to refers to it no more, so that it goes at once and not with the next collection
+        of garbage, which would stop all other turns for long.
+        """
+        self.emit.close()
+        self.waiting = _nobody
+
     def result(self) -> TurnResult:
         """How it ended."""
         return TurnResult(self.outcome, self.text, self.error, self.turn_id, dict(self.usage), self.cost_usd)
+
+
+def _nobody(most: int) -> Sequence[InboundMessage]:
+    return ()
 
 
 def new_turn(message: InboundMessage, sink: EventSink | None, parts: Parts, *, turn_id: str = "") -> Turn:
