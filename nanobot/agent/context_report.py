@@ -37,7 +37,8 @@ class ContextReport:
         return "\n".join([*self._parts(), *self._last(), *self._next()])
 
     def _parts(self) -> Iterator[str]:
-        limits, ratio = self.model.limits, self.window.model(self.model.name).ratio
+        limits, learned = self.model.limits, self.window.model(self.model.name)
+        ratio, window_tokens = learned.ratio, min(learned.window or limits.window_tokens, limits.window_tokens)
         shown = standing(self.rows, self.window)
         system = {name: int(tokens * ratio) for name, tokens in _system_parts(self.system).items()}
         fixed = estimate_tokens(self.system) + self.tools.tokens
@@ -45,7 +46,7 @@ class ContextReport:
             "system prompt": sum(system.values()),
             counted(len(self.tools.names), "tool"): int(self.tools.tokens * ratio),
             counted(len(shown), "message"): int(estimate_tokens(shown) * ratio),
-            "room for the reply": budget_for(limits.window_tokens, limits.max_tokens, fixed).reply,
+            "room for the reply": budget_for(window_tokens, limits.max_tokens, fixed).reply,
         }
         total = sum(parts.values())
         yield "Tokens of the next request, estimated:"
@@ -53,7 +54,7 @@ class ContextReport:
             yield f"{tokens:>9,}  {name}"
             if name == "system prompt":
                 yield from (f"{inside:>9,}    of it {part}" for part, inside in system.items())
-        yield f"{total:>9,}  of {limits.window_tokens:,} ({total / limits.window_tokens:.0%})"
+        yield f"{total:>9,}  of {window_tokens:,} ({total / window_tokens:.0%})"
 
     def _last(self) -> Iterator[str]:
         sent, cached = self.last_usage.get("prompt_tokens", 0), self.last_usage.get("cached_tokens", 0)
@@ -67,7 +68,8 @@ class ContextReport:
             yield "Nothing of this conversation can be left out yet."
         else:
             tokens = int(departure.tokens * self.window.model(self.model.name).ratio)
-            yield f"When room runs out, the first to go: {departure.what}, {tokens:,} tokens."
+            freed = f"{tokens:,} token{'' if tokens == 1 else 's'}"
+            yield f"When room runs out, the first to go: {departure.what}, {freed}."
 
 
 def _system_parts(system: str) -> dict[str, int]:

@@ -66,6 +66,7 @@ class AgentLoop:
         self._lanes: Lanes[Turn, TurnResult] = Lanes(self._policy.most_at_once)
         self._running: dict[str, tuple[Turn, asyncio.Task[TurnResult]]] = {}
         self._stopping = asyncio.Event()
+        self._served = False
 
     @property
     def commands(self) -> SlashCommands:
@@ -75,9 +76,11 @@ class AgentLoop:
     async def run(self) -> None:
         """Serve messages from the bus until `stop`, or until the bus closes. Each gets one reply at its own address.
 
-        Turns that a crash cut off are taken up first, beside the others.
+        Turns that a crash cut off are taken up first, beside the others. A `stop` before the first run counts too.
         """
-        self._stopping.clear()
+        if self._served:
+            self._stopping.clear()
+        self._served = True
         async with asyncio.TaskGroup() as turns:
             turns.create_task(self._resume_all())
             stopping = turns.create_task(self._stopping.wait())

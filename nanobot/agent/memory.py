@@ -9,7 +9,6 @@ and is never overwritten by it; damaged bytes become replacement marks and take 
 """
 
 import asyncio
-import json
 import logging
 import re
 from collections.abc import Iterator
@@ -25,6 +24,7 @@ from nanobot.utils.aio import finish
 from nanobot.utils.clock import Clock, SystemClock
 from nanobot.utils.files import append_durable, make_private_folder, sweep_temps, without_waiting, write_atomic
 from nanobot.utils.refusals import refusal
+from nanobot.utils.text import json_objects
 
 log = logging.getLogger(__name__)
 
@@ -242,12 +242,8 @@ def _entries_of(text: str) -> Iterator[HistoryEntry]:
 
 def _entries_of_jsonl(text: str) -> Iterator[HistoryEntry]:
     """Entries of history.jsonl, `{cursor, timestamp, content}` a line; lines that are none are passed over."""
-    for line in text.splitlines():
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(row, dict) and isinstance(content := row.get("content"), str):
+    for row in json_objects(text.encode()):
+        if isinstance(content := row.get("content"), str):
             yield HistoryEntry(_minute(row.get("timestamp")), content.strip())
 
 

@@ -58,6 +58,8 @@ class Chat:
         self._waiting: deque[str] = deque()
         self._wake = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
+        self._looking = False
+        """Whether what runs only looks for a turn that was cut off: nobody sees that, so nobody means to stop it."""
         self._asides: set[asyncio.Task[None]] = set()
         self._exit_code = 0
         colour = wants_colour(sys.stdout)
@@ -111,7 +113,11 @@ class Chat:
 
     async def _go_on(self) -> None:
         """Take up what was cut off when nanobot ended in the middle of a turn."""
-        await self._shown(self._runtime.loop.resume(self._session_key, self._watch))
+        self._looking = True
+        try:
+            await self._shown(self._runtime.loop.resume(self._session_key, self._watch))
+        finally:
+            self._looking = False
 
     async def _do(self, line: str) -> None:
         self._echo(line)
@@ -232,7 +238,7 @@ class Chat:
 
     def _stop(self) -> bool:
         """Stop what runs; what was queued goes back to the prompt, for the person to decide."""
-        if self._running is None:
+        if self._running is None or self._looking:
             return False
         if self._waiting:
             self._prompt.put_back("\n".join(self._waiting))
@@ -258,6 +264,7 @@ class Chat:
         self._prompt.leave()
 
     def _watch(self, event: TurnEvent) -> None:
+        self._looking = False
         self._meter(event)
         self._screen(event)
 

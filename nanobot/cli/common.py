@@ -88,13 +88,18 @@ def show_json(value: object) -> None:
     typer.echo(json.dumps(value, ensure_ascii=False, indent=2, default=str))
 
 
-def show_rows(headings: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) -> None:
-    """A table, or tabbed lines in a pipe. Without rows, the sentence `empty`, on stderr."""
+def show_rows(
+    headings: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str, spare: Sequence[str] = ()
+) -> None:
+    """A table, or tabbed lines in a pipe. Without rows, the sentence `empty`, on stderr.
+
+    `spare` is for a table of numbers: which columns go, the first one first, where a screen has no room for all.
+    """
     lines = [["" if cell is None else one_line(str(cell)) for cell in row] for row in rows]
     if not lines:
         typer.echo(empty, err=True)
     elif is_screen(sys.stdout):
-        _show_table(headings, lines)
+        _show_table(headings, lines, spare)
     else:
         for line in lines:
             typer.echo("\t".join(line))
@@ -105,10 +110,15 @@ def one_line(text: str) -> str:
     return " ".join(visible(text).split())
 
 
-def _show_table(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
+_SHORT_NAME = 12
+"""As much of a name has to be seen beside the numbers."""
+
+
+def _show_table(headings: Sequence[str], lines: Sequence[Sequence[str]], spare: Sequence[str]) -> None:
     """Columns as wide as their characters are in a terminal (a Chinese one takes two cells).
 
-    Where they do not fit, the widest give way; the first, which is what one types in the next command, never does.
+    Where they do not fit, the widest give way; the first, which is what one types in the next command, never does. In a
+    table of numbers it is the one that does: half a number is a wrong one.
     """
     from rich.cells import cell_len  # rich: 50 ms, for those who look
     from rich.console import Console
@@ -116,7 +126,15 @@ def _show_table(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> None
     from rich.text import Text
 
     console = Console(highlight=False)
-    widths = [max(map(cell_len, column)) for column in zip(headings, *lines, strict=True)]
+    columns = list(zip(headings, *lines, strict=True))
+    widths = [max(map(cell_len, column)) for column in columns]
+    for name in spare:
+        if min(widths[0], _SHORT_NAME) + sum(width + 2 for width in widths[1:]) > console.width:
+            place = next(index for index, column in enumerate(columns) if column[0] == name)
+            del columns[place], widths[place]
+    if spare:
+        widths[0] = min(widths[0], max(console.width - sum(width + 2 for width in widths[1:]), 4))
+    headings, *lines = zip(*columns, strict=True)
     gaps = 2 * (len(widths) - 1)
     while sum(widths) + gaps > console.width and max(widths[1:], default=0) > 4:
         widths[widths.index(max(widths[1:]), 1)] -= 1

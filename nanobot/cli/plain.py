@@ -11,8 +11,11 @@ from nanobot.cli.closing import closing_words, failure_line
 from nanobot.cli.outlet import Outlet
 from nanobot.cli.terminal import Paint, is_screen, mended, visible, wants_colour
 from nanobot.cli.tool_lines import ended_lines
+from nanobot.messages.types import INTERRUPTED
 
 _ASIDE_COLUMNS = 100
+_GOES_ON = ("length", INTERRUPTED)
+"""How a step ends whose text the next one goes on with, in the middle of the sentence."""
 
 
 class PlainAnswer:
@@ -51,7 +54,7 @@ class PlainAnswer:
         self._write(event.text)
 
     def _step_ended(self, event: StepEnded) -> None:
-        if event.finish_reason != "length":  # then the next step goes on in the middle of the sentence
+        if event.finish_reason not in _GOES_ON:
             self._speaking = False
 
     def _tool_started(self, event: ToolStarted) -> None:

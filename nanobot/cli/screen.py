@@ -195,7 +195,8 @@ class Screen:
 
     def _notice(self, event: Notice) -> None:
         self._end_answer()
-        self._stay("tool", [self._paint.dim(f"  {line}") for line in visible(event.text).splitlines()])
+        lines = self._whole(event.text, self._draws.plain, indent=2)
+        self._stay("tool", [self._paint.dim(f"  {line}") for line in lines])
         self._frame()
 
     def _turn_ended(self, event: TurnEnded) -> None:
@@ -209,12 +210,12 @@ class Screen:
             self._stay("remark", [paint(line) for line in self._whole(closing.remark, self._draws.plain)])
         self.finish()
 
-    def _whole(self, text: str, draw: Draw) -> list[str]:
+    def _whole(self, text: str, draw: Draw, *, indent: int = 0) -> list[str]:
         """The lines of a text that does not grow."""
-        growing = GrowingAnswer(draw)
-        growing.feed(visible(text), self._surface.columns)
-        growing.end(self._surface.columns)
-        return growing.take(self._surface.columns, self._surface.live_rows)[0]
+        growing, width = GrowingAnswer(draw), max(self._surface.columns - indent, 1)
+        growing.feed(visible(text), width)
+        growing.end(width)
+        return growing.take(width, self._surface.live_rows)[0]
 
     def _stay(self, kind: str, lines: list[str]) -> None:
         """Lines for good; an empty line parts what the model says from what it does."""

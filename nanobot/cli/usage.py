@@ -31,7 +31,8 @@ def usage(
         _show_totals(summary, limits)
     headings = (by.capitalize(), "Calls", "Failed", "In", "Cached", "Out", "Cost")
     rows = [(name or "-", *_cells(used)) for name, used in summary.groups.items()]
-    show_rows(headings, rows, empty=f"No model was asked in {days} days. The ledger begins with the first message.")
+    empty = f"No model was asked in {days} days. The ledger begins with the first message."
+    show_rows(headings, rows, empty=empty, spare=("Failed", "Cached", "Out", "In"))
     if summary.damaged:
         typer.echo(f"{summary.damaged} lines of the ledger could not be read and are not counted.", err=True)
 

@@ -8,13 +8,20 @@ goes there and back: `exchange`.
 import asyncio
 import json
 from collections.abc import Sequence
+from typing import Any
 
 from nanobot.messages.types import ChatMessage, ToolSchema
 from nanobot.providers import exchange
 from nanobot.providers.answer import Answer
 from nanobot.providers.base import Delta, Finished
 from nanobot.providers.capabilities import Learned
-from nanobot.providers.errors import ContentFilteredError, MalformedResponseError, StreamCutError
+from nanobot.providers.errors import (
+    ContentFilteredError,
+    MalformedResponseError,
+    ModelCallError,
+    StreamCutError,
+    TryElsewhere,
+)
 from nanobot.providers.exchange import Endpoint, Mended
 from nanobot.providers.failures import read_refusal, refusal_of
 from nanobot.providers.wire import Dialect, has_images, request_body, wire_messages
@@ -115,8 +122,8 @@ class _Reader:
             return []
         if not isinstance(chunk, dict):
             return []
-        if chunk.get("error") and not chunk.get("choices"):
-            raise self._call.error_of(refusal_of(chunk))
+        if _has_failed(chunk):
+            raise self._failure(chunk)
         return self._answer.feed(chunk)
 
     def plain(self, body: bytes) -> list[Delta]:
@@ -127,8 +134,8 @@ class _Reader:
             if body.lstrip().startswith(b"{") and not body.rstrip().endswith(b"}"):
                 raise self._call.error(StreamCutError, "the answer is not whole") from None
             raise self._call.error(MalformedResponseError, f"not JSON: {said}") from None
-        if isinstance(data, dict) and data.get("error") and not data.get("choices"):
-            raise self._call.error_of(refusal_of(data))  # an error that came with status 200
+        if isinstance(data, dict) and _has_failed(data):
+            raise self._failure(data)  # with status 200
         if not isinstance(data, dict) or not data.get("choices"):
             raise self._call.error(MalformedResponseError, f"no choices in it: {json.dumps(data)[:200]}")
         deltas = self._answer.feed(data)
@@ -144,4 +151,21 @@ class _Reader:
         deltas, response = answer.end()
         if response.finish_reason == "content_filter" and not response.content and not response.tool_calls:
             raise self._call.error(ContentFilteredError, "")
+        if response.finish_reason == "error":
+            raise self._call.error(StreamCutError, "the server ended it with an error")
         return [*deltas, Finished(response)]
+
+    def _failure(self, data: dict[str, Any]) -> ModelCallError:
+        """What an error means that came instead of an answer, or in the middle of one: then the answer broke off."""
+        error = self._call.error_of(refusal_of(data))
+        if self.began and error.try_elsewhere is TryElsewhere.OTHER_MODEL:
+            return self._call.error(StreamCutError, error.detail)
+        return error
+
+
+def _has_failed(data: dict[str, Any]) -> bool:
+    """Whether this says that the answer failed; some servers say so beside choices, in a finish_reason."""
+    choices = data.get("choices")
+    if not data.get("error") or not isinstance(choices, list):
+        return bool(data.get("error")) and not choices
+    return not choices or "error" in [choice.get("finish_reason") for choice in choices if isinstance(choice, dict)]

@@ -19,6 +19,7 @@ key or setting to change.
 """
 
 import math
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -144,8 +145,22 @@ class InvalidRequestError(ModelCallError):
     next_step = "If it goes on, start afresh with `/new`, and report it."
 
 
+_WINDOW = re.compile(
+    r"(?:(?:maximum )?(?:context|prompt|model) (?:length|window|size|limit)(?: is| of)?(?: only)?[:\s(]{1,3}|"
+    r"\d > |tokens > |max_seq_len \(|token limit: |tokens allowed \(|exceeds the limit of |\(TPM\): Limit )"
+    r"(\d{3,8})\b(?! \+)",
+    re.IGNORECASE,
+)
+
+
 class ContextOverflowError(ModelCallError):
     """The request is longer than the model's window."""
+
+    @property
+    def window_tokens(self) -> int | None:
+        """How many tokens the model takes, where it says so."""
+        said = _WINDOW.search(self.detail)
+        return int(said[1]) if said else None
 
     next_step = "Start afresh with `/new`, or set agents.defaults.contextWindowTokens to the model's window."
 

@@ -38,6 +38,7 @@ _CODES: dict[str, type[ModelCallError]] = {
     "usage_not_included": QuotaExceededError,
     "context_length_exceeded": ContextOverflowError,
     "exceed_context_size_error": ContextOverflowError,
+    "model_max_prompt_tokens_exceeded": ContextOverflowError,
     "string_above_max_length": ContextOverflowError,
     "request_too_large": ContextOverflowError,
     "content_filter": ContentFilteredError,
@@ -64,12 +65,14 @@ _WORDINGS: list[tuple[type[ModelCallError], re.Pattern[str]]] = [
     for kind, pattern in (
         (
             ContextOverflowError,
-            r"maximum context length|context (?:length|window|size)[^.]{0,60}(?:exceed|too)|"
-            r"exceed\w*[^.]{0,60}context (?:length|window|size)|prompt is too long|input is too long|"
+            r"maximum (?:context|prompt|model) length|context (?:length|window|size)[^.]{0,60}(?:exceed|too)|"
+            r"exceed\w*[^.]{0,60}context (?:length|window|size|limit)|(?:prompt|input) is too long|too long to fit|"
             r"too many (?:input )?tokens|"
-            r"input token count[^.]*exceed|reduce the length of|"
-            r"exceeds? the (?:model's )?maximum (?:number of )?(?:input )?tokens|"
-            r"request too large for model|larger than the context|max_tokens[^.]{0,40}exceeds[^.]{0,40}context",
+            r"(?:input|prompt) token count[^.]*exceed|reduce the length of|exceed\w* (?:the )?model token limit|"
+            r"exceeds? the (?:model's )?maximum (?:number of )?(?:input )?tokens|prompt exceeds max length|"
+            r"request too large for|(?:larger|longer|greater) than the (?:model's )?context|context length of only|"
+            r"`?inputs`? tokens \+ `?max_new_tokens|range of input length|less than max_seq_len|"
+            r"max_tokens[^.]{0,40}exceeds[^.]{0,40}context",
         ),
         (
             QuotaExceededError,
@@ -92,6 +95,8 @@ _WORDINGS: list[tuple[type[ModelCallError], re.Pattern[str]]] = [
     )
 ]
 
+_TOO_LARGE_AT_ONCE = re.compile(r"request too large for", re.IGNORECASE)
+"""One request is more than the tokens of a minute: no wait helps, only a smaller one."""
 _SURE = (401, 402, 408, 409, 429)
 """Statuses that mean what they say; of these only 429 may also be an empty account, or 401 be about nothing else."""
 
@@ -159,6 +164,8 @@ def _kind(refusal: Refusal) -> type[ModelCallError]:
     if 300 <= status < 400:
         return MalformedResponseError
     by_code = next((_CODES[code] for code in refusal.codes if code in _CODES), None)
+    if status in (413, 429) and _TOO_LARGE_AT_ONCE.search(refusal.message):
+        return ContextOverflowError
     if status == 429:
         if re.search(r"retry (?:in|after)", refusal.message, re.IGNORECASE):  # Google says "quota" for both
             return RateLimitedError
@@ -231,6 +238,10 @@ _UNKNOWN = re.compile(
 _MISSING = re.compile(
     r"missing|required|must (?:be|include|contain)|not found|should be passed|passed back", re.IGNORECASE
 )
+_REPLY_TOO_LONG = re.compile(
+    r"max_(?:completion_)?tokens[^.]{0,40}(?:too large|valid range)|supports at most \d+ (?:completion|output) tokens",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,10 +255,12 @@ class Mend:
 
 def mend_for(refusal: Refusal, sent: Iterable[str]) -> Mend | None:
     """What to change after a 400 or 422, if it says so. `sent` are the fields that may be left out."""
-    if refusal.status not in (400, 422):
-        return None
+    if refusal.status not in (400, 422) or _kind(refusal) is ContextOverflowError:
+        return None  # what is too long may be told in words about max_tokens and images; these are no fault
     text = f"{refusal.param} {refusal.message} {' '.join(refusal.codes)}"
     fields = list(sent)
+    if _REPLY_TOO_LONG.search(text) and {"max_tokens", "max_completion_tokens"} & set(fields):
+        return Mend(drop="max_tokens")
     if "max_completion_tokens" in text and "max_tokens" in fields:
         return Mend(rename=("max_tokens", "max_completion_tokens"))
     if "reasoning_content" in text:

@@ -9,7 +9,6 @@ waited for on the disk: after a power cut, nobody may believe that they never ra
 """
 
 import asyncio
-import json
 import logging
 import os
 import time
@@ -22,6 +21,7 @@ from nanobot.session.lines import Row, encode
 from nanobot.session.stems import other_stem_of, stem_of
 from nanobot.utils.files import line_end, open_lines, sync_data, write_whole
 from nanobot.utils.refusals import refusal
+from nanobot.utils.text import json_objects
 
 log = logging.getLogger(__name__)
 
@@ -181,7 +181,7 @@ def keys_left(folder: Path) -> Iterator[str]:
     """
     for path in sorted(folder.glob("*.jsonl")) if folder.is_dir() else ():
         with suppress(OSError):
-            key = next((row.get("key") for row in _rows(path.read_bytes())), None)
+            key = next((row.get("key") for row in json_objects(path.read_bytes())), None)
             if isinstance(key, str):
                 yield key
             elif time.time() - path.stat().st_mtime > _SAYS_NOTHING_S:
@@ -212,19 +212,9 @@ def _is_of_another(path: Path, key: str) -> bool:
         data = path.read_bytes()
     except OSError:
         return False
-    keys = {row.get("key") for row in _rows(data)}
+    keys = {row.get("key") for row in json_objects(data)}
     return bool(keys) and key not in keys
 
 
 def _entries(data: bytes, key: str) -> list[Row]:
-    return [row for row in _rows(data) if row.get("key") == key]
-
-
-def _rows(data: bytes) -> Iterator[Row]:
-    for line in data.split(b"\n"):
-        try:
-            row = json.loads(line.decode())
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(row, dict):
-            yield row
+    return [row for row in json_objects(data) if row.get("key") == key]

@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any, cast
 
 from nanobot.usage.types import LedgerRow
-from nanobot.utils.files import O_BINARY, PRIVATE_FILE, write_whole
+from nanobot.utils.files import open_private, write_whole
 from nanobot.utils.locks import ProcessLock
+from nanobot.utils.text import json_objects
 
-_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | O_BINARY
+_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND
 
 
 class UnderWay:
@@ -41,7 +42,11 @@ class UnderWay:
                 path = self._folder / f"{secrets.token_hex(8)}.jsonl"
                 lock = ProcessLock(path.with_suffix(".lock"))
                 lock.try_acquire()  # nobody else knows the name
-                self._descriptor = os.open(path, _FLAGS, PRIVATE_FILE)
+                try:
+                    self._descriptor = open_private(path, _FLAGS)
+                except OSError:
+                    lock.release()
+                    raise
                 self._path, self._lock = path, lock
             self._note({"call": number, "row": row})
         return number
@@ -90,13 +95,7 @@ def _remove(path: Path, lock: ProcessLock) -> None:
 def _rows_left(path: Path) -> list[LedgerRow]:
     """What began and did not end; half a line was never sent."""
     rows: dict[str, LedgerRow] = {}
-    for line in path.read_bytes().splitlines() if path.exists() else ():
-        try:
-            found = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if not isinstance(found, dict):
-            continue
+    for found in json_objects(path.read_bytes()) if path.exists() else ():
         rows.pop(str(found.get("ended")), None)
         if isinstance(found.get("row"), dict):
             rows[str(found.get("call"))] = cast("LedgerRow", found["row"])

@@ -1,8 +1,9 @@
-"""Small work on text: decode what came as bytes, mend broken JSON, cut what is too long, name what is near."""
+"""Small work on text: decode what came as bytes, read and mend JSON, cut what is too long, name what is near."""
 
+import json
 import locale
-from collections.abc import Iterable
-from typing import cast
+from collections.abc import Iterable, Iterator
+from typing import Any, cast
 
 _UNITS = ("bytes", "KB", "MB", "GB", "TB")
 
@@ -30,6 +31,17 @@ def mended_json(text: str) -> object:
         return cast("object", repair_json(text, return_objects=True))
     except Exception as error:  # a repairer of anything may fail on anything
         raise ValueError(f"not JSON ({error})") from error
+
+
+def json_objects(data: bytes) -> Iterator[dict[str, Any]]:
+    """The objects in lines of JSON; a line that is none (half a one, of a crash) is passed over. Never raises."""
+    for line in data.split(b"\n"):
+        try:
+            found = json.loads(line.decode())
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(found, dict):
+            yield found
 
 
 def clip(text: str, limit: int, note: str = "{left_out} characters left out") -> str:

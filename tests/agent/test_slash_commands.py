@@ -7,6 +7,7 @@ import pytest
 from nanobot.agent.slash_commands import Command, parse_command
 from nanobot.config.schema import Config
 from nanobot.providers.base import LLMResponse
+from nanobot.providers.errors import ContextOverflowError
 from nanobot.testing import Bot, calls, open_bot
 
 
@@ -105,6 +106,13 @@ async def test_context_tells_what_was_cached_and_what_would_go_next(bot: Bot):
     assert "of it list of skills" in reply
     assert "The last request: 3,000 tokens, 2,700 cached (90%), 300 fresh." in reply
     assert "the first to go: the results of 1 old step, " in reply
+
+
+async def test_context_shows_the_window_that_the_model_told(bot: Bot):
+    bot.provider.script(ContextOverflowError("This model's maximum context length is 10000 tokens."), "fine")
+    await bot.say("hello")
+
+    assert "of 9,500 (" in await bot.say("/context")
 
 
 async def test_context_weighs_what_the_window_left_not_what_was_said(tmp_path: Path):

@@ -1,7 +1,7 @@
 import io
 import os
 
-from nanobot.agent.turn import TurnEvent, TurnOutcome
+from nanobot.agent.turn import Notice, TurnEvent, TurnOutcome
 from nanobot.cli.plain import PlainAnswer
 from tests.cli.events import ended, step
 
@@ -39,6 +39,16 @@ def test_an_answer_cut_by_length_goes_on_in_the_same_sentence():
     out, _ = shown(*step("one tw", reason="length"), *step("o three", number=1), ended("one two three"))
 
     assert out == "one two three\n"
+
+
+def test_an_answer_that_broke_off_goes_on_in_the_same_sentence():
+    broken = Notice(text="The answer broke off; asking for the rest of it.")
+    out, aside = shown(
+        *step("one tw", reason="interrupted"), broken, *step("o three", number=1), ended("one two three")
+    )
+
+    assert out == "one two three\n"
+    assert "broke off" in aside
 
 
 def test_the_text_of_a_command_is_written_though_nothing_was_streamed():

@@ -183,6 +183,17 @@ def test_a_message_from_elsewhere_stays_above_an_answer_that_still_grows(paper):
     assert paper.stayed == "(message)\nTime to stretch.\n\nFirst part goes on.\n"
 
 
+def test_a_long_notice_is_broken_between_words_and_keeps_its_indent(paper):
+    text = "alpha (custom): the provider is busy or broken (HTTP 500). Retry 1 of 3 in 1 s, and so on and so on."
+
+    play(screen_on(paper), events.Notice(text=text))
+
+    lines = paper.stayed.splitlines()
+    assert len(lines) == 2
+    assert all(line.startswith("  ") and len(line) <= 60 for line in lines)
+    assert " ".join(line.strip() for line in lines) == text
+
+
 def test_our_own_words_keep_their_lines(paper):
     play(screen_on(paper), ended("# Tokens: 3\n   12  *all*\n\n\nend"))
 

@@ -1,6 +1,8 @@
 """`nanobot usage`: totals, what is left, and where it went."""
 
 import json
+import os
+import re
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
@@ -130,3 +132,34 @@ def test_it_imports_no_engine():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
 
     assert done.stdout.split() == ["[]"], done.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals are POSIX")
+@pytest.mark.parametrize(
+    ("width", "headings"),
+    [
+        (100, "Model Calls Failed In Cached Out Cost"),
+        (60, "Model Calls Failed In Cached Out Cost"),
+        (40, "Model Calls In Cost"),
+    ],
+)
+def test_on_a_narrow_screen_a_name_is_cut_and_never_a_number(width: int, headings: str):
+    import pexpect
+
+    for name in ("anthropic/claude-sonnet-4-5-20250929-of-a-very-long-name-that-fits-nowhere", "gpt-4o"):
+        spend(12.34, model=name, prompt_tokens=9_629_100)
+
+    child = pexpect.spawn(
+        sys.executable,
+        ["-m", "nanobot", "usage", "--by", "model"],
+        dimensions=(30, width),
+        env={**os.environ, "TERM": "xterm", "COLUMNS": str(width)},
+        encoding="utf-8",
+        timeout=20,
+    )
+    shown = re.sub(r"\x1b\[[0-9;]*m|\r", "", child.read())
+    table = shown.rpartition("\n\n")[2].splitlines()
+
+    assert " ".join(table[0].split()) == headings
+    assert all("9,629,100" in line and "$12.34" in line for line in table[1:3])
+    assert max(map(len, table)) <= width

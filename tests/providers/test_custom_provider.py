@@ -147,6 +147,41 @@ FAILURES = {
     "html": (Garbage(), errors.MalformedResponseError),
     "empty": (Garbage(b""), errors.MalformedResponseError),
     "no choices": (Garbage(b'{"ok": true}', "application/json"), errors.MalformedResponseError),
+    "error beside choices, first": (
+        Raw.events(
+            {
+                "error": {"message": "gone", "code": "server_error"},
+                "choices": [{"delta": {"content": ""}, "finish_reason": "error"}],
+            }
+        ),
+        errors.ModelOverloadedError,
+    ),
+    "error beside choices, in the middle": (
+        Raw.events(
+            {"choices": [{"delta": {"content": "hal"}}]},
+            {
+                "error": {"message": "gone", "code": "server_error"},
+                "choices": [{"delta": {"content": ""}, "finish_reason": "error"}],
+            },
+        ),
+        errors.StreamCutError,
+    ),
+    "error in the middle": (
+        Raw.events({"choices": [{"delta": {"content": "hal"}}]}, {"error": {"message": "busy", "code": 529}}),
+        errors.StreamCutError,
+    ),
+    "filtered in the middle": (
+        Raw.events(
+            {"choices": [{"delta": {"content": "hal"}}]}, {"error": {"message": "flagged", "code": "content_filter"}}
+        ),
+        errors.ContentFilteredError,
+    ),
+    "no more than a finish_reason": (
+        Raw.events(
+            {"choices": [{"delta": {"content": "hal"}}]}, {"choices": [{"delta": {}, "finish_reason": "error"}]}
+        ),
+        errors.StreamCutError,
+    ),
     "error inside": (Raw.events({"error": {"message": "busy", "code": 529}}), errors.ModelOverloadedError),
     "filtered": (
         Raw.events({"choices": [{"delta": {}, "finish_reason": "content_filter"}]}),

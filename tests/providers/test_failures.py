@@ -69,6 +69,60 @@ REFUSALS = [
 ]
 
 
+TOO_LONG = [
+    (400, "Your input exceeds the context window of this model. Please adjust your input and try again.", None),
+    (
+        400,
+        "input length and `max_tokens` exceed context limit: 190000 + 20000 > 200000, decrease input length",
+        200_000,
+    ),
+    (400, "prompt is too long: 210000 tokens > 200000 maximum", 200_000),
+    (400, "The input token count (1200000) exceeds the maximum number of tokens allowed (1048576).", 1_048_576),
+    (400, "The number of tokens to keep from the initial prompt is greater than the context length.", None),
+    (400, "However, the model is loaded with context length of only 4096 tokens, which is not enough.", 4096),
+    (400, "Invalid request: Your request exceeded model token limit: 8192", 8192),
+    (400, "This model's maximum prompt length is 131072 but the request contains 537812 tokens.", 131_072),
+    (422, "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 8193.", None),
+    (400, "Prompt exceeds max length", None),
+    (400, "InternalError.Algo.InvalidParameter: Range of input length should be [1, 30720]", None),
+    (400, "prompt token count of 130000 exceeds the limit of 128000", 128_000),
+    (400, "The input (9000 tokens) is longer than the model's context length (8192 tokens).", 8192),
+    (400, "length of prompt_tokens (9000) must be less than max_seq_len (8192).", 8192),
+    (413, "Request too large for model `x` on tokens per minute (TPM): Limit 6000, Requested 7000", 6000),
+    (429, "Request too large for gpt-4o on tokens per min (TPM): Limit 30000, Requested 43000.", 30_000),
+    (
+        400,
+        "The prompt (total length 9000) is too long to fit into the model (context length 8192). Make sure that "
+        "`max_model_len` is no smaller than the number of text tokens plus multimodal tokens. For image inputs, the "
+        "number of image tokens depends on the number of images, and possibly their aspect ratios as well.",
+        8192,
+    ),
+    (
+        400,
+        "'max_tokens' or 'max_completion_tokens' is too large: 4096. This model's maximum context length is 8192 "
+        "tokens and your request has 5000 input tokens (4096 > 8192 - 5000).",
+        8192,
+    ),
+]
+
+
+@pytest.mark.parametrize(("status", "said", "window"), TOO_LONG)
+def test_too_long_is_understood_in_every_wording_and_no_fault_of_a_field(status, said, window):
+    refusal = read_refusal(status, json.dumps(openai(said, "rate_limit_exceeded" if status in (413, 429) else None)))
+
+    error = error_of(refusal, TARGET)
+
+    assert isinstance(error, errors.ContextOverflowError)
+    assert error.window_tokens == window
+    assert mend_for(refusal, [*SENT, "tools"]) is None
+
+
+def test_too_many_tokens_a_minute_is_no_overflow():
+    refusal = read_refusal(429, json.dumps(openai("Too many tokens, please wait before trying again.")))
+
+    assert type(error_of(refusal, TARGET)) is errors.RateLimitedError
+
+
 @pytest.mark.parametrize(("status", "body", "kind"), REFUSALS)
 def test_a_refusal_becomes_the_error_that_it_means(status, body, kind):
     text = body if isinstance(body, str) else json.dumps(body)
@@ -134,6 +188,16 @@ SENT = ["stream", "stream_options", "temperature", "max_tokens", "reasoning_effo
             400,
             openai("Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead."),
             Mend(rename=("max_tokens", "max_completion_tokens")),
+        ),
+        (
+            400,
+            openai("max_tokens is too large: 8192. This model supports at most 4096 completion tokens."),
+            Mend(drop="max_tokens"),
+        ),
+        (
+            400,
+            openai("Invalid max_tokens value, the valid range of max_tokens is [1, 4096]"),
+            Mend(drop="max_tokens"),
         ),
         (
             422,

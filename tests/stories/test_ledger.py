@@ -25,10 +25,12 @@ from nanobot.providers.spending import Spending
 from nanobot.utils.clock import SystemClock
 from tests.fake_models import Calls, CutStream, Fail, FakeModels, Hang, Say
 from tests.stories.homes import NANOBOT, Hasty, Home
-from tests.stories.test_matrix import ROWS, SHORT, two_models, with_fallback
+from tests.stories.test_matrix import ROWS, two_models, with_fallback
 
 PRICES = {"openai": (2e-6, 5e-7, 8e-6), "deepseek": (2.8e-7, 2.8e-8, 4.2e-7)}
 """A token sent, one from the cache, one received."""
+LIMITS = {"connectTimeoutS": 5, "firstTokenTimeoutS": 1.2, "idleTimeoutS": 1.2, "totalTimeoutS": 2}
+"""Short, and long enough for a server on a busy machine: an answer that comes too late is on its bill alone."""
 OVERFLOW = Fail(400, "too long", "context_length_exceeded")
 SAVING = Calls(("save_memory", {"history_entry": "[2026-02-26 13:21] Talked.", "memory_update": "Talks."}))
 
@@ -134,7 +136,7 @@ def killed_in_the_middle(home: Home, a: FakeModels) -> None:
 @pytest.mark.timeout(100)
 def test_the_ledger_equals_the_servers_own_count_whatever_becomes_of_a_request(tmp_path: Path):
     with two_models() as (a, b):
-        config = with_fallback(a, b, SHORT)
+        config = with_fallback(a, b, LIMITS)
         home = Home(tmp_path, **config)
 
         async def one_life() -> None:

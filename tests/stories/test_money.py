@@ -2,17 +2,27 @@
 
 import asyncio
 import json
+from datetime import datetime
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
 
 from nanobot.agent.turn import Notice, StepEnded, TurnOutcome
 from nanobot.bus.events import InboundMessage
+from nanobot.config.loader import load_config
+from nanobot.config.paths import Places
 from nanobot.config.schema import Config
 from nanobot.messages.types import Origin
 from nanobot.providers.base import LLMResponse
+from nanobot.providers.spending import Spending
 from nanobot.runtime import Runtime, build_runtime
 from nanobot.testing import RecordingSink, ScriptedProvider, calls, open_bot
-from tests.fake_models import Calls, FakeModels, Say, Slow
+from nanobot.utils.clock import FrozenClock, SystemClock
+from tests.fake_models import Calls, Fail, FakeModels, Say, Slow
+from tests.stories.homes import Home
+from tests.stories.test_matrix import two_models, with_fallback
 
 GPT = {"provider": "custom", "model": "gpt-4o"}
 USED = {"prompt_tokens": 1_000_000, "completion_tokens": 100_000}
@@ -110,3 +120,52 @@ async def test_a_bot_that_is_only_opened_and_asked_for_commands_leaves_no_ledger
 
     assert told == "No model was asked this month."
     assert not (tmp_path / "state" / "usage").exists()
+
+
+@pytest.mark.parametrize("mode", ["standard", "persistent"])
+async def test_a_limit_is_no_failure_of_a_model(tmp_path: Path, mode: str):
+    with two_models() as (a, b):
+        a.script(*[Fail(500)] * 8)
+        spare = with_fallback(a, b, {}, providerRetryMode=mode, fallbackModels=[])
+        home = Home(tmp_path, **spare, limits={"dailyUsd": 0.00001})
+        spending = Spending(load_config(home.config_path), Places(home.data), SystemClock())
+
+        async with home.hasty(spending.metered) as bot:
+            if mode == "standard":
+                for _ in range(2):
+                    await bot.say("hi")  # twice it fails: once more and it is out
+            answered = await bot.say("hi")
+            asked, waited = len(a.chats), len(bot.waits.taken)
+            refused = [await bot.say("hi", f"s{number}") for number in range(4)]
+            status = (await bot.say("/status")).result.text
+
+    assert answered.result.outcome is TurnOutcome.ANSWERED
+    assert sum("limit is reached" in notice for notice in answered.notices) == 1
+    assert {told.result.outcome for told in refused} == {TurnOutcome.REFUSED}
+    assert all("limits.dailyUsd" in told.result.text and told.notices == [] for told in refused)
+    assert (len(a.chats), b.chats, len(bot.waits.taken)) == (asked, [], waited), "nobody is asked, nothing tried again"
+    assert "out of order" not in status
+
+
+@pytest.mark.parametrize("zone", ["Pacific/Kiritimati", "Asia/Shanghai", "UTC", "America/St_Johns", "Etc/GMT+12"])
+async def test_a_day_and_a_month_end_at_the_owner_s_midnight(tmp_path: Path, zone: str):
+    clock = FrozenClock(datetime(2026, 11, 30, 23, 59, 50, tzinfo=ZoneInfo(zone)))
+    with FakeModels(default=Say("hi", usage=USED)) as server:
+        home = Home(
+            tmp_path, **config_for(server, dailyUsd=2, monthlyUsd=2).model_dump(by_alias=True, exclude_unset=True)
+        )
+
+        async def ask() -> str:
+            """In a life of its own."""
+            async with home.hasty(Spending(load_config(home.config_path), Places(home.data), clock).metered) as bot:
+                return (await bot.say("hi")).result.text
+
+        before = [await ask(), await ask()]
+        clock.advance(20)
+        after = [await ask(), await ask()]
+
+    assert (before[0], after[0]) == ("hi", "hi")
+    assert "until 2026-12-01 00:00" in before[1]
+    assert "until 2026-12-02 00:00" in after[1]
+    months = sorted(path.name for path in (home.data / "state" / "usage").glob("*.jsonl"))
+    assert months == ["2026-11.jsonl", "2026-12.jsonl"]

@@ -291,3 +291,20 @@ def test_the_command_reaches_anthropic_through_litellm_and_says_its_failures_in_
     assert "providers.anthropic.apiKey" in failed.line
     assert server.problems == []
     assert server.chats[-1].json["messages"][0]["content"] != ""
+
+
+async def test_a_server_that_says_how_small_it_is_answers_the_first_message(tmp_path: Path, server: FakeModels):
+    home = Home(tmp_path, **openai(server))
+    said = (
+        "This model's maximum context length is 8192 tokens. However, you requested 11000 tokens (8192 in the reply)."
+    )
+    server.script(Fail(400, said, "context_length_exceeded"), Say("Hello."), Say("Read."))
+
+    async with home.open() as bot:
+        first = await bot.run("hello")
+        second = await bot.run("read this: " + "some words " * 800)
+
+    assert (first.text, second.text) == ("Hello.", "Read.")
+    replies = [request.json["max_tokens"] for request in server.chats]
+    assert (len(replies), replies[0]) == (3, 8192)
+    assert max(replies[1:]) < 8192 * 0.4

@@ -5,7 +5,15 @@ import stat
 
 import pytest
 
-from nanobot.utils.files import append_durable, make_private_folder, sweep_temps, write_atomic, write_in_place
+from nanobot.utils.files import (
+    append_durable,
+    line_end,
+    make_private_folder,
+    open_lines,
+    sweep_temps,
+    write_atomic,
+    write_in_place,
+)
 
 posix = pytest.mark.skipif(os.name == "nt", reason="file modes and links are POSIX's")
 
@@ -112,3 +120,24 @@ def test_what_can_be_made_again_is_written_over_what_was_there(tmp_path):
     assert path.read_bytes() == "short ü".encode()
     assert [entry.name for entry in tmp_path.iterdir()] == ["copy.json"]
     assert os.name == "nt" or mode_of(path) == 0o600
+
+
+@pytest.mark.parametrize(("there", "missing"), [(b"", b""), (b"a\n", b""), (b"a\nhalf", b"\n")])
+def test_a_new_line_never_begins_behind_half_a_one(tmp_path, there: bytes, missing: bytes):
+    path = tmp_path / "new" / "lines.jsonl"
+    descriptor = open_lines(path)
+    os.write(descriptor, there)
+
+    found = line_end(descriptor)
+
+    os.close(descriptor)
+    assert found == missing
+
+
+@posix
+def test_a_file_of_lines_and_its_folder_are_for_their_owner_alone(tmp_path):
+    path = tmp_path / "new" / "lines.jsonl"
+
+    os.close(open_lines(path))
+
+    assert (mode_of(path), mode_of(path.parent)) == (0o600, 0o700)

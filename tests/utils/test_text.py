@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanobot.utils.text import clip_line, counted, decode, human_size, nearest
+from nanobot.utils.text import clip_line, counted, decode, human_size, json_objects, mended_json, nearest
 
 
 @given(st.binary())
@@ -36,3 +36,18 @@ def test_the_nearest_names_come_first_whatever_their_case():
 def test_one_line_two_lines():
     assert counted(1, "line") == "1 line"
     assert counted(2, "entry", "entries") == "2 entries"
+
+
+def test_of_lines_of_json_the_objects_are_read_and_the_rest_is_passed_over():
+    data = b'{"a": 1}\r\n[2]\n\xff\n\n{"a": "\xe2\x80\xa8"}\n{"a": 3'
+
+    assert [*json_objects(data)] == [{"a": 1}, {"a": "\u2028"}]
+
+
+@given(st.binary())
+def test_no_bytes_stop_the_reading_of_lines(data: bytes):
+    assert all(isinstance(found, dict) for found in json_objects(data))
+
+
+def test_broken_json_is_mended():
+    assert mended_json('{"path": "a.txt", ') == {"path": "a.txt"}

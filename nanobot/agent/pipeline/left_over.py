@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nanobot.agent.run.runner import is_broken_off
+from nanobot.agent.run.cut import is_broken_off
 from nanobot.bus.events import InboundMessage
 from nanobot.errors import NanobotError
 from nanobot.messages.types import ChatMessage, is_our_word

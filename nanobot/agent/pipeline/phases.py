@@ -16,8 +16,9 @@ from nanobot.agent.context import with_attachments
 from nanobot.agent.pipeline.left_over import MOST_TRIES, TurnKeepsDyingError, answer_of, is_answer, missing_messages
 from nanobot.agent.pipeline.watch import Watchdog, let_run
 from nanobot.agent.pipeline.work import Ending, Parts, Turn
+from nanobot.agent.run.cut import Cut, open_calls
 from nanobot.agent.run.requests import Remembered
-from nanobot.agent.run.runner import Cut, RunSpec, open_calls, run
+from nanobot.agent.run.runner import RunSpec, run
 from nanobot.agent.session_window import keep_window, open_window
 from nanobot.agent.slash_commands import parse_command
 from nanobot.agent.tools.base import ToolContext

@@ -30,6 +30,7 @@ _LATIN_WORD = re.compile(r"[A-Za-z]{2,}")
 
 _PATH = Wording(FILE)
 
+_DOUBT = "You wrote: "
 _MOST_CHARS = 20_000
 _LONGEST_SENTENCE = 400
 _LONGEST_FINISH = 60
@@ -81,10 +82,15 @@ def one_more_step(claim: str, tools_available: Sequence[str]) -> str:
     """What the model is told, so that it does what it said or says that it did not."""
     with_what = f" Your tools: {', '.join(tools_available)}." if tools_available else ""
     return (
-        f'You wrote: "{claim}" But no tool call of this turn did that, so it has not happened. '
+        f'{_DOUBT}"{claim}" But no tool call of this turn did that, so it has not happened. '
         "If it should be done, do it now, with a tool call and without announcing it. "
         f"If it cannot or need not be done, answer again and say plainly that it was not done.{with_what}"
     )
+
+
+def is_doubt(row: ChatMessage) -> bool:
+    """Whether this row is `one_more_step`."""
+    return row.get("role") == "user" and is_our_word(row) and text_of(row.get("content")).startswith(_DOUBT)
 
 
 def nothing_was_done(text: str, tools_called: Collection[str]) -> str:

@@ -104,11 +104,16 @@ class Requests:
         elif self._is_near(rows):
             await self._count(rows)
         budget = self._budget()
-        fitted = fit(rows, self.window, budget, self._scale, self._shrinker)
+        try:
+            fitted = fit(rows, self.window, budget, self._scale, self._shrinker)
+        except RequestTooLongError:  # by what was refused once; before the words are refused, too, the model is asked
+            budget = self._budget(replace(self._learned, most=None))
+            fitted = fit(rows, self.window, budget, self._scale, self._shrinker)
         self._learn(fitted.window)
         self.tokens, self.reply, self.happened = fitted.tokens + self._fixed, budget.reply, fitted.happened
         self.shown = self.remembered.legal.of(fitted.rows)
         self._scale.forget_others(fitted.rows)
+        self._shrinker.forget_others(rows)
         return [self._system, *self.shown]
 
     def answered(self, prompt_tokens: int) -> None:
@@ -120,22 +125,28 @@ class Requests:
             known = Window(learned={self.room.model: self._counted})
             self._counted = after_answer(known, self.room.model, self.tokens, prompt_tokens).model(self.room.model)
 
-    def overflowed(self, rows: Sequence[ChatMessage]) -> bool:
+    def overflowed(self, rows: Sequence[ChatMessage], said: int | None = None) -> bool:
         """A model refused the last request, of these rows, as too long. Whether a smaller one is worth a try: not a
         second time, and not where nothing can be left out; then the error goes up.
 
-        What was learned stays: the next turn begins with a smaller request.
+        `said` is what the model takes, where it told: then a shorter reply may be enough. What was learned stays: the
+        next turn begins with a smaller request.
         """
         again, self._overflowed = not self._overflowed, True
-        window = after_overflow(self.window, self.room.model, self.tokens, self._fixed)
-        counted = self._counted and replace(self._counted, most=window.model(self.room.model).most)
+        model = self.room.model
+
+        def after(window: Window) -> Window:
+            return after_overflow(window, model, self.tokens, self._fixed, said=said, reply=self.reply)
+
+        window, counted = after(self.window), self._counted
+        if counted is not None:
+            counted = after(Window(learned={model: counted})).model(model)
+        budget = self._budget(counted or window.model(model))
         try:
-            fitted = fit(
-                rows, window, self._budget(counted or window.model(self.room.model)), self._scale, self._shrinker
-            )
+            fitted = fit(rows, window, budget, self._scale, self._shrinker)
         except RequestTooLongError:
             return False
-        if fitted.tokens + self._fixed >= self.tokens:
+        if fitted.tokens + self._fixed >= self.tokens and (said is None or budget.reply >= self.reply):
             return False
         self._counted = counted
         self._learn(window)
@@ -143,8 +154,12 @@ class Requests:
 
     def _budget(self, learned: Learned | None = None) -> Budget:
         room = self.room
-        learned = learned or self._counted or self.window.model(room.model)
+        learned = learned or self._learned
         return budget_for(room.window_tokens, room.max_tokens, self._fixed, learned, room.most_rows)
+
+    @property
+    def _learned(self) -> Learned:
+        return self._counted or self.window.model(self.room.model)
 
     def _is_near(self, rows: Sequence[ChatMessage]) -> bool:
         """Whether the rows, as they stand, come near what may be sent."""
@@ -164,7 +179,7 @@ class Requests:
         counted = sum(map(self._scale.weigh, shown)) + self._fixed
         known = self.window.learned.get(self.room.model)
         if known is None or known.ratio == 1.0:
-            self._counted = Learned(_UNKNOWN_MODEL, known.most if known else None)
+            self._counted = replace(known or Learned(), ratio=_UNKNOWN_MODEL)
         else:
             ratio = min(max(known.ratio * estimated / max(counted, 1), 0.8), 4.0)
             self._counted = replace(known, ratio=ratio)

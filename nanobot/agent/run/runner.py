@@ -5,13 +5,14 @@ what must be kept goes to `record` before the next thing begins.
 """
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 
 from nanobot.agent import turn as events
-from nanobot.agent.run.claims import claim_in, nothing_was_done, one_more_step
+from nanobot.agent.run.cut import Cut, account_of_cut, is_broken_off, open_calls, results_at_end
 from nanobot.agent.run.loop_guard import NOT_RUN, LoopGuard
 from nanobot.agent.run.requests import Remembered, Requests, Room
+from nanobot.agent.run.speech import Speech
 from nanobot.agent.run.tool_calls import CallsStart, Record, ToolBench, nobody_asks, outcome_unknown, run_calls
 from nanobot.agent.run.window import MOST_ROWS, Window
 from nanobot.agent.tools.base import Effect, ToolContext
@@ -23,8 +24,6 @@ from nanobot.providers.base import (
     Finished,
     LLMProvider,
     LLMResponse,
-    ReasoningDelta,
-    TextDelta,
     ToolCallRequest,
     call_context,
     calling_for,
@@ -45,6 +44,7 @@ _TAKEN_UP = (
     "What had finished is above. Go on from there; do nothing twice."
 )
 _SAY_SOMETHING = "Your last message was empty. Answer the request, or say what you did and what is missing."
+_DOUBTED = "The model said that something was done, but no tool did it; it is asked again."
 _STEPS_USED_UP = (
     "You have used all {steps} steps of this turn. Call no more tools. Say in a few sentences what is done, "
     "what is not, and what the next step would be."
@@ -92,7 +92,7 @@ class RunSpec:
     """Told of calls before they begin to run."""
     joining: "Joining" = field(default_factory=lambda: _nobody_joins)
     """Asked at each tool boundary for what the person has said meanwhile: user rows, kept already."""
-    cut: "Cut | None" = None
+    cut: Cut | None = None
     """Set where `history` is that of a run that was cut off and is taken up here."""
     window: Window = field(default_factory=Window)
     """What is left of the history."""
@@ -107,14 +107,6 @@ Joining = Callable[[], Awaitable[list[ChatMessage]]]
 
 async def _nobody_joins() -> list[ChatMessage]:
     return []
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """What is known of a run that was cut off."""
-
-    started: frozenset[str] | None = None
-    """Ids of the calls that began to run; None where each may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,11 +177,11 @@ class _Run:
         spec.emit(events.StepStarted(step=step))
         try:
             bench = self._bench()
-            calls, finished = open_calls(self._rows), len(_results_at_end(self._rows))
+            calls, finished = open_calls(self._rows), len(results_at_end(self._rows))
             began = {call.id for call in calls if cut.started is None or call.id in cut.started}
             unknown = [call for call in calls if call.id in began and bench.effect_of(call) is not Effect.READ]
             again = [call for call in calls if call not in unknown]
-            spec.emit(events.Notice(text=_account_of_cut(finished, again, unknown)))
+            spec.emit(events.Notice(text=account_of_cut(finished, again, unknown)))
             for call in unknown:
                 self._rows.append(await outcome_unknown(call, bench))
             self._take_in(await run_calls(again, bench))
@@ -242,6 +234,8 @@ class _Run:
 
         None where the model was asked to do what it claims, or to take it back: once in a run.
         """
+        from nanobot.agent.run.claims import claim_in, nothing_was_done, one_more_step  # patterns; not before a request
+
         tools = self._spec.tools.names
         claim, called = claim_in(answer, self._rows, self._spec.context.turn_id, tools)
         if claim is None:
@@ -250,7 +244,7 @@ class _Run:
             return nothing_was_done(answer, called)
         self._doubted = True
         self._said.clear()
-        self._spec.emit(events.Notice(text="No tool did what that says; asking once more."))
+        self._spec.emit(events.Notice(text=_DOUBTED))
         await self._tell_model(one_more_step(claim, tools))
         return None
 
@@ -280,8 +274,8 @@ class _Run:
         try:
             try:
                 response = await self._ask()
-            except ContextOverflowError:
-                if not self._requests.overflowed(self._rows):
+            except ContextOverflowError as error:
+                if not self._requests.overflowed(self._rows, error.window_tokens):
                     raise
                 spec.emit(events.Notice(text="That was too long for the model; asking again with less of what is old."))
                 response = await self._ask()
@@ -331,7 +325,7 @@ class _Run:
     async def _ask(self) -> LLMResponse:
         """One model call, streamed to the sink. Text of an answer that broke off is kept before the error goes up."""
         spec, limits = self._spec, self._spec.model.limits
-        speech = _Speech(spec)
+        speech = Speech(spec.emit, spec.partial)
         response: LLMResponse | None = None
         request = await self._requests.build(self._rows)
         stream = spec.model.provider.chat_stream(
@@ -357,7 +351,7 @@ class _Run:
         self._requests.answered(response.usage.get("prompt_tokens", 0))
         return response
 
-    async def _keep_broken_off(self, speech: "_Speech") -> None:
+    async def _keep_broken_off(self, speech: Speech) -> None:
         speech.end(final=False)
         if speech.text.strip():
             row = self._assistant_row(LLMResponse(speech.text))
@@ -416,54 +410,6 @@ class _Run:
         return RunResult(outcome, text.strip(), dict(self._usage), self._steps, self._cost_usd)
 
 
-class _Speech:
-    """What a model says in one step, told to the sink in strict pairs."""
-
-    def __init__(self, spec: RunSpec) -> None:
-        self._emit = spec.emit
-        self._partial = spec.partial
-        self._text: list[str] = []
-        self._reasoning: list[str] = []
-        self._thinking = False
-        self._speaking = False
-
-    @property
-    def text(self) -> str:
-        return "".join(self._text)
-
-    def add(self, delta: object) -> None:
-        match delta:
-            case TextDelta(text) if text:
-                self._end_reasoning()
-                if not self._speaking:
-                    self._speaking = True
-                    self._emit(events.TextStarted())
-                self._text.append(text)
-                self._emit(events.TextDelta(text=text))
-                self._partial(text)
-            case ReasoningDelta(text) if text:
-                if not self._thinking:
-                    self._thinking = True
-                    self._emit(events.ReasoningStarted())
-                self._reasoning.append(text)
-                self._emit(events.ReasoningDelta(text=text))
-            case _:
-                pass  # pieces of a tool call: the call is told of when it runs
-
-    def end(self, *, final: bool) -> None:
-        """All is said. Ending twice is harmless."""
-        self._end_reasoning()
-        if self._speaking:
-            self._speaking = False
-            self._emit(events.TextEnded(text=self.text, final=final))
-
-    def _end_reasoning(self) -> None:
-        if self._thinking:
-            self._thinking = False
-            self._emit(events.ReasoningEnded(text="".join(self._reasoning)))
-            self._reasoning.clear()
-
-
 def _room(spec: RunSpec) -> Room:
     limits = spec.model.limits
     return Room(
@@ -475,44 +421,6 @@ def _room(spec: RunSpec) -> Room:
         most_rows=limits.window_messages,
         rereadable=frozenset(tool.name for tool in spec.tools if tool.effect is Effect.READ),
     )
-
-
-def open_calls(rows: Sequence[ChatMessage]) -> list[ToolCallRequest]:
-    """The calls at the end of a history that nobody answered, in their order."""
-    results = _results_at_end(rows)
-    last = rows[len(rows) - len(results) - 1] if len(rows) > len(results) else None
-    if last is None or last["role"] != "assistant":
-        return []
-    answered = {row.get("tool_call_id") for row in results}
-    return [
-        ToolCallRequest.from_text(call["id"], call["function"]["name"], call["function"]["arguments"])
-        for call in last.get("tool_calls") or ()
-        if call["id"] not in answered
-    ]
-
-
-def is_broken_off(row: ChatMessage) -> bool:
-    """Whether this is what a model had said when it was cut off."""
-    return row["role"] == "assistant" and row.get("error") == INTERRUPTED and not row.get("tool_calls")
-
-
-def _results_at_end(rows: Sequence[ChatMessage]) -> list[ChatMessage]:
-    at = len(rows)
-    while at and rows[at - 1]["role"] == "tool":
-        at -= 1
-    return list(rows[at:])
-
-
-def _account_of_cut(finished: int, again: Sequence[ToolCallRequest], unknown: Sequence[ToolCallRequest]) -> str:
-    """What a person is told of calls that were cut off."""
-    parts = ["nanobot was interrupted in the middle of this turn and goes on from there."]
-    if finished:
-        parts.append(f"{counted(finished, 'call')} had finished.")
-    if again:
-        parts.append(f"Runs now: {', '.join(call.name for call in again)}.")
-    if unknown:
-        parts.append(f"May or may not have run: {', '.join(call.name for call in unknown)}.")
-    return " ".join(parts)
 
 
 def _distinct(response: LLMResponse) -> list[ToolCallRequest]:

@@ -20,6 +20,7 @@ WORDS_CHARS = 4_000
 """What is left of a person's or the model's own words, where even these must shrink."""
 STUB_FROM_CHARS = 300
 """A result this short is its own stub."""
+_OTHERS_KEPT = 64
 
 _THOUGHTS = ("reasoning_content", "thinking_blocks")
 _SPILLED = re.compile(r"(?:are|is) in ([^\n]{1,500}?[\\/]\.nanobot[\\/]spill[\\/][\w.-]+\.txt)")
@@ -60,6 +61,13 @@ class Shrinker:
         if made is None:
             made = self._notes[key] = (left[0], _note_of(left))
         return made[1]
+
+    def forget_others(self, rows: Sequence[ChatMessage]) -> None:
+        """Let go of rows that are not among these, once there are many of them."""
+        if len(self._made) + len(self._notes) > 4 * len(rows) + _OTHERS_KEPT:
+            kept = set(map(id, rows))
+            self._made = {key: made for key, made in self._made.items() if key[0] in kept}
+            self._notes = {key: made for key, made in self._notes.items() if key[0] in kept}
 
     def _shrunk(self, row: ChatMessage, chars: int, depth: Depth) -> ChatMessage:
         match row["role"]:

@@ -41,6 +41,10 @@ _AIM = 0.6
 """What an event comes down to, of the budget."""
 _TIGHT = 0.85
 """An event that ends above this has not made much room: what comes is then made small before it is first sent."""
+_SURE = 0.95
+"""Of what a model says it takes: its tokens are not ours."""
+_A_LITTLE_MORE = 1.1
+_MOST_RATIO = 4.0
 _LEAST_RATIO = 0.75
 """Some models do not count what was cached: we believe them only so far."""
 _REPLY_STEP = 256
@@ -72,6 +76,13 @@ class Learned:
     ratio: float = 1.0
     most: int | None = None
     """Requests must weigh no more than this, in tokens of our estimate."""
+    window: int | None = None
+    """What the model said it takes, where that is less than we knew; a little less, to be sure."""
+
+    def told(self, window: int, weight: int, reply: int) -> "Learned":
+        """The same after the model refused a request of this weight, and said what it takes: it counts more than we."""
+        counted = min(_A_LITTLE_MORE * (window - reply) / max(weight, 1), _MOST_RATIO)
+        return replace(self, ratio=max(self.ratio, counted), window=int(window * _SURE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +118,7 @@ class Window:
     def to_json(self) -> dict[str, Any]:
         """As plain data, without what is as it always is."""
         spans = [[span.begin, span.end, span.chars, int(span.depth)] for span in self.shrunk]
-        learned = {name: [one.ratio, one.most] for name, one in self.learned.items()}
+        learned = {name: [one.ratio, one.most, one.window] for name, one in self.learned.items()}
         found = {"start": self.start, "resumed": self.resumed, "shrunk": spans, "learned": learned}
         return {name: value for name, value in found.items() if value}
 
@@ -146,6 +157,7 @@ def budget_for(
     The reply never takes more than half of what the fixed part leaves, however small the window.
     """
     learned = learned or Learned()
+    window_tokens = min(window_tokens, learned.window or window_tokens)
     reply = max(min(max_tokens, (window_tokens - fixed) // 2 // _REPLY_STEP * _REPLY_STEP), 1)
     room = int((window_tokens - reply) / learned.ratio)
     if learned.most is not None:
@@ -154,12 +166,17 @@ def budget_for(
     return Budget(room - fixed, rows, reply)
 
 
-def after_overflow(window: Window, model: str, weight: int, fixed: int = 0) -> Window:
+def after_overflow(
+    window: Window, model: str, weight: int, fixed: int = 0, *, said: int | None = None, reply: int = 0
+) -> Window:
     """The state after a model refused a request of this weight as too long: the next ones stay at 60 % of it.
 
-    What the fixed part needs is left in any case, with a little room for a question.
+    What the fixed part needs is left in any case, with a little room for a question. `said` is what the model takes,
+    where it told: the first time that is enough to know. `reply` is what it might have answered.
     """
     known = window.model(model)
+    if said is not None and known.window is None:
+        return window.taught(model, known.told(said, weight, reply))
     most = max(int(weight * _AIM), fixed + 512)
     return window.taught(model, replace(known, most=most if known.most is None else min(most, known.most)))
 
@@ -169,13 +186,13 @@ def after_answer(window: Window, model: str, weight: int, counted: int) -> Windo
 
     It changes in steps, so that a session is not written anew for every request. What cannot be is not believed.
     """
-    if weight < 500 or not 0.5 <= counted / weight <= 4:
+    if weight < 500 or not 0.5 <= counted / weight <= _MOST_RATIO:
         return window
     known, ratio = window.model(model), max(-(-counted * 20 // weight) / 20, _LEAST_RATIO)
     if known.ratio - 0.1 < ratio <= known.ratio:
         return window
     most = None if known.most is None else int(known.most * known.ratio / ratio)
-    return window.taught(model, Learned(ratio, most))
+    return window.taught(model, replace(known, ratio=ratio, most=most))
 
 
 class Stage(StrEnum):
@@ -272,6 +289,8 @@ def _in_words(stage: Stage, before: Sequence[ChatMessage], after: Sequence[ChatM
         return "the oldest turn"
     if stage is Stage.OLD_STEPS:
         return "the oldest step"
+    if stage is Stage.LAST_STEP:
+        return "most of the last step"
     if stage is Stage.WORDS:
         return "most of some very long messages"
     kept = set(map(id, after))
@@ -484,9 +503,9 @@ def _read_span(found: object) -> Span | None:
 
 
 def _read_learned(found: object) -> Learned | None:
-    if not isinstance(found, list) or len(found) != 2:
+    if not isinstance(found, list) or len(found) not in (2, 3):
         return None
-    ratio, most = found
+    ratio, most, *window = found
     if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0.1 <= ratio <= 10:
         return None
-    return Learned(float(ratio), _natural(most) or None)
+    return Learned(float(ratio), _natural(most) or None, _natural(window[0]) or None if window else None)

@@ -32,6 +32,7 @@ from nanobot.utils.files import (
     write_in_place,
     write_whole,
 )
+from nanobot.utils.text import json_objects
 
 log = logging.getLogger(__name__)
 
@@ -231,11 +232,7 @@ def merge(known: Facts, more: Facts) -> None:
 
 def _lines(path: Path) -> Iterator[Facts]:
     with suppress(OSError):
-        for line in path.read_bytes().split(b"\n"):
-            with suppress(ValueError, RecursionError):
-                facts = json.loads(line)
-                if isinstance(facts, dict):
-                    yield facts
+        yield from json_objects(path.read_bytes())
 
 
 def _plain(content: object) -> Any:

@@ -11,6 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, cast
 
+from nanobot.agent.run.claims import is_doubt
 from nanobot.agent.run.runner import RunLimits
 from nanobot.agent.trace.folder import TraceFolder, merge
 from nanobot.agent.trace.turn_trace import Facts
@@ -187,8 +188,7 @@ def merged_turn(like: RecordedTurn, rows: list[ChatMessage], pieces: Iterable[Fa
     for piece in pieces:
         merge(facts, piece)
     question: ChatMessage = {"role": "user", "content": like.message}
-    turn = RecordedTurn(like.turn_id, like.session, steps=rows_as_steps([question, *rows]))
-    turn.text = _last_words(turn.steps)
+    turn = RecordedTurn(like.turn_id, like.session, text=_last_words(rows), steps=rows_as_steps([question, *rows]))
     _add_trace(turn, facts)
     return turn
 
@@ -249,7 +249,7 @@ def _from_rows(turn_id: str, key: str, rows: list[ChatMessage]) -> RecordedTurn:
     if last.get("role") == "assistant" and not last.get("tool_calls"):
         turn.error = last.get("error")
         turn.outcome = _OUTCOMES.get(turn.error, "failed")
-        turn.text = _last_words(turn.steps)
+        turn.text = _last_words(rows)
     turn.seconds = _between(turn.at, str(last.get("timestamp", ""))) if turn.outcome else None
     return turn
 
@@ -324,10 +324,18 @@ def _call_of(call: Facts) -> RecordedCall | None:
     )
 
 
-def _last_words(steps: Sequence[RecordedStep]) -> str:
-    """The answer: what was said after the last call, in one piece or, where it was cut by a limit, in several."""
-    last_call = max((at for at, step in enumerate(steps) if step.calls), default=-1)
-    return "".join(step.text for step in steps[last_call + 1 :])
+def _last_words(rows: Iterable[ChatMessage]) -> str:
+    """The answer: what was said after the last call, in one piece or, where it was cut by a limit, in several.
+
+    What was doubted is no part of the answer that followed it.
+    """
+    said: list[str] = []
+    for row in rows:
+        if row.get("tool_calls") or is_doubt(row):
+            said.clear()
+        elif row.get("role") == "assistant" and not _is_placeholder(row):
+            said.append(shown_text(row))
+    return "".join(said)
 
 
 def _sum_of(steps: Iterable[RecordedStep]) -> dict[str, int]:

@@ -52,7 +52,7 @@ class Question:
         text = text.strip()
         if "=" in text:
             return self.code_in(text.partition("?")[2] or text)
-        if "://" in text or any(mark in text for mark in "?# "):  # an address, or a sentence
+        if "://" in text or not text.isascii() or any(mark in text for mark in "?# "):  # an address, or a sentence
             raise StrangeAnswerError("There is no code in it.")
         return text
 

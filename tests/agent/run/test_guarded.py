@@ -70,6 +70,15 @@ async def test_a_claim_without_a_deed_gets_one_more_step(bot: Bot):
     assert "no tool call of this turn did that" in str(bot.provider.requests[1][-1]["content"])
 
 
+async def test_between_a_doubted_answer_and_the_next_stands_a_word_on_why_there_are_two(bot: Bot):
+    bot.provider.script("I have created report.txt.", "I did not create it.")
+
+    await bot.turn("save my notes to report.txt")
+
+    told = [event.type for event in bot.sink.events if event.type in ("text_ended", "notice")]
+    assert told == ["text_ended", "notice", "text_ended"]
+
+
 async def test_a_claim_that_stays_is_told_to_the_person_in_the_language_of_the_answer(bot: Bot):
     bot.provider.script("I have created the file a.txt.", "I have created a.txt.")
     english = await bot.say("create a.txt")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from nanobot.agent.run.requests import Requests, Room
-from nanobot.agent.run.window import Window
+from nanobot.agent.run.window import Window, after_overflow
 from nanobot.agent.turn import ToolEnded, TurnOutcome
 from nanobot.config.schema import Config
 from nanobot.messages.tokens import tokenizer
@@ -190,6 +190,17 @@ async def test_an_overflow_where_nothing_can_be_left_out_goes_up_and_teaches_not
         assert len(bot.provider.requests) == 2
         assert "window" not in bot.runtime.sessions.get_or_create("cli:direct").metadata
     assert (failed.outcome, after.text) == (TurnOutcome.FAILED, "fine")
+
+
+async def test_words_that_fit_the_window_are_sent_although_less_than_them_was_refused_once():
+    window = after_overflow(Window(), "m", 9_000, 2_000)
+    requests = Requests(Room("m", 16_384, 4_096, words(8_000)), window)
+    long = asks(words(28_000), "a")
+
+    request = await requests.build([long])
+
+    assert text_of(request[-1]["content"]) == long["content"]
+    assert requests.window.model("m").most == window.model("m").most
 
 
 # --- the head of the next

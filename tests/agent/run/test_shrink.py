@@ -113,3 +113,16 @@ def test_odd_rows_raise_nothing(row: Any):
     for depth in Depth:
         small: ChatMessage = Shrinker().shrink(row, 700, depth)
         assert small["role"] == row["role"]
+
+
+def test_rows_that_are_gone_are_not_held_for_ever():
+    shrinker = Shrinker()
+    rows = [row for number in range(100) for row in step(f"s{number}", "t", 3_000)]
+    small = [shrinker.shrink(row, 700, Depth.RESULTS) for row in rows]
+
+    shrinker.forget_others(rows[-10:])
+
+    again = [shrinker.shrink(row, 700, Depth.RESULTS) for row in rows]
+    assert all(one is other for one, other in zip(small[-10:], again[-10:], strict=True))
+    assert again == small
+    assert not any(one is other for one, other in zip(small[1:-10:2], again[1:-10:2], strict=True))

@@ -25,7 +25,7 @@ from nanobot.agent.run.window import (
 from nanobot.errors import RequestTooLongError
 from nanobot.messages.repair import legalise
 from nanobot.messages.tokens import Scale, estimate_tokens
-from nanobot.messages.types import ChatMessage, text_of
+from nanobot.messages.types import ChatMessage, Origin, Provenance, text_of
 from tests.agent.run.histories import Rows, asks, histories, latest_words, step, turn, words
 from tests.strict import anthropic_problems, openai_problems
 
@@ -446,6 +446,16 @@ def test_what_would_go_next_is_said_in_words():
     assert departure is not None
     assert departure.what == "the results of 4 old steps"
     assert 5_000 < departure.tokens < 9_000
+
+
+def test_where_only_the_last_step_could_go_that_is_said():
+    began: ChatMessage = {"role": "assistant", "content": "The answer is", "turn_id": "a"}
+    ours = asks("Go on. " * 60, "a", origin=Origin.SYSTEM, provenance=Provenance.SYSTEM)
+
+    departure = next_to_go([asks("hi", "a"), began, ours], Window())
+
+    assert departure is not None
+    assert departure.what == "most of the last step"
 
 
 def test_of_a_fresh_session_nothing_would_go():

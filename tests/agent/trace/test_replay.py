@@ -73,6 +73,16 @@ async def test_a_turn_comes_back_with_what_was_said_called_and_answered(home: Pa
     assert (second.usage, second.cost_usd, turn.cost_usd) == ({"prompt_tokens": 9}, 0.5, 0.5)
 
 
+async def test_what_was_doubted_is_no_part_of_the_answer_that_followed(tmp_path: Path):
+    async with open_bot(tmp_path, "I have created report.txt.", "I did not create it.") as bot:
+        await bot.say("save my notes to report.txt")
+
+    turn = recording(tmp_path).find()
+
+    assert [step.text for step in turn.steps] == ["I have created report.txt.", "I did not create it."]
+    assert turn.text == "I did not create it."
+
+
 async def test_the_prompt_comes_back_as_it_was_sent_byte_for_byte(tmp_path: Path):
     async with open_bot(tmp_path, "hello to you", LOOK, "Two files.", "bye") as bot:
         for text in ("hello", "what is here?", "thanks"):

@@ -121,7 +121,15 @@ def test_a_code_is_found_in_whatever_is_pasted(pasted):
 
 @pytest.mark.parametrize(
     "pasted",
-    ["https://chatgpt.com/", "http://localhost:1455/auth/callback", "http://[x?a=1", "=", "state=st", "what is that"],
+    [
+        "https://chatgpt.com/",
+        "http://localhost:1455/auth/callback",
+        "http://[x?a=1",
+        "=",
+        "state=st",
+        "what is that",
+        "\ufffd",
+    ],
 )
 def test_what_holds_no_code_is_never_taken_for_one(pasted):
     with pytest.raises(StrangeAnswerError):
