@@ -4,10 +4,9 @@ Reading order: loop -> pipeline (one turn) -> run/runner (one run) -> run/tool_c
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Any
 
 from nanobot.agent.delivery import Delivery, DeliveryPolicy, hint
 from nanobot.agent.idle import IdleWatch
@@ -65,21 +64,21 @@ class AgentLoop:
         self._lanes: Lanes[Turn, TurnResult] = Lanes(self._policy.most_at_once)
         self._running: dict[str, tuple[Turn, asyncio.Task[TurnResult]]] = {}
         self._stopping = asyncio.Event()
+        self._served = False
 
     @property
     def commands(self) -> SlashCommands:
         """The slash commands this agent understands."""
         return self._parts.commands
 
-    def run(self) -> Coroutine[Any, Any, None]:
+    async def run(self) -> None:
         """Serve messages from the bus until `stop`, or until the bus closes. Each gets one reply at its own address.
 
         Turns that a crash cut off are taken up first, beside the others. A `stop` before it has begun counts too.
         """
-        self._stopping.clear()
-        return self._serve()
-
-    async def _serve(self) -> None:
+        if self._served:
+            self._stopping.clear()
+        self._served = True
         async with asyncio.TaskGroup() as turns:
             turns.create_task(self._resume_all())
             stopping = turns.create_task(self._stopping.wait())

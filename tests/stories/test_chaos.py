@@ -89,7 +89,7 @@ class Chats:
         if out.kind is not OutboundKind.REPLY or out.reply_to is None:
             return
         self.told.setdefault(out.reply_to, []).append(out.content)
-        self.stops[out.chat_id] += out.content.startswith("Stopp")
+        self.stops[out.chat_id] += out.content.startswith("Stop")
 
 
 async def live(home: Path, chats: Chats, chance: random.Random, messages: int, counts: Counter[str]) -> None:
