@@ -72,9 +72,12 @@ class Checkpoint:
         self._written_at = time.monotonic()
         self._unwritten: list[str] = []
         self._after = 0
-        plain, other = folder / f"{stem_of(key)}.jsonl", folder / f"{other_stem_of(key)}.jsonl"
-        self._path = other if other.exists() or _is_of_another(plain, key) else plain
         self._key = key
+        plain, other = folder / f"{stem_of(key)}.jsonl", folder / f"{other_stem_of(key)}.jsonl"
+        found = _read(plain)
+        taken = _is_of_another(found, key) or os.path.exists(other)  # noqa: PTH110 every turn asks: kept lean
+        self._path = other if taken else plain
+        self._found: bytes | None = _read(other) if taken else found
         self._descriptor: int | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._refused = False
@@ -118,14 +121,9 @@ class Checkpoint:
 
     def load(self) -> HalfDone:
         """What a crash left. Half a line at the end is what the crash cut; it goes. Never raises."""
-        try:
-            data = self._path.read_bytes()
-        except FileNotFoundError:
-            return HalfDone()
-        except OSError as error:
-            log.warning("what a crash may have left of a turn cannot be read: %s", error)
-            return HalfDone()
-        return _half_done(_entries(data, self._key))
+        found, self._found = self._found, None  # each turn begins with this: its file is read once
+        data = _read(self._path) if found is None else found
+        return _half_done(_entries(data, self._key)) if data else HalfDone()
 
     def discard(self) -> None:
         """The turn is over: nothing is half done. Never raises."""
@@ -168,6 +166,7 @@ class Checkpoint:
     def _append(self, row: Row) -> None:
         if self._closed:
             return
+        self._found = None
         if self._descriptor is None:
             self._descriptor = open_lines(self._path)
             write_whole(self._descriptor, line_end(self._descriptor))
@@ -206,12 +205,19 @@ def _half_done(rows: list[Row]) -> HalfDone:
     return HalfDone(tuple(accepted), "".join(text), after, frozenset(started) if accepted else None)
 
 
-def _is_of_another(path: Path, key: str) -> bool:
-    """Whether a turn of another key, whose name is the same, left this file."""
+def _read(path: Path) -> bytes:
+    """What a file holds; nothing where there is none."""
     try:
-        data = path.read_bytes()
-    except OSError:
-        return False
+        return path.read_bytes()
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        log.warning("what a crash may have left of a turn cannot be read: %s", error)
+        return b""
+
+
+def _is_of_another(data: bytes, key: str) -> bool:
+    """Whether a turn of another key, whose name is the same, left this."""
     keys = {row.get("key") for row in json_objects(data)}
     return bool(keys) and key not in keys
 

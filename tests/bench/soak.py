@@ -1,4 +1,6 @@
-"""`soak HOME TURNS SESSIONS`: so many turns over so many sessions in one process; how it grows, as JSON."""
+"""`soak HOME TURNS SESSIONS TOOLS`: so many turns over so many sessions in one process, each with so many tool calls; how
+it grows, as JSON.
+"""
 
 import asyncio
 import gc
@@ -18,12 +20,13 @@ def resident_mb() -> float:
 
 
 async def main() -> None:
-    home, turns, sessions = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    home = Path(sys.argv[1])
+    turns, sessions, tools = map(int, sys.argv[2:5])
     provider = ScriptedProvider()
     async with build_runtime(Config(), data_dir=home, workspace=home / "w", provider=provider, environ={}) as runtime:
         grown = []
         for turn in range(turns):
-            provider.script(calls(("list_dir", {"path": "."})), f"answer {turn}")
+            provider.script(*[calls(("list_dir", {"path": "."}))] * tools, f"answer {turn}")
             await runtime.loop.run_turn(InboundMessage("phone", "ann", str(turn % sessions), f"question {turn}"))
             provider.requests.clear()
             provider.tools.clear()
