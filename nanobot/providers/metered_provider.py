@@ -6,6 +6,7 @@ It stands innermost, `Retry(Metered(A))`, so that what is tried again, fails, is
 import asyncio
 import json
 import logging
+import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
@@ -47,6 +48,7 @@ class MeteredProvider(LLMProvider):
     ) -> None:
         super().__init__(getattr(inner, "api_key", None), getattr(inner, "api_base", None))
         self._inner = inner
+        self._prepared = False
         self._meter = _Meter(provider_name, ledger, budget, prices, clock)
         inner.watch_mends(self._meter.mended)
 
@@ -55,8 +57,11 @@ class MeteredProvider(LLMProvider):
         return self._inner.get_default_model()
 
     def prepare(self) -> None:
-        """A call is near."""
+        """A call is near: begin to load what it needs, and the prices, in a thread."""
         self._inner.prepare()
+        if not self._prepared and not self._meter.is_free:
+            self._prepared = True
+            threading.Thread(target=self._meter.prices.load, name="load-prices", daemon=True).start()
 
     def notes(self) -> list[str]:
         """What is out of order right now."""
@@ -122,7 +127,8 @@ class _Call:
         if meter.budget.limits.any:
             most = await meter.most_usd(self._model, sent, max_tokens) if meter.budget.limits.in_dollars else None
             self._planned = replace(self._planned, prompt_tokens=sent, max_tokens=max_tokens, most_usd=most)
-        usd = await meter.cost(self._model, Tokens(sent), None)
+        # A request does not wait for its price: one that is killed before the table is read is written without.
+        usd = await meter.cost(self._model, Tokens(sent), None) if meter.is_free or meter.prices.loaded else None
         await meter.budget.reserve(self._planned)
         self._when = meter.clock.now().isoformat(timespec="milliseconds")
         self._started = meter.clock.monotonic()
@@ -192,6 +198,12 @@ class _Meter:
     clock: Clock
     unpriced: set[str] = field(default_factory=set)
 
+    @property
+    def is_free(self) -> bool:
+        """Whether its calls cost nothing: a machine of one's own, or an account that is paid for by the month."""
+        spec = find_by_name(self.provider)
+        return self.provider == "offline" or (spec is not None and (spec.is_local or spec.is_oauth))
+
     async def most_usd(self, model: str, prompt_tokens: int, max_tokens: int) -> float | None:
         """The most a call may cost; None where it does not count for limits in dollars."""
         price = await self._price(model)
@@ -214,9 +226,9 @@ class _Meter:
         return None if price is None else price.cost(tokens)
 
     async def _price(self, model: str) -> Price | None:
+        if self.is_free:
+            return FREE
         spec = find_by_name(self.provider)
-        if self.provider == "offline" or (spec is not None and (spec.is_local or spec.is_oauth)):
-            return FREE  # a machine of one's own, or an account that is paid for by the month
         if not self.prices.loaded:
             await asyncio.to_thread(self.prices.load)
         return self.prices.find(model, spec.litellm_prefix if spec else "", self.provider)

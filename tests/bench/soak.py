@@ -1,5 +1,6 @@
-"""`soak HOME TURNS SESSIONS TOOLS`: so many turns over so many sessions in one process, each with so many tool calls; how
-it grows, as JSON.
+"""`soak HOME TURNS SESSIONS TOOLS`: so many turns over so many sessions, each turn with so many tool calls.
+
+Prints how much the process has grown, as JSON.
 """
 
 import asyncio
