@@ -7,7 +7,7 @@ way there and back is here, once.
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, aclosing
+from contextlib import AsyncExitStack, aclosing, closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypedDict, cast
 from urllib.parse import urlsplit
@@ -156,20 +156,21 @@ class Call:
 
     async def run(self) -> AsyncIterator[Delta]:
         """Ask, and ask again with less while the server names a field that it does not take."""
-        for attempt in range(_MENDS + 1):
-            learned = self._endpoint.capabilities.get(self._endpoint.api_base, self._model)
-            body, sent = await self.request(learned)
-            started = time.monotonic()
-            try:
-                async with aclosing(cast("Any", self._ask(body))) as deltas:
-                    async for delta in deltas:
-                        yield delta
-                return
-            except _RefusedError as refused:
-                if attempt == _MENDS or not self.mend(refused.refusal, sent):
-                    raise refused.error from None
-                if self._mended is not None:
-                    self._mended(refused.error, self._model, time.monotonic() - started)
+        with closing(self._limits):
+            for attempt in range(_MENDS + 1):
+                learned = self._endpoint.capabilities.get(self._endpoint.api_base, self._model)
+                body, sent = await self.request(learned)
+                started = time.monotonic()
+                try:
+                    async with aclosing(cast("Any", self._ask(body))) as deltas:
+                        async for delta in deltas:
+                            yield delta
+                    return
+                except _RefusedError as refused:
+                    if attempt == _MENDS or not self.mend(refused.refusal, sent):
+                        raise refused.error from None
+                    if self._mended is not None:
+                        self._mended(refused.error, self._model, time.monotonic() - started)
 
     def mend(self, refusal: Refusal, sent: list[str]) -> bool:
         """Learn from the refusal. False when there is nothing to learn."""

@@ -4,9 +4,10 @@ import asyncio
 import math
 import re
 import time
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
 
 from nanobot.providers.base import call_context
 from nanobot.providers.errors import CallTarget, ProviderTimeoutError
@@ -59,7 +60,11 @@ def timeouts_for(model: str, *, local: bool, reasoning_effort: str | None = None
 
 
 class CallLimits:
-    """The limits of one call, counted from when it is made. A call for a goal may take as long as it goes on."""
+    """The limits of one call, counted from when it is made. A call for a goal may take as long as it goes on.
+
+    An answer comes in hundreds of pieces, so the waits for them share one timer: it is not set anew for each, but looks
+    when it rings whether the wait it finds is over. `close` it when the call is over.
+    """
 
     def __init__(self, timeouts: Timeouts, target: CallTarget) -> None:
         self._context = call_context()
@@ -71,41 +76,107 @@ class CallLimits:
         self._total_s = math.inf if self._context.goal else timeouts.total_s
         self._told_s = timeouts.told_s
         self._made_at = time.monotonic()
+        self._teller: asyncio.TimerHandle | None = None
         self._told = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._rings_at = math.inf
+        self._wait = _Wait(self)
 
     def next_sign(self, *, began: bool) -> AbstractAsyncContextManager[None]:
-        """Wait for the first sign of an answer, or for the next one once it began."""
+        """Wait for the first sign of an answer, or for the next one once it began. One wait at a time.
+
+        Raises ProviderTimeoutError where it takes too long; what is awaited inside is cancelled then.
+        """
         now = time.monotonic()
-        total = (self._made_at + self._total_s - now, self._total_s, "end of the answer")
+        total = (self._made_at + self._total_s, self._total_s, "end of the answer")
         if began:
-            return self._within(*min((self._idle_s, self._idle_s, "next token"), total))
-        # One limit, however many bytes come that say nothing.
-        first = (self._made_at + self._first_s - now, self._first_s, "first token")
-        return self._telling(*min(first, total))
+            self._tell_nobody()
+            due = min((now + self._idle_s, self._idle_s, "next token"), total)
+        else:  # one limit, however many bytes come that say nothing
+            due = min((self._made_at + self._first_s, self._first_s, "first token"), total)
+            self._tell_in_time(now)
+        self._wait.due, self._wait.limit_s, self._wait.waited_for = due
+        return self._wait
 
-    @asynccontextmanager
-    async def _within(self, seconds: float, limit_s: float, waited_for: str) -> AsyncIterator[None]:
-        try:
-            async with asyncio.timeout(max(seconds, 0) if seconds < math.inf else None) as limit:
-                yield
-        except TimeoutError:
-            if not limit.expired():
-                raise
-            raise ProviderTimeoutError(f"waited {limit_s:g} s for the {waited_for}", target=self._target) from None
+    def close(self) -> None:
+        """The call is over. Doing it twice is harmless."""
+        self._tell_nobody()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
-    @asynccontextmanager
-    async def _telling(self, seconds: float, limit_s: float, waited_for: str) -> AsyncIterator[None]:
-        """The same; the person is told once, if it takes long."""
-        tell_in_s = self._made_at + self._told_s - time.monotonic()
-        timer = None if self._told else asyncio.get_running_loop().call_later(max(tell_in_s, 0), self._tell)
-        try:
-            async with self._within(seconds, limit_s, waited_for):
-                yield
-        finally:
-            if timer is not None:
-                timer.cancel()
+    def watch(self) -> None:
+        """See to it that the timer rings before the wait is over."""
+        if self._timer is not None and self._rings_at <= self._wait.due:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._wait.due < math.inf:
+            self._rings_at = self._wait.due
+            left_s = max(self._wait.due - time.monotonic(), 0)
+            self._timer = asyncio.get_running_loop().call_later(left_s, self._ring)
+
+    def _ring(self) -> None:
+        self._timer = None
+        if self._wait.task is None:
+            return
+        if self._wait.due > time.monotonic():
+            self.watch()
+        else:
+            self._wait.give_up()
+
+    def too_long(self, limit_s: float, waited_for: str) -> ProviderTimeoutError:
+        """The error of a wait that was given up."""
+        return ProviderTimeoutError(f"waited {limit_s:g} s for the {waited_for}", target=self._target)
+
+    def _tell_in_time(self, now: float) -> None:
+        """The person is told once, if it takes long."""
+        if self._teller is None and not self._told:
+            in_s = max(self._made_at + self._told_s - now, 0)
+            self._teller = asyncio.get_running_loop().call_later(in_s, self._tell)
+
+    def _tell_nobody(self) -> None:
+        if self._teller is not None:
+            self._teller.cancel()
+            self._teller = None
 
     def _tell(self) -> None:
         self._told = True
         patience = f"; it is given up after {self._first_s:g} s" if self._first_s < math.inf else ""
         self._context.notify(f"Waiting for {self._target.name} since {self._told_s:g} s{patience}.")
+
+
+class _Wait:
+    """A wait of one task; the same object for each wait of a call."""
+
+    def __init__(self, limits: CallLimits) -> None:
+        self._limits = limits
+        self.due = math.inf
+        self.limit_s = math.inf
+        self.waited_for = ""
+        self.task: asyncio.Task[Any] | None = None
+        self._cancels = 0
+        self._given_up = False
+
+    def give_up(self) -> None:
+        """It has lasted too long."""
+        if self.task is not None:
+            self._given_up = True
+            self.task.cancel()
+
+    async def __aenter__(self) -> None:
+        self.task = asyncio.current_task()
+        self._cancels = self.task.cancelling() if self.task is not None else 0
+        self._limits.watch()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        task, self.task = self.task, None
+        given_up, self._given_up = self._given_up, False
+        if not given_up or task is None:
+            return
+        # As in asyncio.timeout: a cancel by somebody else at the same time goes before ours.
+        if task.uncancel() <= self._cancels and kind is asyncio.CancelledError:
+            raise self._limits.too_long(self.limit_s, self.waited_for) from None

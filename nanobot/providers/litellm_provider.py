@@ -213,6 +213,7 @@ class LiteLLMProvider(LLMProvider):
         except Exception as error:  # a wall around a connection: LiteLLM raises whatever its parts raise
             raise self._error(error, model, began=answer.began) from None
         finally:
+            limits.close()
             if stream is not None and hasattr(stream, "aclose"):
                 await stream.aclose()
         if not answer.began:

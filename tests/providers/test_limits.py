@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import time
 
 import pytest
 
@@ -106,6 +107,31 @@ async def test_a_short_wait_is_not_told():
         limits = CallLimits(Timeouts(told_s=0.05), TARGET)
 
     await wait_for(limits, seconds=0)
+    limits.close()
     await asyncio.sleep(0.1)
 
     assert told == []
+
+
+async def test_waits_one_after_the_other_share_a_timer_and_each_has_its_own_end():
+    limits = CallLimits(Timeouts(first_token_s=5, idle_s=0.06, total_s=5), TARGET)
+
+    await wait_for(limits, seconds=0.001)
+    for _ in range(5):
+        await wait_for(limits, began=True, seconds=0.03)
+    started = time.monotonic()
+    with pytest.raises(ProviderTimeoutError, match="next token"):
+        await wait_for(limits, began=True)
+
+    assert 0.05 < time.monotonic() - started < 1
+
+
+async def test_a_cancel_by_somebody_else_is_no_timeout():
+    limits = CallLimits(Timeouts(first_token_s=5), TARGET)
+    waiting = asyncio.create_task(wait_for(limits))
+    await asyncio.sleep(0)
+
+    waiting.cancel()
+    await asyncio.wait([waiting])
+
+    assert waiting.cancelled()
