@@ -22,7 +22,7 @@ def die_often(home: Path, lives: int, seed: int) -> dict[str, dict[str, int]]:
     return seen
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", range(1))
 def test_kill_9_in_the_middle_of_turns_loses_nothing(tmp_path: Path, seed: int):
     seen = die_often(tmp_path, 50, seed)
 
@@ -55,10 +55,10 @@ def test_a_turn_that_is_killed_at_a_write_goes_on_and_no_call_runs_twice(kind: s
 
 @pytest.mark.parametrize("kind", ["joins", "slow"])
 def test_a_disk_that_refuses_a_write_is_told_and_the_next_turn_works(kind: str):
-    counts = every_write(each=7, seed=3, kind=kind, modes="full")
+    counts = every_write(each=13, seed=3, kind=kind, modes="full")
 
-    assert counts["full: failed"] > 5
-    assert counts["refused: answered"] > 5
+    assert counts["full: failed"] > 2
+    assert counts["refused: answered"] > 2
 
 
 @pytest.mark.slow
@@ -78,7 +78,7 @@ def test_a_turn_that_is_killed_at_each_write_and_each_step(kind: str, seed: int)
 def test_a_disk_that_refuses_any_write(kind: str):
     counts = every_write(each=1, seed=1, kind=kind, modes="full")
 
-    assert counts["full: failed"] > 50
+    assert counts["full: failed"] > 20
 
 
 @pytest.mark.slow

@@ -64,13 +64,13 @@ async def test_after_any_failure_at_any_step_the_next_message_is_answered(
     tmp_path: Path, server: FakeModels, config: Callable[..., dict[str, Any]]
 ):
     home = Home(tmp_path, **config(server))
-    async with home.open() as bot:
+    async with home.hasty() as bot:
         for at in range(3):
             for number, blow in enumerate(BLOWS):
                 server.script(*WORK[:at], blow)
-                await bot.run(f"work {at} {number}")
+                await bot.say(f"work {at} {number}")
 
-                assert (await bot.run("and now?")).outcome is TurnOutcome.ANSWERED
+                assert (await bot.say("and now?")).result.outcome is TurnOutcome.ANSWERED
 
     assert server.problems == []
 
