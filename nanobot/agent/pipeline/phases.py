@@ -10,7 +10,7 @@ it, or by the next message of its session, which then joins it: calls get their 
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from nanobot.agent.context import with_attachments
 from nanobot.agent.pipeline.left_over import MOST_TRIES, TurnKeepsDyingError, answer_of, is_answer, missing_messages
@@ -142,12 +142,13 @@ class Pipeline:
         """Keep the message before any model is asked, with the context that is sent with it."""
         parts, session, left = self._parts, turn.session, turn.left
         turn.checkpoint = self._checkpoint_of(turn)
-        if left.started is None and (calls := open_calls(session.get_history())):
+        history = session.get_history()
+        if left.started is None and (calls := open_calls(history)):
             # nobody wrote down which of them began: each may have, and so it stays if this turn is cut off too
             await turn.checkpoint.calls_start([call.id for call in calls], durable=True)
         turn.checkpoint.accept(turn.turn_id, turn.message.to_json())
         turn.checkpoint.session_has(session.message_count)
-        answer = answer_of(session.get_history(), left.turn_id) if left else None
+        answer = answer_of(history, left.turn_id) if left else None
         if answer is not None and turn.resumes:  # the crash came between the answer and the end
             turn.outcome = TurnOutcome.FAILED if answer.get("error") else TurnOutcome.ANSWERED
             turn.text = text_of(answer["content"])
@@ -156,13 +157,14 @@ class Pipeline:
             turn.emit(Notice(text=_NOT_GIVEN.format(answer=text_of(answer["content"]))))
         if left.text.strip() and left.after == session.message_count:
             await self._record(turn, {"role": "assistant", "content": left.text, "error": INTERRUPTED})
-        missing = missing_messages(session.get_history(), left) if left else []
-        turn.joining = [self._row_of(turn, message, turn_id) for turn_id, message in missing]
+            history = session.get_history()
+        missing = missing_messages(history, left) if left else []
+        turn.joining = [self._row_of(turn, message, history, turn_id) for turn_id, message in missing]
         if not turn.resumes:
-            turn.joining.append(self._row_of(turn, turn.message))
+            turn.joining.append(self._row_of(turn, turn.message, history))
         elif left.tries >= MOST_TRIES:
             raise TurnKeepsDyingError(left.tries)
-        if not open_calls(session.get_history()):
+        if not open_calls(history):
             await self._keep_joining(turn)
         turn.history, turn.window = open_window(session)
         turn.model = await parts.models.get(session.metadata.get("model"))
@@ -185,7 +187,9 @@ class Pipeline:
                 raise asyncio.CancelledError("this run was left behind")
             more = turn.waiting(MOST_JOINING - turn.joined)
             turn.joined += len(more)
-            turn.joining += [self._row_of(turn, message) for message in more]
+            if more:
+                history = turn.session.get_history()
+                turn.joining += [self._row_of(turn, message, history) for message in more]
             return await finish(self._keep_joining(turn))
 
         spec = RunSpec(
@@ -301,9 +305,10 @@ class Pipeline:
         if turn.checkpoint is not None:
             turn.checkpoint.session_has(turn.session.message_count)
 
-    def _row_of(self, turn: Turn, message: InboundMessage, turn_id: str = "") -> ChatMessage:
+    def _row_of(
+        self, turn: Turn, message: InboundMessage, history: Sequence[ChatMessage], turn_id: str = ""
+    ) -> ChatMessage:
         """A person's message as the session keeps it, with the context that is sent beside it."""
-        history = turn.session.get_history()
         row: ChatMessage = {
             "role": "user",
             "content": with_attachments(message.content, message.media),
