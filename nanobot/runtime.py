@@ -68,9 +68,12 @@ async def build_runtime(
     environ: Mapping[str, str] | None = None,
     patience: Patience | None = None,
     chains: Chains | None = None,
+    bus: MessageBus | None = None,
+    streams: Callable[[str], bool] = lambda channel: False,
 ) -> AsyncIterator[Runtime]:
     """Open a bot; at the end of the block its turns are stopped and its connections closed.
 
+    `bus` is the road to its channels, and `streams` says of a channel's name whether it shows an answer as it grows.
     `model` goes before the config's; `provider` stands in for whatever would be chosen, and is asked as it is; `chains`
     say how the others are held: retries, fallbacks, breakers. No model is asked and no network is touched before the
     first turn. Raises NanobotError where the workspace cannot be made.
@@ -80,7 +83,7 @@ async def build_runtime(
     open_workspace(workspace)
     defaults = config.agents.defaults
     clock = SystemClock(zone_named(defaults.timezone))
-    bus = MessageBus()
+    bus = bus or MessageBus()
     places = Places(data_dir)
     sessions = SessionManager(workspace, old_folder=places.old_sessions)
     tools = build_tools(tool_policies(config, data_dir, workspace))
@@ -107,7 +110,7 @@ async def build_runtime(
         traces=traces,
         patience=patience or Patience(),
     )
-    policy = LoopPolicy(_most_at_once(environ), defaults.steering == "join", _delivery(config))
+    policy = LoopPolicy(_most_at_once(environ), defaults.steering == "join", _delivery(config, streams))
     idle: IdleWatch | None = None
     if defaults.idle_compact_after_minutes:
         from nanobot.agent.consolidation import Consolidator  # only who set the key waits for its import
@@ -223,9 +226,20 @@ def _exec_policy(config: Config) -> ExecPolicy | None:
     )
 
 
-def _delivery(config: Config) -> DeliveryPolicy:
+def _delivery(config: Config, streams: Callable[[str], bool]) -> Callable[[str], DeliveryPolicy]:
+    """What people on a channel are sent: what its section says, else what `channels` says for all."""
     channels = config.channels
-    return DeliveryPolicy(channels.send_progress, channels.send_tool_hints, channels.show_reasoning)
+
+    def policy(name: str) -> DeliveryPolicy:
+        own = channels.section(name)
+        return DeliveryPolicy(
+            channels.send_progress if own.send_progress is None else own.send_progress,
+            channels.send_tool_hints if own.send_tool_hints is None else own.send_tool_hints,
+            channels.show_reasoning if own.show_reasoning is None else own.show_reasoning,
+            streams(name),
+        )
+
+    return policy
 
 
 def _most_at_once(environ: Mapping[str, str]) -> int:

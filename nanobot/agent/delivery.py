@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from nanobot.agent import turn as events
-from nanobot.bus.events import Address, OutboundKind, OutboundMessage
+from nanobot.bus.events import InboundMessage, OutboundKind, OutboundMessage
 from nanobot.bus.queue import MessageBus
 
 
@@ -20,11 +20,13 @@ class DeliveryPolicy:
 class Delivery:
     """A sink for one turn. The reply goes out once, when the turn has ended."""
 
-    def __init__(self, bus: MessageBus, address: Address, policy: DeliveryPolicy, reply_to: str | None = None) -> None:
+    def __init__(self, bus: MessageBus, message: InboundMessage, policy: DeliveryPolicy) -> None:
+        """`message` is whose turn it is: where it came from the reply goes."""
         self._bus = bus
-        self._address = address
+        self._address = message.address
         self._policy = policy
-        self._reply_to = reply_to
+        self._reply_to = message.message_id
+        self._answers = message.journal_key
 
     def __call__(self, event: events.TurnEvent) -> None:
         """Send what the policy lets through."""
@@ -44,6 +46,8 @@ class Delivery:
                 self._post(OutboundKind.RECEIPT, text, event)
             case events.Notice(text=text):
                 self._post(OutboundKind.NOTICE, text, event)
+            case events.TurnEnded(text=text, later=True) if text:
+                self._post(OutboundKind.NOTICE, text, event)
             case events.TurnEnded(text=text) if text:
                 self._post(OutboundKind.REPLY, text, event)
             case _:
@@ -59,6 +63,7 @@ class Delivery:
                 kind=kind,
                 turn_id=event.turn_id,
                 thread_id=self._address.thread_id,
+                answers=self._answers,
             )
         )
 

@@ -4,6 +4,7 @@ Reading order: loop -> pipeline (one turn) -> run/runner (one run) -> run/tool_c
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from nanobot.agent.delivery import Delivery, DeliveryPolicy, hint
 from nanobot.agent.idle import IdleWatch
 from nanobot.agent.intake import Intake
 from nanobot.agent.lanes import Lanes
-from nanobot.agent.pipeline.left_over import LeftOver, left_over_turns
+from nanobot.agent.pipeline.left_over import Fate, LeftOver, fate_of, left_over_turns
 from nanobot.agent.pipeline.phases import COME_BACK, GOES_ON_LATER, Pipeline
 from nanobot.agent.pipeline.work import Ending, Parts, Turn, Waiting, new_turn
 from nanobot.agent.slash_commands import SlashCommands, parse_command
@@ -27,10 +28,13 @@ from nanobot.agent.turn import (
     TurnOutcome,
     TurnResult,
 )
-from nanobot.bus.events import InboundMessage
+from nanobot.bus.events import InboundMessage, OutboundMessage
+from nanobot.bus.journal import InboundState
 from nanobot.bus.queue import MessageBus
 from nanobot.errors import StorageError
 from nanobot.messages.types import Origin
+
+log = logging.getLogger(__name__)
 
 Progress = Callable[[str], None]
 
@@ -39,6 +43,8 @@ STOP_S = 0.9
 
 _RECEIPT = "Noted. I am still at work; I read this as soon as I can."
 _GIVEN_UP = "The turn that your message had joined was given up. Send the message again."
+_STATES = {TurnOutcome.REFUSED: InboundState.REFUSED, TurnOutcome.FAILED: InboundState.FAILED}
+"""What the journal calls these ends; all others are answers."""
 _TO_BE_ASKED = (Origin.CLI, Origin.API)
 """Who waits for the result of a turn in person; after a crash nobody does."""
 
@@ -49,7 +55,8 @@ class LoopPolicy:
 
     most_at_once: int = 64
     join: bool = True
-    delivery: DeliveryPolicy = field(default_factory=DeliveryPolicy)
+    delivery: Callable[[str], DeliveryPolicy] = field(default_factory=lambda: lambda channel: DeliveryPolicy())
+    """What people on the channel of that name are sent."""
 
 
 class AgentLoop:
@@ -79,9 +86,11 @@ class AgentLoop:
         """
         self._stopping.clear()
         async with asyncio.TaskGroup() as turns:
-            turns.create_task(self._resume_all())
             stopping = turns.create_task(self._stopping.wait())
-            intake = Intake(lambda message: self.tell(message, self._delivery(message)))
+            intake = Intake(self._serve)
+            for early in await self._take_up_all(turns):
+                if intake.lets_in(early):
+                    turns.create_task(intake.serve(early))
             while True:
                 taking = asyncio.ensure_future(self.bus.consume_inbound())
                 await asyncio.wait((taking, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -90,7 +99,7 @@ class AgentLoop:
                     taking.cancel()
                     break
                 if _at_once(message) is not None:
-                    turns.create_task(self.tell(message, self._delivery(message)))
+                    turns.create_task(self._serve(message))
                 elif intake.lets_in(message):
                     turns.create_task(intake.serve(message))
             stopping.cancel()
@@ -103,6 +112,14 @@ class AgentLoop:
         await asyncio.sleep(0)  # a `run` that is only just begun hears of it too
         self._stopping.set()
         await asyncio.gather(*[self._end(key, Ending.INTERRUPT) for key in [*self._running]])
+
+    async def _serve(self, message: InboundMessage) -> None:
+        """One message from the bus, to its end, which the journal is told."""
+        self._settle(message, await self.tell(message, self._delivery(message)))
+
+    def _settle(self, message: InboundMessage, result: TurnResult) -> None:
+        if not result.later:
+            self.bus.settle(message, _STATES.get(result.outcome, InboundState.ANSWERED), result.error or "")
 
     async def run_turn(
         self, message: InboundMessage, sink: EventSink | None = None, *, waiting: Waiting | None = None
@@ -202,6 +219,7 @@ class AgentLoop:
         key = turn.message.session_key
         task = asyncio.create_task(self._at_the_gate(turn))
         self._running[key] = (turn, task)
+        self.bus.begin(turn.message, turn.turn_id)
         self._parts.vitals.running.add(key)
         if self._policy.join:
             turn.waiting = self._waiting_for(turn, task)
@@ -263,19 +281,59 @@ class AgentLoop:
         done, _ = await asyncio.wait([stopping], timeout=STOP_S)
         return f"Stopped.{what}" if done else "Stopping; something does not let go of it yet."
 
-    async def _resume_all(self) -> None:
-        """Take up what was cut off, but for turns whose person waited at a terminal or in a program that is gone."""
+    async def _take_up_all(self, turns: asyncio.TaskGroup) -> list[InboundMessage]:
+        """Take up what was cut off, but for turns whose person waited at a terminal or in a program that is gone.
+
+        Returns messages that were accepted before this start and that no turn has taken on yet, oldest first.
+        """
         left = await asyncio.to_thread(left_over_turns, self._parts.turns_folder)
-        wanted = [one for one in left.values() if one.message.origin not in _TO_BE_ASKED]
-        await asyncio.gather(*[self._take_up(one, self._delivery(one.message)) for one in wanted])
+        going_on = {one.turn_id: one for one in left.values() if one.message.origin not in _TO_BE_ASKED}
+        joined: dict[str, list[InboundMessage]] = {}
+        anew = []
+        for message in await self.bus.unsettled():
+            fate = await asyncio.to_thread(self._fate_of, message)
+            if any(one.message.journal_key == message.journal_key for one in going_on.values()):
+                continue
+            if fate is None:
+                anew.append(message)
+            elif fate.turn_id in going_on:
+                joined.setdefault(fate.turn_id, []).append(message)
+            else:
+                self._end_at_last(message, fate)
+        for turn_id, one in going_on.items():
+            turns.create_task(self._go_on(one, joined.get(turn_id, [])))
+        return anew
+
+    def _fate_of(self, message: InboundMessage) -> Fate | None:
+        assert message.journal_key is not None  # noqa: S101 it comes from the journal
+        try:
+            history = self._parts.sessions.get_or_create(message.session_key).get_history()
+        except StorageError as error:
+            log.warning("whether %s was answered cannot be seen: %s", message.journal_key, error)
+            return None
+        return fate_of(history, message.journal_key)
+
+    def _end_at_last(self, message: InboundMessage, fate: Fate) -> None:
+        """The crash came between the end of its turn and the sending of the reply. What was sent is not sent again."""
+        if not message.quiet:
+            text = fate.answer or _GIVEN_UP
+            reply = OutboundMessage(message.channel, message.chat_id, text, message.message_id, turn_id=fate.turn_id)
+            reply.thread_id, reply.answers = message.thread_id, message.journal_key
+            self.bus.post_outbound(reply)
+        self.bus.settle(message, InboundState.ANSWERED if fate.answer else InboundState.FAILED)
+
+    async def _go_on(self, left: LeftOver, joined: Sequence[InboundMessage]) -> None:
+        result = await self._take_up(left, self._delivery(left.message))
+        for message in (left.message, *joined):
+            self._settle(message, result)
 
     async def _take_up(self, left: LeftOver, sink: EventSink | None) -> TurnResult:
         turn = new_turn(left.message, sink, self._parts, turn_id=left.turn_id)
         turn.resumes = True
         return await self._answer(turn, may_join=False)
 
-    def _delivery(self, message: InboundMessage) -> Delivery:
-        return Delivery(self.bus, message.address, self._policy.delivery, message.message_id)
+    def _delivery(self, message: InboundMessage) -> Delivery | None:
+        return None if message.quiet else Delivery(self.bus, message, self._policy.delivery(message.channel))
 
 
 def _at_once(message: InboundMessage) -> str | None:
@@ -291,8 +349,11 @@ def _ended(turn: Turn, outcome: TurnOutcome, text: str) -> TurnResult:
 
 
 def _put_off(turn: Turn) -> TurnResult:
-    """The end of a turn that nanobot's own end came before."""
-    return _ended(turn, TurnOutcome.STOPPED, GOES_ON_LATER if turn.resumes else COME_BACK)
+    """The end of a turn that nanobot's own end came before. What the journal has begins unasked at the next start."""
+    later = turn.resumes or turn.message.journal_key is not None
+    text = GOES_ON_LATER if turn.resumes else "" if later else COME_BACK
+    turn.emit(TurnEnded(outcome=TurnOutcome.STOPPED, text=text, later=later or None))
+    return TurnResult(TurnOutcome.STOPPED, text, turn_id=turn.turn_id, later=later)
 
 
 async def _ended_with(turn: Turn, other: asyncio.Future[TurnResult]) -> TurnResult:
@@ -301,7 +362,7 @@ async def _ended_with(turn: Turn, other: asyncio.Future[TurnResult]) -> TurnResu
     if other.cancelled():
         return _ended(turn, TurnOutcome.STOPPED, _GIVEN_UP)
     result = other.result()
-    turn.emit(TurnEnded(outcome=result.outcome, text="", error=result.error))
+    turn.emit(TurnEnded(outcome=result.outcome, text="", error=result.error, later=result.later or None))
     return result
 
 

@@ -46,6 +46,8 @@ class TurnResult:
     turn_id: str = ""
     usage: dict[str, int] = field(default_factory=dict)
     cost_usd: float | None = None
+    later: bool = False
+    """Whether nanobot's own end came before its end: it goes on, or begins, at the next start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,6 +210,8 @@ class TurnEnded(TurnEvent):
     cost_usd: float | None = None
     model: str | None = None
     phase_seconds: dict[str, float] = field(default_factory=dict)
+    later: bool | None = None
+    """Whether it goes on, or begins, at the next start: what is told is not the reply."""
 
 
 EventSink = Callable[[TurnEvent], None]

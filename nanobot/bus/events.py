@@ -10,6 +10,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+from nanobot.errors import NanobotError
 from nanobot.messages.types import Origin, Provenance
 
 
@@ -39,6 +40,10 @@ class InboundMessage:
     origin: Origin = Origin.USER
     provenance: Provenance = Provenance.PERSON
     """Whose words these are: OWNER only where the channel knows its owner (the terminal always does)."""
+    quiet: bool = False
+    """Whether nothing of its turn is sent to anybody: a job that only works."""
+    journal_key: str | None = None
+    """What the journal knows it by, from the moment it is accepted; None where no journal is kept."""
 
     @classmethod
     def from_owner(
@@ -64,6 +69,8 @@ class InboundMessage:
             "session_key_override": None,
             "message_id": None,
             "thread_id": None,
+            "quiet": False,
+            "journal_key": None,
         }
         told = {one.name: getattr(self, one.name) for one in fields(self)}
         told["timestamp"] = self.timestamp.isoformat()
@@ -85,6 +92,8 @@ class InboundMessage:
             told.get("thread_id"),
             Origin(told.get("origin", Origin.USER)),
             Provenance(told.get("provenance", Provenance.PERSON)),
+            bool(told.get("quiet", False)),
+            told.get("journal_key"),
         )
 
     @property
@@ -109,6 +118,23 @@ class OutboundKind(StrEnum):
     STREAM_END = "stream_end"
     NOTICE = "notice"
     RECEIPT = "receipt"
+
+    @property
+    def lasts(self) -> bool:
+        """Whether it must reach the person also through a crash; the rest shows how the work goes, while it goes."""
+        return self in (OutboundKind.REPLY, OutboundKind.NOTICE)
+
+
+class DeliveryFailedError(NanobotError):
+    """The platform did not take a message, and will not. Says why, in words for the owner."""
+
+
+@dataclass(frozen=True, slots=True)
+class Button:
+    """Something to press below a message. Pressing it is a message of the person who did, with `value` as its text."""
+
+    label: str
+    value: str
 
 
 class Receipt:
@@ -163,3 +189,36 @@ class OutboundMessage:
     thread_id: str | None = None
     receipt: Receipt | None = field(default=None, repr=False, compare=False)
     """Set by the bus when the message is published."""
+    buttons: tuple[Button, ...] = ()
+    answers: str | None = None
+    """The journal key of the message whose turn this comes of."""
+    journal_id: int | None = None
+    """What the journal knows it by; None where none is kept, or for what does not last."""
+    sent_ids: tuple[str, ...] = ()
+    """The platform's ids of its first pieces, where a crash came between them and the rest."""
+    may_repeat: bool = False
+    """Whether it may have been sent before a crash already, so that the person is told so."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The message as JSON keeps it, without what the journal knows of it; what is as usual is left out."""
+        told: dict[str, Any] = {"channel": self.channel, "chat_id": self.chat_id, "content": self.content}
+        told |= {name: value for name in _OPTIONAL if (value := getattr(self, name))}
+        told["kind"] = self.kind
+        if self.buttons:
+            told["buttons"] = [[button.label, button.value] for button in self.buttons]
+        return told
+
+    @classmethod
+    def from_json(cls, told: Mapping[str, Any]) -> "OutboundMessage":
+        """The message back. Raises ValueError, TypeError or KeyError where it is none."""
+        return cls(
+            str(told["channel"]),
+            str(told["chat_id"]),
+            str(told["content"]),
+            kind=OutboundKind(told["kind"]),
+            buttons=tuple(Button(str(label), str(value)) for label, value in told.get("buttons", ())),
+            **{name: told[name] for name in _OPTIONAL if name in told},
+        )
+
+
+_OPTIONAL = ("reply_to", "media", "metadata", "turn_id", "thread_id", "answers")

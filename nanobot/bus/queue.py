@@ -1,9 +1,21 @@
-"""MessageBus: two asyncio queues between the channels and the agent. What is put in is taken out once, in order."""
+"""MessageBus: two asyncio queues between the channels and the agent. What is put in is taken out once, in order.
+
+With a journal beside them, also through a crash.
+"""
 
 import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from nanobot.bus.events import InboundMessage, OutboundMessage, Receipt
+from nanobot.bus.journal import InboundState, Journal
+from nanobot.errors import StorageError
+from nanobot.utils.aio import finish
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -35,34 +47,136 @@ class _Road(Generic[T]):
         return self._queue.qsize() - int(self._closed)
 
 
-class MessageBus:
-    """Who produces messages knows the bus; who consumes them knows the bus; nobody else knows anybody."""
+@dataclass(frozen=True, slots=True)
+class _Beginning:
+    """The turn of an accepted message runs."""
 
-    def __init__(self) -> None:
+    key: str
+    turn_id: str
+
+    async def write(self, journal: Journal) -> None:
+        await journal.begin(self.key, self.turn_id)
+
+
+@dataclass(frozen=True, slots=True)
+class _Settlement:
+    """How an accepted message ended. It waits behind the replies that were posted before it."""
+
+    key: str
+    state: InboundState
+    reason: str
+
+    async def write(self, journal: Journal) -> None:
+        await journal.settle(self.key, self.state, self.reason)
+
+
+class MessageBus:
+    """Who produces messages knows the bus; who consumes them knows the bus; nobody else knows anybody.
+
+    With a journal, what is accepted is on the disk before `publish_inbound` returns, and what must reach a person is on
+    the disk before a channel gets it. Then the bus is to be used inside `open`.
+    """
+
+    def __init__(self, journal: Journal | None = None) -> None:
         self._inbound: _Road[InboundMessage] = _Road()
         self._outbound: _Road[OutboundMessage] = _Road()
+        self._journal = journal
+        self._to_keep: asyncio.Queue[OutboundMessage | _Beginning | _Settlement | None] = asyncio.Queue()
+        self._refused = False
 
-    async def publish_inbound(self, message: InboundMessage) -> None:
-        """Put a message in for the agent."""
+    @property
+    def journal(self) -> Journal | None:
+        """What remembers; None where a crash may lose what is on the road."""
+        return self._journal
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator["MessageBus"]:
+        """Keep the journal beside the traffic, and put out again what a crash left unsent. At the end all is kept."""
+        if self._journal is None:
+            yield self
+            return
+        for message in await self._journal.unsent():
+            message.receipt = Receipt()
+            self._outbound.put(message)
+        keeping = asyncio.create_task(self._keep(self._journal), name="journal")
+        try:
+            yield self
+        finally:
+            self._to_keep.put_nowait(None)
+            await finish(keeping)
+
+    async def publish_inbound(self, message: InboundMessage) -> bool:
+        """Put a message in for the agent. False where it was here before: then it is dropped.
+
+        Raises StorageError where the journal refuses: the platform must not be told that the message came.
+        """
+        if self._journal is not None and not await self._journal.receive(message):
+            return False
         self._inbound.put(message)
+        return True
 
     async def consume_inbound(self) -> InboundMessage | None:
         """Take the next message in; None once the bus is closed and drained. Cancelling loses nothing."""
         return await self._inbound.take()
+
+    async def unsettled(self) -> list[InboundMessage]:
+        """What was accepted before this start and never ended, oldest first. To be asked before anything is taken."""
+        return await self._journal.unsettled() if self._journal is not None else []
+
+    def begin(self, message: InboundMessage, turn_id: str) -> None:
+        """Its turn runs. Never raises."""
+        if self._journal is not None and message.journal_key is not None:
+            self._to_keep.put_nowait(_Beginning(message.journal_key, turn_id))
+
+    def settle(self, message: InboundMessage, state: InboundState, reason: str = "") -> None:
+        """This is how it ended. On the disk after all that was posted before. Never raises."""
+        if self._journal is not None and message.journal_key is not None:
+            self._to_keep.put_nowait(_Settlement(message.journal_key, state, reason))
 
     async def publish_outbound(self, message: OutboundMessage) -> Receipt:
         """Put a message out for its channel. The receipt settles when the platform has it."""
         return self.post_outbound(message)
 
     def post_outbound(self, message: OutboundMessage) -> Receipt:
-        """The same for callers that may not wait."""
+        """The same for callers that may not wait. One that went out already is not sent again: its receipt is empty."""
         message.receipt = message.receipt or Receipt()
-        self._outbound.put(message)
+        if self._journal is None:
+            self._outbound.put(message)
+        else:
+            self._to_keep.put_nowait(message)
         return message.receipt
 
     async def consume_outbound(self) -> OutboundMessage | None:
         """Take the next message out; None once the bus is closed and drained. Cancelling loses nothing."""
         return await self._outbound.take()
+
+    async def sending(self, message: OutboundMessage) -> None:
+        """The platform is about to be handed what of it is not in `sent_ids`. Never raises."""
+        if self._journal is not None and message.journal_id is not None:
+            try:
+                await self._journal.sending(message.journal_id, message.sent_ids)
+            except StorageError as error:
+                self._tell_of(error)
+
+    async def sent(self, message: OutboundMessage, platform_ids: tuple[str, ...]) -> None:
+        """The platform has it; whoever waits for its receipt hears of it. Never raises."""
+        if self._journal is not None and message.journal_id is not None:
+            try:
+                await self._journal.sent(message.journal_id, platform_ids)
+            except StorageError as error:
+                self._tell_of(error)
+        if message.receipt is not None:
+            message.receipt.settle(platform_ids)
+
+    async def failed(self, message: OutboundMessage, error: Exception) -> None:
+        """The platform will not have it; whoever waits for its receipt hears of it. Never raises."""
+        if self._journal is not None and message.journal_id is not None:
+            try:
+                await self._journal.failed(message.journal_id, str(error))
+            except StorageError as refusal:
+                self._tell_of(refusal)
+        if message.receipt is not None:
+            message.receipt.fail(error)
 
     def close(self) -> None:
         """Take nothing more in; what is queued can still be taken."""
@@ -77,4 +191,50 @@ class MessageBus:
     @property
     def outbound_size(self) -> int:
         """Messages waiting for their channels."""
-        return self._outbound.size()
+        return self._outbound.size() + self._to_keep.qsize()
+
+    async def _keep(self, journal: Journal) -> None:
+        """Keep what was posted, in its order: many at a time, so that they share a commit."""
+        last = False
+        while not last:
+            waiting = [await self._to_keep.get()]
+            while not self._to_keep.empty():
+                waiting.append(self._to_keep.get_nowait())
+            last = None in waiting
+            await self._hold(journal, [one for one in waiting if isinstance(one, OutboundMessage)])
+            for one in waiting:
+                if isinstance(one, _Beginning | _Settlement):
+                    await self._write(journal, one)
+
+    async def _hold(self, journal: Journal, messages: list[OutboundMessage]) -> None:
+        lasting = [message for message in messages if message.kind.lasts]
+        repeated: set[int] = set()
+        try:
+            held = await journal.hold(lasting) if lasting else []
+            repeated = {id(message) for message, new in zip(lasting, held, strict=True) if not new}
+        except StorageError as error:  # a person who waits matters more than the book
+            self._tell_of(error)
+        for message in messages:
+            if id(message) in repeated:
+                if message.receipt is not None:
+                    message.receipt.settle()
+            else:
+                self._put_out(message)
+
+    def _put_out(self, message: OutboundMessage) -> None:
+        try:
+            self._outbound.put(message)
+        except RuntimeError:  # closed: the journal has it for the next start
+            log.debug("a message out waits for the next start")
+
+    async def _write(self, journal: Journal, one: _Beginning | _Settlement) -> None:
+        try:
+            await one.write(journal)
+        except StorageError as error:
+            self._tell_of(error)
+
+    def _tell_of(self, error: StorageError) -> None:
+        """Once: a full disk refuses everything, and the log is on it too."""
+        if not self._refused:
+            log.error("What is on the road is not written down any more: %s", error)
+        self._refused = True

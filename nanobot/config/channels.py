@@ -200,3 +200,11 @@ class ChannelsConfig(Section):
     matrix: MatrixConfig = Field(default_factory=MatrixConfig)
     mochat: MochatConfig = Field(default_factory=MochatConfig)
     websocket: WebSocketConfig = Field(default_factory=WebSocketConfig)
+
+    def section(self, name: str) -> ChannelConfig:
+        """The section of that channel; for a plugin's, what every channel knows of it."""
+        known = getattr(self, name, None) if name in type(self).model_fields else None
+        if isinstance(known, ChannelConfig):
+            return known
+        kept = (self.model_extra or {}).get(name)
+        return ChannelConfig.model_validate(kept if isinstance(kept, dict) else {})

@@ -84,6 +84,7 @@ class ChatMessage(TypedDict):
     media: NotRequired[list[str]]
     sender_id: NotRequired[str]
     origin: NotRequired[str]
+    inbound: NotRequired[str]
     # assistant
     tool_calls: NotRequired[list[ToolCall]]
     reasoning_content: NotRequired[str | None]

@@ -4,7 +4,7 @@ import pytest
 
 from nanobot.agent import turn as events
 from nanobot.agent.delivery import Delivery, DeliveryPolicy, hint
-from nanobot.bus.events import Address, OutboundMessage
+from nanobot.bus.events import InboundMessage, OutboundMessage
 from nanobot.bus.queue import MessageBus
 
 TURN: list[events.TurnEvent] = [
@@ -20,7 +20,7 @@ TURN: list[events.TurnEvent] = [
 
 async def delivered(policy: DeliveryPolicy) -> list[OutboundMessage]:
     bus = MessageBus()
-    deliver = Delivery(bus, Address("telegram", "42", "3"), policy, reply_to="m1")
+    deliver = Delivery(bus, InboundMessage("telegram", "ann", "42", "hi", message_id="m1", thread_id="3"), policy)
     for event in TURN:
         deliver(event)
     bus.close()

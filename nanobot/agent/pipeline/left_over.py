@@ -9,7 +9,7 @@ from typing import Any
 from nanobot.agent.run.cut import is_broken_off
 from nanobot.bus.events import InboundMessage
 from nanobot.errors import NanobotError
-from nanobot.messages.types import ChatMessage, is_our_word
+from nanobot.messages.types import ChatMessage, is_our_word, text_of
 from nanobot.session.checkpoint import Checkpoint, HalfDone, keys_left
 
 log = logging.getLogger(__name__)
@@ -36,6 +36,14 @@ class LeftOver:
     message: InboundMessage
 
 
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """What became of an accepted message: the turn that took it on, and that turn's answer, empty if it has none."""
+
+    turn_id: str
+    answer: str
+
+
 def left_over_turns(folder: Path) -> dict[str, LeftOver]:
     """By session, the turns that have not ended. Blocks on the disk, never raises."""
     found: dict[str, LeftOver] = {}
@@ -58,6 +66,19 @@ def answer_of(history: Sequence[ChatMessage], turn_id: str) -> ChatMessage | Non
     if last is None or last.get("turn_id") != turn_id or not is_answer(last) or is_broken_off(last):
         return None
     return last
+
+
+def fate_of(history: Sequence[ChatMessage], journal_key: str) -> Fate | None:
+    """What became of a message that was accepted.
+
+    None where no turn took it on: it is as if it had come just now.
+    """
+    row = next((row for row in reversed(history) if row.get("inbound") == journal_key), None)
+    if row is None:
+        return None
+    turn_id = row.get("turn_id", "")
+    answers = [one for one in history if one.get("turn_id") == turn_id and is_answer(one) and not is_broken_off(one)]
+    return Fate(turn_id, text_of(answers[-1]["content"]) if answers else "")
 
 
 def missing_messages(history: Sequence[ChatMessage], left: HalfDone) -> list[tuple[str, InboundMessage]]:

@@ -246,14 +246,19 @@ class Pipeline:
                 cost_usd=turn.cost_usd,
                 model=turn.model.name if turn.model else None,
                 phase_seconds=dict(turn.phase_seconds),
+                later=turn.later or None,
             )
         )
         return TurnPhase.DONE
 
     async def _cancelled(self, turn: Turn) -> None:
         if turn.ending is Ending.INTERRUPT:
-            accepted = TurnPhase.COMMAND in turn.phase_seconds or turn.resumes
-            turn.outcome, turn.text = TurnOutcome.STOPPED, GOES_ON_LATER if accepted else COME_BACK
+            accepted = TurnPhase.COMMAND in turn.phase_seconds or turn.resumes or turn.message.journal_key is not None
+            turn.outcome, turn.text, turn.later = (
+                TurnOutcome.STOPPED,
+                GOES_ON_LATER if accepted else COME_BACK,
+                accepted,
+            )
             await finish(self._leave_for_later(turn))
         else:
             await self._end(turn, TurnOutcome.STOPPED, self._said(turn))
@@ -320,6 +325,8 @@ class Pipeline:
         }
         if message.media:
             row["media"] = list(message.media)
+        if message.journal_key is not None:
+            row["inbound"] = message.journal_key
         return row
 
     def _said(self, turn: Turn) -> str:

@@ -132,6 +132,8 @@ class Turn:
     error: str | None = None
     phase_seconds: dict[str, float] = field(default_factory=dict)
     opened: Session | None = None
+    later: bool = False
+    """Whether it goes on at the next start."""
 
     @property
     def session(self) -> Session:
@@ -153,7 +155,9 @@ class Turn:
 
     def result(self) -> TurnResult:
         """How it ended."""
-        return TurnResult(self.outcome, self.text, self.error, self.turn_id, dict(self.usage), self.cost_usd)
+        return TurnResult(
+            self.outcome, self.text, self.error, self.turn_id, dict(self.usage), self.cost_usd, self.later
+        )
 
 
 def _nobody(most: int) -> Sequence[InboundMessage]:

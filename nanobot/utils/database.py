@@ -1,0 +1,187 @@
+"""A SQLite database that a thread of its own keeps: WAL, every commit synced, and many writes in one commit.
+
+What many tasks write at the same time shares one commit, and so one fsync. Nothing blocks the event loop; idle, the
+thread costs nothing.
+"""
+
+import asyncio
+import logging
+import queue
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from nanobot.errors import StorageError
+from nanobot.utils.files import make_private_folder
+
+if TYPE_CHECKING:
+    from sqlite3 import Connection
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+_MOST_A_COMMIT = 512
+
+
+@asynccontextmanager
+async def open_database(path: Path, schema: str) -> AsyncIterator["Database"]:
+    """The database in this file, made where there is none; at the end all that was handed to it is on the disk.
+
+    Raises StorageError where it cannot be opened. A file that is no database is kept beside it, and a new one begun.
+    """
+    database = Database(path, schema)
+    await database.open()
+    try:
+        yield database
+    finally:
+        await database.close()
+
+
+@dataclass(slots=True)
+class _Work(Generic[T]):
+    """Something to do with the database, and who waits for it."""
+
+    do: Callable[["Connection"], T]
+    done: "asyncio.Future[T]"
+
+
+class Database:
+    """The thread that owns the file. To be used inside `open_database`."""
+
+    def __init__(self, path: Path, schema: str) -> None:
+        self._path = path
+        self._schema = schema
+        self._work: queue.SimpleQueue[_Work[Any] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def open(self) -> None:
+        """Begin the thread and open the file."""
+        self._loop = asyncio.get_running_loop()
+        opened: asyncio.Future[None] = self._loop.create_future()
+        self._thread = threading.Thread(target=self._run, args=(opened,), name=self._path.stem, daemon=True)
+        self._thread.start()
+        await opened
+
+    async def close(self) -> None:
+        """Let go of the file when all is written."""
+        if self._thread is not None:
+            self._work.put(None)
+            await asyncio.to_thread(self._thread.join)
+            self._thread = None
+
+    async def ask(self, work: Callable[["Connection"], T]) -> T:
+        """What it returns, once it is on the disk. Cancelling does not take it back."""
+        if self._loop is None or self._thread is None:
+            raise StorageError(f"{self._path.name} is closed.")
+        done: asyncio.Future[T] = self._loop.create_future()
+        self._work.put(_Work(work, done))
+        return await asyncio.shield(done)
+
+    def _run(self, opened: "asyncio.Future[None]") -> None:
+        try:
+            db = _connect(self._path, self._schema)
+        except Exception as error:  # told to who opens it
+            self._tell(opened, error=_refusal(self._path, error))
+            return
+        self._tell(opened, None)
+        try:
+            while (first := self._work.get()) is not None:
+                batch, last = [first], False
+                with suppress(queue.Empty):
+                    while len(batch) < _MOST_A_COMMIT and not last:
+                        more = self._work.get_nowait()
+                        last = more is None
+                        batch += [more] if more is not None else []
+                self._commit(db, batch)
+                if last:
+                    break
+        finally:
+            db.close()
+
+    def _commit(self, db: "Connection", batch: list[_Work[Any]]) -> None:
+        """All in one commit; where that fails, each by itself, so that one does not spoil the others."""
+        try:
+            results = self._together(db, batch)
+        except Exception as error:  # the disk, or one of them: told to who waits
+            if len(batch) == 1:
+                self._tell(batch[0].done, error=_refusal(self._path, error))
+            else:
+                for one in batch:
+                    self._commit(db, [one])
+            return
+        for one, result in zip(batch, results, strict=True):
+            self._tell(one.done, result)
+
+    def _together(self, db: "Connection", batch: list[_Work[Any]]) -> list[Any]:
+        db.execute("BEGIN IMMEDIATE")
+        try:
+            results = [one.do(db) for one in batch]
+            db.execute("COMMIT")
+        except BaseException:
+            if db.in_transaction:
+                db.execute("ROLLBACK")
+            raise
+        return results
+
+    def _tell(self, future: "asyncio.Future[Any]", result: object = None, error: Exception | None = None) -> None:
+        def tell() -> None:
+            if future.cancelled():
+                return
+            if error is not None:
+                future.set_exception(error)
+                future.exception()  # who asked may have gone meanwhile
+            else:
+                future.set_result(result)
+
+        assert self._loop is not None  # noqa: S101 `open` came first
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            self._loop.call_soon_threadsafe(tell)
+
+
+def _connect(path: Path, schema: str) -> "Connection":
+    import sqlite3  # only who keeps a database waits for it
+
+    make_private_folder(path.parent)
+    path.touch(0o600, exist_ok=True)
+    try:
+        return _opened(path, schema)
+    except sqlite3.DatabaseError as error:
+        if isinstance(error, sqlite3.OperationalError):
+            raise  # locked, full, not permitted: nothing is wrong with the file
+        aside = path.with_name(f"{path.name}.{int(time.time())}.corrupt")
+        log.error(  # noqa: TRY400 the owner needs no traceback
+            "%s cannot be read (%s). It is kept as %s, and a new one is begun.", path.name, error, aside.name
+        )
+        path.replace(aside)
+        for beside in ("-wal", "-shm"):
+            path.with_name(path.name + beside).unlink(missing_ok=True)
+        path.touch(0o600)
+        return _opened(path, schema)
+
+
+def _opened(path: Path, schema: str) -> "Connection":
+    import sqlite3
+
+    db = sqlite3.connect(path, isolation_level=None, timeout=5)
+    try:
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("PRAGMA synchronous = FULL")
+        db.executescript(schema)
+        db.execute("PRAGMA quick_check(1)").fetchall()
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def _refusal(path: Path, error: Exception) -> StorageError:
+    if isinstance(error, StorageError):
+        return error
+    refused = StorageError(f"{path.name} cannot be written: {error}. Look at the disk's space and permissions.")
+    refused.__cause__ = error
+    return refused
