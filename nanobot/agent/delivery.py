@@ -59,7 +59,7 @@ class Delivery:
                 self._address.channel,
                 self._address.chat_id,
                 text,
-                reply_to=self._reply_to if kind is OutboundKind.REPLY else None,
+                reply_to=self._reply_to if kind in (OutboundKind.REPLY, OutboundKind.RECEIPT) else None,
                 kind=kind,
                 turn_id=event.turn_id,
                 thread_id=self._address.thread_id,

@@ -99,11 +99,14 @@ class InboundMessage:
     @property
     def session_key(self) -> str:
         """The session this message belongs to."""
-        return self.session_key_override or f"{self.channel}:{self.chat_id}"
+        return self.session_key_override or f"{self.address.channel}:{self.address.chat_id}"
 
     @property
     def address(self) -> Address:
-        """Where the answer goes."""
+        """Where the answer goes. One on channel "system", which plugins know, names it as "channel:chat"."""
+        channel, colon, chat_id = self.chat_id.partition(":")
+        if self.channel == "system" and colon:
+            return Address(channel, chat_id, self.thread_id)
         return Address(self.channel, self.chat_id, self.thread_id)
 
 

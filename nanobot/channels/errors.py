@@ -1,0 +1,34 @@
+"""How sending fails, as types that say what to do about it.
+
+SendError                     not now; worth another try
+|-- NotConnectedError         the platform is out of reach: wait until it is back, however long
+|-- RateLimitedError          the platform says when
+`-- UndeliverableError        never: the chat is gone, the bot was thrown out, the text is refused
+ChannelSetupError             the channel cannot run until its owner changes something
+"""
+
+from nanobot.errors import NanobotError
+
+
+class SendError(NanobotError):
+    """The platform did not take a message, this time."""
+
+
+class NotConnectedError(SendError):
+    """The platform is out of reach."""
+
+
+class RateLimitedError(SendError):
+    """Too much at once."""
+
+    def __init__(self, message: str, retry_after_s: float) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class UndeliverableError(SendError):
+    """The platform will never take it."""
+
+
+class ChannelSetupError(NanobotError):
+    """A token is wrong, an SDK is missing, a permission was not given. Says what the owner is to do."""

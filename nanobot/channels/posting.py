@@ -1,0 +1,224 @@
+"""What platforms have in common where messages are posted, and perhaps edited: splitting, streaming, files, signs.
+
+A platform says how one piece is posted and how one is edited; what happens when is here, once. A growing answer is
+shown by making its pieces anew from all that is there so far: a message that has changed is edited, a piece that has no
+message yet is posted. So what stands there at the end is the reply, whatever came between.
+"""
+
+import asyncio
+import logging
+from abc import abstractmethod
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+from nanobot.bus.events import Address, Button, OutboundKind, OutboundMessage
+from nanobot.bus.queue import MessageBus
+from nanobot.channels.base import BaseChannel
+from nanobot.channels.errors import NotConnectedError, SendError, UndeliverableError
+from nanobot.channels.media import OutgoingFile, outgoing
+from nanobot.channels.text import Dialect, Piece, pieces
+
+log = logging.getLogger(__name__)
+
+TYPING_S = 4.0
+"""How often a platform is told again that the bot is at work."""
+LONGEST_TYPING_S = 600.0
+_MOST_STREAMS = 256
+"""Growing answers that are remembered; turns that a crash elsewhere cut off leave theirs behind."""
+_MAY_REPEAT = "\n\n(nanobot was interrupted here; you may have received this before.)"
+
+
+@dataclass(frozen=True, slots=True)
+class Posting:
+    """How one piece is posted."""
+
+    reply_to: str | None = None
+    buttons: tuple[Button, ...] = ()
+    nonce: str | None = None
+    """The same for the same piece, also after a crash: a platform that knows such a thing takes it once."""
+    quiet: bool = False
+    """Whether it should make no sound: a sign of progress, not the reply."""
+
+
+@dataclass(slots=True)
+class _Stream:
+    """A part of an answer that grows: what is said, and which messages show it."""
+
+    text: str = ""
+    ids: list[str] = field(default_factory=list)
+    shown: list[Piece] = field(default_factory=list)
+    whole: bool = False
+    """Whether this part is at its end. What comes then is another part, or the reply itself."""
+
+
+class PostingChannel(BaseChannel):
+    """A channel on such a platform."""
+
+    dialect: ClassVar[Dialect] = Dialect.PLAIN
+    limit: ClassVar[int] = 4000
+    """How long a message may be, as the dialect measures it."""
+    can_edit: ClassVar[bool] = False
+    can_react: ClassVar[bool] = False
+
+    def __init__(self, config: Any, bus: MessageBus) -> None:
+        super().__init__(config, bus)
+        self._streams: dict[str, _Stream] = {}
+        self._typing: dict[Address, asyncio.Task[None]] = {}
+
+    @abstractmethod
+    async def post(self, to: Address, piece: Piece, how: Posting) -> str:
+        """Post one piece; its id there. Raises SendError; safe to cancel."""
+
+    async def edit(self, to: Address, platform_id: str, piece: Piece) -> None:
+        """Make a posted message say this. Raises SendError, UndeliverableError where it is gone; safe to cancel."""
+        raise UndeliverableError(f"{self.name} cannot edit messages")
+
+    async def post_file(self, to: Address, file: OutgoingFile, how: Posting) -> str:
+        """Post one file; the id of its message there. Raises SendError; safe to cancel."""
+        raise UndeliverableError(f"{self.name} cannot send files")
+
+    async def show_typing(self, to: Address) -> None:
+        """Say that the bot is at work; what it says wears off after some seconds. Raises SendError."""
+
+    async def react(self, to: Address, message_id: str, emoji: str) -> None:
+        """Put a sign on somebody's message. Raises SendError."""
+
+    @property
+    def supports_streaming(self) -> bool:
+        """Whether answers are shown as they grow: where messages can be edited, unless the config says no."""
+        return self.can_edit and getattr(self.config, "streaming", True) is not False
+
+    async def send(self, message: OutboundMessage) -> tuple[str, ...]:
+        """Post a message, in as many pieces as it takes, and its files. A second try goes on where the first ended."""
+        to = Address(message.channel, message.chat_id, message.thread_id)
+        text = message.content + (_MAY_REPEAT if message.may_repeat else "")
+        parts: list[Callable[[Posting], Awaitable[str]]] = []
+        for piece in pieces(text, self.dialect, self.limit) if text.strip() else []:
+            parts.append(lambda how, piece=piece: self.post(to, piece, how))  # type: ignore[misc]
+        for path in message.media:
+            file = await asyncio.to_thread(outgoing, path)
+            parts.append(lambda how, file=file: self.post_file(to, file, how))  # type: ignore[misc]
+        for number, part in enumerate(parts):
+            if number < len(message.sent_ids):
+                continue
+            how = Posting(
+                reply_to=message.reply_to if number == 0 else None,
+                buttons=message.buttons if number == len(parts) - 1 else (),
+                nonce=f"{message.journal_id}-{number}" if message.journal_id is not None else None,
+                quiet=message.kind in (OutboundKind.PROGRESS, OutboundKind.TOOL_HINT, OutboundKind.REASONING),
+            )
+            message.sent_ids = (*message.sent_ids, await part(how))
+            if number < len(parts) - 1:
+                await self.bus.sending(message)  # a crash now must not send this piece again
+        return message.sent_ids
+
+    async def deliver(self, message: OutboundMessage) -> tuple[str, ...]:
+        """Show a message of any kind; its ids there."""
+        to = Address(message.channel, message.chat_id, message.thread_id)
+        match message.kind:
+            case OutboundKind.STREAM_DELTA:
+                await self._grow(to, message)
+                return ()
+            case OutboundKind.STREAM_END:
+                await self._end_part(to, message)
+                return ()
+            case OutboundKind.RECEIPT:
+                await self._acknowledge(to, message)
+                return ()
+            case OutboundKind.REPLY:
+                self._stop_typing(to)
+                return await self._reply(to, message)
+            case OutboundKind.TOOL_HINT:
+                return await self.send(replace(message, content=f"`{message.content.replace('`', '')}`"))
+            case _:
+                return await self.send(message)
+
+    async def receive(self, sender_id: str, chat_id: str, content: str, *args: Any, **kwargs: Any) -> bool:
+        """As in BaseChannel; who is let in sees that the bot is at work."""
+        accepted = await super().receive(sender_id, chat_id, content, *args, **kwargs)
+        if accepted:
+            self._start_typing(Address(self.name, chat_id, kwargs.get("thread_id")))
+        return accepted
+
+    async def stop(self) -> None:
+        """Nothing more is shown."""
+        for task in self._typing.values():
+            task.cancel()
+        self._typing.clear()
+
+    async def _grow(self, to: Address, message: OutboundMessage) -> None:
+        stream = self._streams.get(message.turn_id or "")
+        if stream is None or stream.whole:
+            stream = self._new_stream(message.turn_id or "")
+        stream.text += message.content
+        await self._show(to, stream, stream.text)
+
+    async def _end_part(self, to: Address, message: OutboundMessage) -> None:
+        stream = self._streams.get(message.turn_id or "")
+        if stream is not None and not stream.whole:
+            stream.text, stream.whole = message.content or stream.text, True
+            await self._show(to, stream, stream.text)
+
+    async def _reply(self, to: Address, message: OutboundMessage) -> tuple[str, ...]:
+        """Where the reply stands already, as it grew, it is made to say exactly this; else it is sent."""
+        stream = self._streams.pop(message.turn_id or "", None)
+        if stream is None or not stream.ids or not message.content.startswith(stream.text.rstrip()):
+            return await self.send(message)
+        try:
+            await self._show(to, stream, message.content)
+        except UndeliverableError as error:  # somebody deleted it
+            log.debug("%s: a growing answer is gone (%s); it is sent anew", self.name, error)
+            return await self.send(message)
+        except SendError:
+            self._streams[message.turn_id or ""] = stream  # for the next try
+            raise
+        files = replace(message, content="", sent_ids=()) if message.media else None
+        return (*stream.ids, *(await self.send(files) if files is not None else ()))
+
+    async def _show(self, to: Address, stream: _Stream, text: str) -> None:
+        """Make the messages of a growing answer say what there is of it."""
+        if not text.strip():
+            return
+        for number, piece in enumerate(pieces(text, self.dialect, self.limit)):
+            if number >= len(stream.ids):
+                stream.ids.append(await self.post(to, piece, Posting(quiet=not stream.whole)))
+                stream.shown.append(piece)
+            elif stream.shown[number] != piece:
+                await self.edit(to, stream.ids[number], piece)
+                stream.shown[number] = piece
+
+    async def _acknowledge(self, to: Address, message: OutboundMessage) -> None:
+        """A message waits its turn: a sign on it where there are signs, else a word."""
+        emoji = str(getattr(self.config, "react_emoji", "") or "")
+        if self.can_react and message.reply_to is not None and emoji:
+            await self.react(to, message.reply_to, emoji)
+        else:
+            await self.send(message)
+
+    def _new_stream(self, turn_id: str) -> _Stream:
+        while len(self._streams) >= _MOST_STREAMS:
+            del self._streams[next(iter(self._streams))]
+        stream = self._streams[turn_id] = _Stream()
+        return stream
+
+    def _start_typing(self, to: Address) -> None:
+        if type(self).show_typing is PostingChannel.show_typing or to in self._typing:
+            return
+        task = self._typing[to] = asyncio.create_task(self._keep_typing(to), name=f"{self.name} typing")
+        task.add_done_callback(lambda done: self._typing.pop(to, None) if self._typing.get(to) is done else None)
+
+    def _stop_typing(self, to: Address) -> None:
+        if (task := self._typing.pop(to, None)) is not None:
+            task.cancel()
+
+    async def _keep_typing(self, to: Address) -> None:
+        try:
+            async with asyncio.timeout(LONGEST_TYPING_S):
+                while True:
+                    await self.show_typing(to)
+                    await asyncio.sleep(TYPING_S)
+        except (SendError, NotConnectedError, TimeoutError):
+            return  # it is a courtesy
+        except Exception:  # the wall of a connection: nothing waits for this
+            log.debug("%s: typing was not shown", self.name, exc_info=True)

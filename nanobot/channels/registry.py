@@ -1,0 +1,84 @@
+"""Which class serves which channel. Nothing of a platform is imported before its channel is enabled."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from nanobot.channels.errors import ChannelSetupError
+from nanobot.errors import PluginError
+from nanobot.plugins import entry_points, load
+
+if TYPE_CHECKING:
+    from nanobot.channels.base import BaseChannel
+
+PLUGINS = "nanobot.channels"
+"""The group of entry points under which packages offer channels of their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelSpec:
+    """A channel of ours, before anything of it is loaded."""
+
+    name: str
+    title: str
+    """What people call the platform."""
+    target: str
+    extra: str | None = None
+    """The extra of our package that brings its SDK; None where it is in the core."""
+
+
+CHANNELS: tuple[ChannelSpec, ...] = (
+    ChannelSpec("telegram", "Telegram", "nanobot.channels.telegram:TelegramChannel"),
+    ChannelSpec("discord", "Discord", "nanobot.channels.discord:DiscordChannel", "discord"),
+    ChannelSpec("slack", "Slack", "nanobot.channels.slack:SlackChannel", "slack"),
+    ChannelSpec("email", "E-mail", "nanobot.channels.email:EmailChannel", "email"),
+    ChannelSpec("websocket", "WebSocket", "nanobot.channels.websocket:WebSocketChannel", "websocket"),
+)
+
+
+def find(name: str) -> ChannelSpec | None:
+    """The channel of ours with that name."""
+    return next((spec for spec in CHANNELS if spec.name == name), None)
+
+
+def plugin_names() -> Iterator[str]:
+    """Channels that installed packages bring; one named like ours is left out, and never replaces it."""
+    yield from sorted({point.name for point in entry_points(PLUGINS)} - {spec.name for spec in CHANNELS})
+
+
+def load_channel(name: str) -> "type[BaseChannel]":
+    """The class that serves this channel. Raises ChannelSetupError, which says what to install."""
+    spec = find(name)
+    if spec is None:
+        return _load_plugin(name)
+    try:
+        return _checked(name, load(spec.target))
+    except PluginError as error:
+        if spec.extra is not None and isinstance(error.__cause__, ModuleNotFoundError):
+            raise ChannelSetupError(
+                f"{spec.title} needs a package that is not installed ({error.__cause__.name}): "
+                f"run `pip install 'nanobot[{spec.extra}]'`, then start the gateway again."
+            ) from error
+        raise ChannelSetupError(str(error)) from error
+
+
+def _load_plugin(name: str) -> "type[BaseChannel]":
+    for point in entry_points(PLUGINS):
+        if point.name == name:
+            try:
+                return _checked(name, load(point.value))
+            except PluginError as error:
+                raise ChannelSetupError(str(error)) from error
+    known = ", ".join(spec.name for spec in CHANNELS)
+    raise ChannelSetupError(
+        f"channels.{name}: nanobot has no such channel, and no installed package brings it. It has {known}. "
+        f"Set channels.{name}.enabled to false, or install the package."
+    )
+
+
+def _checked(name: str, found: object) -> "type[BaseChannel]":
+    from nanobot.channels.base import BaseChannel
+
+    if isinstance(found, type) and issubclass(found, BaseChannel):
+        return found
+    raise ChannelSetupError(f"channels.{name}: {found!r} is no channel: it does not derive from BaseChannel.")

@@ -1,0 +1,82 @@
+"""Keeps one channel connected: starts it, sees whether it lives, and starts it again.
+
+A channel that says nothing for too long is not believed: it is cut off and made anew. Who waits for a connection waits
+here, so that a network that is gone for an hour costs nothing but the hour.
+"""
+
+import asyncio
+import logging
+import random
+
+from nanobot.channels.base import BaseChannel
+from nanobot.channels.errors import ChannelSetupError
+from nanobot.channels.evidence import ChannelState
+
+log = logging.getLogger(__name__)
+
+FIRST_WAIT_S = 1.0
+LONGEST_WAIT_S = 30.0
+"""A network that comes back is noticed within this."""
+SETUP_WAIT_S = 300.0
+"""How often a channel is tried whose owner has to change something: they may have done so at the platform."""
+
+
+class Supervisor:
+    """The life of one channel. Never ends by itself, whatever the channel does."""
+
+    def __init__(self, channel: BaseChannel, *, first_wait_s: float = FIRST_WAIT_S) -> None:
+        self._channel = channel
+        self._first_wait_s = first_wait_s
+
+    async def run(self) -> None:
+        """Keep the channel alive until this is cancelled; then it has stopped."""
+        failures = 0
+        try:
+            while True:
+                self._channel.evidence.turn(ChannelState.CONNECTING)
+                began = self._channel.evidence.clock.monotonic()
+                wait_s = await self._once(failures)
+                lived = self._channel.evidence.clock.monotonic() - began > LONGEST_WAIT_S
+                failures = 0 if lived else failures + 1
+                await asyncio.sleep(wait_s)
+        finally:
+            await self._channel.stop()
+            self._channel.evidence.turn(ChannelState.OFF)
+
+    async def _once(self, failures: int) -> float:
+        """One connection, to its end; how long to wait before the next."""
+        name, evidence = self._channel.name, self._channel.evidence
+        try:
+            await self._until_it_stalls()
+            error = "the connection ended"
+        except ChannelSetupError as setup:
+            if evidence.last_error != str(setup):  # said once, not at each try
+                log.error("%s: %s", name, setup)  # noqa: TRY400 the owner needs no traceback
+            evidence.turn(ChannelState.FAILED, str(setup))
+            return SETUP_WAIT_S
+        except Exception as broken:  # the wall of a connection
+            error = f"{type(broken).__name__}: {broken}" if str(broken) else type(broken).__name__
+            log.debug("%s: the connection broke", name, exc_info=True)
+        wait_s = min(self._first_wait_s * 2 ** min(failures, 10), LONGEST_WAIT_S) * random.uniform(0.8, 1)  # noqa: S311
+        if failures == 0:
+            log.warning("%s: not connected (%s); trying again until it is", name, error)
+        evidence.turn(ChannelState.DOWN, error)
+        return wait_s
+
+    async def _until_it_stalls(self) -> None:
+        """Run the connection; cut it off when the platform has given no sign for too long. Raises what it raises."""
+        channel, evidence = self._channel, self._channel.evidence
+        evidence.sign()
+        serving = asyncio.create_task(channel.start(), name=f"channel {channel.name}")
+        if not channel.says_when_up:
+            channel.up()
+        try:
+            while not serving.done():
+                left_s = channel.stall_s - (evidence.clock.monotonic() - evidence.last_sign)
+                if channel.stall_s and left_s <= 0:
+                    raise TimeoutError(f"no sign of life for {channel.stall_s:g} s")
+                await asyncio.wait([serving], timeout=left_s if channel.stall_s else None)
+        finally:
+            serving.cancel()
+            await asyncio.wait([serving])
+        await serving
