@@ -8,7 +8,6 @@ message yet is posted. So what stands there at the end is the reply, whatever ca
 import asyncio
 import logging
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -93,12 +92,8 @@ class PostingChannel(BaseChannel):
         """Post a message, in as many pieces as it takes, and its files. A second try goes on where the first ended."""
         to = Address(message.channel, message.chat_id, message.thread_id)
         text = message.content + (_MAY_REPEAT if message.may_repeat else "")
-        parts: list[Callable[[Posting], Awaitable[str]]] = []
-        for piece in pieces(text, self.dialect, self.limit) if text.strip() else []:
-            parts.append(lambda how, piece=piece: self.post(to, piece, how))  # type: ignore[misc]
-        for path in message.media:
-            file = await asyncio.to_thread(outgoing, path)
-            parts.append(lambda how, file=file: self.post_file(to, file, how))  # type: ignore[misc]
+        parts: list[Piece | OutgoingFile] = [*pieces(text, self.dialect, self.limit)] if text.strip() else []
+        parts += [await asyncio.to_thread(outgoing, path) for path in message.media]
         for number, part in enumerate(parts):
             if number < len(message.sent_ids):
                 continue
@@ -108,7 +103,8 @@ class PostingChannel(BaseChannel):
                 nonce=f"{message.journal_id}-{number}" if message.journal_id is not None else None,
                 quiet=message.kind in (OutboundKind.PROGRESS, OutboundKind.TOOL_HINT, OutboundKind.REASONING),
             )
-            message.sent_ids = (*message.sent_ids, await part(how))
+            sent = self.post_file(to, part, how) if isinstance(part, OutgoingFile) else self.post(to, part, how)
+            message.sent_ids = (*message.sent_ids, await sent)
             if number < len(parts) - 1:
                 await self.bus.sending(message)  # a crash now must not send this piece again
         return message.sent_ids

@@ -1,0 +1,267 @@
+"""What is accepted is on the disk, once, and is settled once; what must reach a person is sent once, or marked."""
+
+import asyncio
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from nanobot.bus.events import Button, InboundMessage, OutboundKind, OutboundMessage
+from nanobot.bus.journal import InboundState, JournalCounts, SqliteJournal, open_journal
+from nanobot.bus.queue import MessageBus
+from nanobot.errors import StorageError
+
+
+def inbound(number: int, chat: str = "42") -> InboundMessage:
+    return InboundMessage("telegram", "ann", chat, f"hello {number}", message_id=str(number), metadata={"a": [1]})
+
+
+def reply(text: str, turn: str = "t1", answers: str | None = None) -> OutboundMessage:
+    return OutboundMessage("telegram", "42", text, turn_id=turn, answers=answers)
+
+
+async def test_a_message_is_accepted_once_also_after_a_restart(tmp_path: Path):
+    async with open_journal(tmp_path / "journal.db") as journal:
+        first = await journal.receive(inbound(1))
+        again = await journal.receive(inbound(1))
+    async with open_journal(tmp_path / "journal.db") as journal:
+        later = await journal.receive(inbound(1))
+        elsewhere = await journal.receive(inbound(1, chat="43"))
+
+    assert (first, again, later, elsewhere) == (True, False, False, True)
+
+
+async def test_a_message_without_an_id_is_never_a_repeat(tmp_path: Path):
+    async with open_journal(tmp_path / "journal.db") as journal:
+        both = [await journal.receive(InboundMessage("cli", "owner", "direct", "same")) for _ in range(2)]
+
+    assert both == [True, True]
+
+
+async def test_what_was_not_settled_comes_back_whole_and_in_order(tmp_path: Path):
+    async with open_journal(tmp_path / "journal.db") as journal:
+        sent = [inbound(number) for number in range(5)]
+        for message in sent:
+            await journal.receive(message)
+        await journal.begin(str(sent[1].journal_key), "turn")
+        await journal.settle(str(sent[2].journal_key), InboundState.REFUSED, "no")
+
+    async with open_journal(tmp_path / "journal.db") as journal:
+        back = await journal.unsettled()
+
+    assert back == [sent[0], sent[1], sent[3], sent[4]]
+
+
+async def test_the_first_end_stands_and_an_answer_becomes_sent(tmp_path: Path):
+    async with open_journal(tmp_path / "journal.db") as journal:
+        message = inbound(1)
+        await journal.receive(message)
+        key = str(message.journal_key)
+        answer = reply("hi", answers=key)
+        await journal.hold([answer])
+        await journal.settle(key, InboundState.ANSWERED)
+        assert answer.journal_id is not None
+        await journal.sent(answer.journal_id, ("7", "8"))
+        await journal.settle(key, InboundState.FAILED, "too late")
+        counts = await journal.counts()
+    rows = sqlite3.connect(tmp_path / "journal.db").execute("SELECT state, body FROM inbound").fetchall()
+
+    assert rows == [("sent", None)]
+    assert counts == JournalCounts(received=1, answered=1)
+
+
+async def test_a_turn_has_one_reply_and_the_same_text_goes_out_once_for_a_message(tmp_path: Path):
+    async with open_journal(tmp_path / "journal.db") as journal:
+        held = await journal.hold(
+            [
+                reply("first", turn="t1", answers="k"),
+                reply("second", turn="t1", answers="k"),
+                OutboundMessage("telegram", "42", "by tool", kind=OutboundKind.NOTICE, answers="k"),
+                reply("by tool", turn="t2", answers="k"),
+                reply("by tool", turn="t3", answers="another"),
+                reply("by tool", turn="t4"),
+            ]
+        )
+
+    assert held == [True, False, True, False, True, True]
+
+
+async def test_what_was_not_sent_comes_back_and_says_whether_the_platform_may_have_it(tmp_path: Path):
+    waiting = OutboundMessage(
+        "slack", "C1", "waits", "9", ["a.png"], {"x": 1}, thread_id="3", turn_id="t", buttons=(Button("Yes", "y"),)
+    )
+    begun, done, dead = reply("begun", "t1"), reply("done", "t2"), reply("dead", "t3")
+    async with open_journal(tmp_path / "journal.db") as journal:
+        await journal.hold([waiting, begun, done, dead])
+        assert begun.journal_id and done.journal_id and dead.journal_id
+        await journal.sending(begun.journal_id, ("11",))
+        await journal.sent(done.journal_id, ("12",))
+        await journal.failed(dead.journal_id, "blocked")
+    async with open_journal(tmp_path / "journal.db") as journal:
+        first, second = await journal.unsent()
+        counts = await journal.counts()
+
+    assert first == waiting
+    assert (second.content, second.may_repeat, second.sent_ids) == ("begun", True, ("11",))
+    assert (counts.waiting_out, counts.failed_out) == (2, 1)
+
+
+async def test_many_at_once_share_a_commit_and_each_is_kept(tmp_path: Path):
+    async with open_journal(tmp_path / "journal.db") as journal:
+        accepted = await asyncio.gather(*[journal.receive(inbound(number % 400)) for number in range(500)])
+        counts = await journal.counts()
+
+    assert sum(accepted) == 400
+    assert counts.received == counts.queued == 400
+
+
+async def test_a_file_that_is_no_journal_is_kept_beside_a_new_one(tmp_path: Path):
+    path = tmp_path / "journal.db"
+    path.write_bytes(b"not a database, but somebody's only copy" * 100)
+
+    async with open_journal(path) as journal:
+        accepted = await journal.receive(inbound(1))
+
+    (kept,) = tmp_path.glob("journal.db.*.corrupt")
+    assert accepted
+    assert kept.read_bytes().startswith(b"not a database")
+
+
+async def test_a_journal_that_cannot_be_opened_says_so(tmp_path: Path):
+    (tmp_path / "journal.db").mkdir()
+
+    with pytest.raises(StorageError, match="permissions"):
+        async with open_journal(tmp_path / "journal.db"):
+            pass
+
+
+async def test_a_disk_that_refuses_keeps_the_platform_from_being_told(tmp_path: Path):
+    async with open_journal(tmp_path / "journal.db") as journal:
+        other = sqlite3.connect(tmp_path / "journal.db", isolation_level=None)
+        other.execute("CREATE TRIGGER full BEFORE INSERT ON inbound BEGIN SELECT RAISE(ABORT, 'disk full'); END")
+        bus = MessageBus(journal)
+        async with bus.open():
+            with pytest.raises(StorageError, match="disk full"):
+                await bus.publish_inbound(inbound(1))
+            other.execute("DROP TRIGGER full")
+            accepted = await bus.publish_inbound(inbound(1))
+        other.close()
+
+    assert accepted
+    assert bus.inbound_size == 1
+
+
+async def test_a_person_is_answered_also_when_the_disk_refuses_to_keep_the_answer(tmp_path: Path):
+    async with open_journal(tmp_path / "journal.db") as journal:
+        other = sqlite3.connect(tmp_path / "journal.db", isolation_level=None)
+        other.execute("CREATE TRIGGER full BEFORE INSERT ON outbound BEGIN SELECT RAISE(ABORT, 'disk full'); END")
+        other.close()
+        bus = MessageBus(journal)
+        async with bus.open():
+            bus.post_outbound(reply("here you are"))
+            message = await bus.consume_outbound()
+
+    assert message is not None
+    assert (message.content, message.journal_id) == ("here you are", None)
+
+
+async def test_what_a_crash_left_unsent_is_the_first_thing_on_the_road(tmp_path: Path):
+    async with open_journal(tmp_path / "journal.db") as journal:
+        await journal.hold([reply("from before", "t1")])
+    async with open_journal(tmp_path / "journal.db") as journal:
+        bus = MessageBus(journal)
+        async with bus.open():
+            bus.post_outbound(reply("new", "t2"))
+            taken = [await bus.consume_outbound() for _ in range(2)]
+
+    assert [message.content for message in taken if message] == ["from before", "new"]
+
+
+async def test_a_repeated_reply_is_not_put_out_and_nobody_waits_for_it(tmp_path: Path):
+    async with open_journal(tmp_path / "journal.db") as journal:
+        bus = MessageBus(journal)
+        async with bus.open():
+            bus.post_outbound(reply("once"))
+            receipt = bus.post_outbound(reply("once"))
+            ids = await asyncio.wait_for(receipt.wait(), 5)
+
+        assert ids == ()
+        assert bus.outbound_size == 1
+
+
+CHILD = """
+import asyncio, sys
+from pathlib import Path
+from nanobot.bus.events import InboundMessage
+from nanobot.bus.journal import open_journal
+
+async def main():
+    async with open_journal(Path(sys.argv[1])) as journal:
+        async def chat(name):
+            for number in range(10_000):
+                message = InboundMessage("telegram", "ann", name, "x" * 200, message_id=str(number))
+                await journal.receive(message)
+                sys.stdout.write(f"{name} {number}\\n")
+                sys.stdout.flush()
+        await asyncio.gather(*[chat(str(one)) for one in range(8)])
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="there is no kill -9")
+@pytest.mark.parametrize("after", [1, 40, 333])
+def test_what_was_told_to_the_platform_outlives_kill_9(tmp_path: Path, after: int):
+    path = tmp_path / "journal.db"
+    with subprocess.Popen([sys.executable, "-c", CHILD, str(path)], stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        told = [child.stdout.readline().split() for _ in range(after)]
+        os.kill(child.pid, signal.SIGKILL)
+        told += [words for line in child.stdout if len(words := line.split()) == 2]
+
+    async def kept() -> list[InboundMessage]:
+        async with open_journal(path) as journal:
+            return await journal.unsettled()
+
+    there = {(message.chat_id, message.message_id) for message in asyncio.run(kept())}
+    assert {(chat, number) for chat, number in told} <= there
+
+
+steps = st.lists(
+    st.tuples(st.sampled_from(["receive", "begin", *[state.value for state in InboundState]]), st.integers(0, 5)),
+    max_size=40,
+)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=steps)
+def test_received_is_answered_and_refused_and_queued_whatever_happens(tmp_path_factory, steps):
+    path = tmp_path_factory.mktemp("j") / "journal.db"
+
+    async def play() -> tuple[JournalCounts, int]:
+        known = set()
+        async with open_journal(path) as journal:
+            for what, number in steps:
+                await step(journal, what, number)
+                known |= {number} if what == "receive" else set()
+            return await journal.counts(), len(known)
+
+    counts, known = asyncio.run(play())
+
+    assert counts.received == known == counts.answered + counts.refused + counts.queued
+
+
+async def step(journal: SqliteJournal, what: str, number: int) -> None:
+    key = f"telegram:42:{number}"
+    if what == "receive":
+        await journal.receive(inbound(number))
+    elif what == "begin":
+        await journal.begin(key, "turn")
+    else:
+        await journal.settle(key, InboundState(what))

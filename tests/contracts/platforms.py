@@ -1,0 +1,114 @@
+"""What the contract suite asks of a platform: a local stand-in that people and the vendor's own SDK both talk to.
+
+A fake keeps what people would see (edits applied, deletions gone), refuses what the platform refuses, and breaks on
+demand. A new channel brings one of these, registers it below, and is done when its column of the matrix is green.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from nanobot.bus.queue import MessageBus
+from nanobot.channels.base import BaseChannel
+
+
+@dataclass(slots=True)
+class Shown:
+    """A message of the bot as a person sees it now."""
+
+    id: str
+    text: str
+    """What is read, without the dialect's marks where the platform renders them."""
+    files: list[str] = field(default_factory=list)
+    """Names of the files that came with it."""
+    reply_to: str | None = None
+    thread_id: str | None = None
+    edits: int = 0
+    buttons: list[str] = field(default_factory=list)
+
+
+class Platform(ABC):
+    """A platform on loopback. `async with` it; ids of chats and people are the platform's own kind."""
+
+    name: ClassVar[str]
+    """The channel's name."""
+    person: ClassVar[str]
+    """Somebody who is on the channel's allowFrom."""
+    stranger: ClassVar[str]
+    private: ClassVar[str]
+    """The chat of `person` with the bot."""
+    strange_chat: ClassVar[str]
+    """The chat of `stranger` with the bot."""
+    group: ClassVar[str | None] = None
+    """A chat of several people; None where there is no such thing."""
+    limit: ClassVar[int]
+    """How long a message may be on the platform, in characters that count one."""
+    edits: ClassVar[bool] = False
+    threads: ClassVar[bool] = False
+    files: ClassVar[bool] = False
+    quotes: ClassVar[bool] = False
+    takes_once: ClassVar[bool] = False
+    """Whether it drops a message that is sent twice with the same nonce."""
+    has_poll: ClassVar[bool] = False
+    """Whether messages that come while the channel is down wait at the platform."""
+
+    @abstractmethod
+    def open(self) -> "AbstractAsyncContextManager[Platform]":
+        """Begin to serve on loopback."""
+
+    @abstractmethod
+    def channel(self, bus: MessageBus, **settings: Any) -> BaseChannel:
+        """The real channel, pointed here; `settings` go over the usual ones of its config section."""
+
+    @abstractmethod
+    async def says(
+        self,
+        text: str,
+        *,
+        sender: str | None = None,
+        chat: str | None = None,
+        thread: str | None = None,
+        mention: bool = False,
+        file: Path | None = None,
+        reply_to: str | None = None,
+    ) -> str:
+        """A person writes (`person` in `private` unless said otherwise); the platform's id of the message."""
+
+    @abstractmethod
+    def shown(self, chat: str | None = None) -> list[Shown]:
+        """The bot's messages that a person sees in a chat (`private` unless said otherwise), oldest first."""
+
+    @abstractmethod
+    async def repeat_last(self) -> None:
+        """Deliver the last message of a person once more, as platforms do after a lost acknowledgement."""
+
+    @abstractmethod
+    def acknowledged(self, message_id: str) -> bool:
+        """Whether the channel has told the platform that this message of a person arrived."""
+
+    @abstractmethod
+    def refuse(self, times: int, *, status: int = 500, retry_after_s: float | None = None) -> None:
+        """Refuse the next so many sendings of the bot."""
+
+    @abstractmethod
+    async def drop(self) -> None:
+        """Cut every open connection, as a network does that goes away for a moment."""
+
+    @abstractmethod
+    async def gone(self, *, gone: bool) -> None:
+        """Accept no connections (and cut those there are), or accept them again."""
+
+    @abstractmethod
+    async def half_open(self) -> None:
+        """Keep connections open but say nothing more on them, not even to pings, until the channel makes new ones."""
+
+    @abstractmethod
+    async def revoke(self) -> None:
+        """The bot's token is no longer good."""
+
+
+PLATFORMS: dict[str, Callable[[Path], Platform]] = {}
+"""By name; each file `tests/contracts/platform_<name>.py` registers its own. The path is a folder to work in."""
