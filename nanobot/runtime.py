@@ -28,6 +28,8 @@ from nanobot.config.paths import Places
 from nanobot.config.provider_table import context_window
 from nanobot.config.saver import BACKUPS
 from nanobot.config.schema import Config
+from nanobot.pairing.store import PairingStore
+from nanobot.pairing.words import PairingWords
 from nanobot.providers.base import LLMProvider
 from nanobot.providers.chain import Chains, with_preset
 from nanobot.providers.spending import Spending
@@ -55,6 +57,7 @@ class Runtime:
     context: ContextBuilder
     models: "ConfiguredModels"
     clock: Clock
+    pairing: PairingStore
 
 
 @asynccontextmanager
@@ -70,13 +73,14 @@ async def build_runtime(
     chains: Chains | None = None,
     bus: MessageBus | None = None,
     streams: Callable[[str], bool] = lambda channel: False,
+    restart: Callable[[], None] | None = None,
 ) -> AsyncIterator[Runtime]:
     """Open a bot; at the end of the block its turns are stopped and its connections closed.
 
     `bus` is the road to its channels, and `streams` says of a channel's name whether it shows an answer as it grows.
     `model` goes before the config's; `provider` stands in for whatever would be chosen, and is asked as it is; `chains`
-    say how the others are held: retries, fallbacks, breakers. No model is asked and no network is touched before the
-    first turn. Raises NanobotError where the workspace cannot be made.
+    say how the others are held: retries, fallbacks, breakers. `restart` is what `/restart` does. No model is asked and
+    no network is touched before the first turn. Raises NanobotError where the workspace cannot be made.
     """
     environ = os.environ if environ is None else environ
     workspace = (workspace or config.workspace_path).expanduser().absolute()
@@ -94,7 +98,11 @@ async def build_runtime(
     spending = Spending(config, places, clock)
     chains = chains or Chains(environ, places.state, metered=spending.metered)
     models = ConfiguredModels(config, chains, model, provider, spending.metered)
-    commands = SlashCommands(Desk(sessions, models, context, tools, vitals, __version__, spending))
+    pairing = PairingStore(places, clock)
+    desk = Desk(
+        sessions, models, context, tools, vitals, __version__, spending, pairing=PairingWords(pairing), restart=restart
+    )
+    commands = SlashCommands(desk)
     redactor = Redactor(lambda: secrets_of(config.model_dump(), environ))
     traces = TraceWriter(TraceFolder(places.traces, redactor), clock, workspace)
     parts = Parts(
@@ -128,7 +136,7 @@ async def build_runtime(
         lives.push_async_callback(loop.stop)
         if idle is not None:
             lives.push_async_callback(idle.close)
-        yield Runtime(config, data_dir, workspace, loop, bus, sessions, tools, context, models, clock)
+        yield Runtime(config, data_dir, workspace, loop, bus, sessions, tools, context, models, clock, pairing)
 
 
 class ConfiguredModels:

@@ -6,7 +6,7 @@ async with open_bot(tmp_path, "hi") as bot:
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -149,6 +149,7 @@ async def open_bot(
     config: Config | None = None,
     patience: Patience | None = None,
     environ: Mapping[str, str] | None = None,
+    restart: Callable[[], None] | None = None,
 ) -> AsyncIterator[Bot]:
     """A bot that lives in the folder `home`, its workspace at `home/workspace`, until the block ends.
 
@@ -162,5 +163,6 @@ async def open_bot(
         provider=provider,
         environ=environ or {},
         patience=patience,
+        restart=restart,
     ) as runtime:
         yield Bot(runtime, provider)

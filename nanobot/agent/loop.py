@@ -16,7 +16,7 @@ from nanobot.agent.lanes import Lanes
 from nanobot.agent.pipeline.left_over import Fate, LeftOver, fate_of, left_over_turns
 from nanobot.agent.pipeline.phases import COME_BACK, GOES_ON_LATER, Pipeline
 from nanobot.agent.pipeline.work import Ending, Parts, Turn, Waiting, new_turn
-from nanobot.agent.slash_commands import SlashCommands, parse_command
+from nanobot.agent.slash_commands import Command, SlashCommands, parse_command
 from nanobot.agent.turn import (
     EventSink,
     Notice,
@@ -266,7 +266,8 @@ class AgentLoop:
         if name == "stop":
             return _ended(turn, TurnOutcome.ANSWERED, await self._stop_now(key))
         try:
-            text = await self._parts.commands.status_of(self._parts.sessions.get_or_create(key))
+            session = self._parts.sessions.get_or_create(key)
+            text = await self._parts.commands.answer(Command(name), session, turn.message)
         except StorageError as error:
             return _ended(turn, TurnOutcome.FAILED, str(error))
         return _ended(turn, TurnOutcome.ANSWERED, text)

@@ -1,7 +1,7 @@
 """Slash commands: words to us, not to the model. Chat and channels share this one table.
 
-A command is the whole message, in any case, `/cmd@botname` too. It is never stored as conversation. `/stop` and
-`/status` act at once, even while a turn runs; the others wait their turn in the lane.
+A command is the whole message, in any case, `/cmd@botname` too. It is never stored as conversation. `/stop`, `/status`
+and `/restart` act at once, even while a turn runs; the others wait their turn in the lane.
 """
 
 import asyncio
@@ -15,8 +15,10 @@ from nanobot.agent.run.runner import Model
 from nanobot.agent.session_window import open_window
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.vitals import Vitals
+from nanobot.bus.events import InboundMessage
 from nanobot.errors import NanobotError
 from nanobot.messages.shown import shown_text
+from nanobot.messages.types import Origin, Provenance
 from nanobot.session.manager import Session, SessionManager
 from nanobot.usage.budget import Limits
 from nanobot.usage.sums import Summary, said
@@ -25,6 +27,8 @@ from nanobot.utils.aio import finish
 from nanobot.utils.text import nearest
 
 _COMMAND = re.compile(r"^/([a-z][a-z_-]*)(?:@\w+)?(?:\s+(.*))?$", re.IGNORECASE | re.DOTALL)
+
+_TYPED = (Origin.USER, Origin.CLI, Origin.API)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +78,18 @@ class Spending(Protocol):
         ...
 
 
+class Pairing(Protocol):
+    """Where it is said who may speak."""
+
+    async def answer(self, argument: str) -> str:
+        """Do what an owner asks; what they are told. Never raises."""
+        ...
+
+    async def refuse(self, channel: str, sender_id: str) -> str:
+        """What somebody is told who asked and is no owner, and how they become one. Never raises."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Desk:
     """What commands work with."""
@@ -85,12 +101,17 @@ class Desk:
     vitals: Vitals
     version: str
     spending: Spending
+    pairing: Pairing | None = None
+    """None where there are no channels to pair on; there is no such command then."""
+    restart: Callable[[], None] | None = None
+    """Ends the gateway in good order, soon, and begins it anew; None where there is none."""
 
 
 class SlashCommands:
     """The table, and the answer to each."""
 
-    AT_ONCE = frozenset({"stop", "status"})
+    AT_ONCE = frozenset({"stop", "status", "restart"})
+    FOR_OWNERS = frozenset({"pairing", "restart"})
 
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
@@ -102,8 +123,12 @@ class SlashCommands:
             "history": (self._history, "the last messages: /history N"),
             "context": (self._context, "tokens by part of the prompt"),
             "usage": (self._usage, "tokens and money: this session, today, this month, what is left"),
+            "restart": (self._restart, "end the gateway and begin it anew (owner only)"),
             "help": (self._help, "this list"),
         }
+        if desk.pairing is not None:
+            words = "who may speak: /pairing list, approve CODE, deny CODE, revoke CHANNEL ID (owner only)"
+            self._table["pairing"] = (self._pairing, words)
         self._aliases = {"clear": "new", "reset": "new"}
 
     def names(self) -> dict[str, str]:
@@ -115,14 +140,23 @@ class SlashCommands:
         """The command's own name where it was called by another."""
         return self._aliases.get(command.name, command.name)
 
-    async def answer(self, command: Command, session: Session) -> str:
-        """Do it; what a person is told. Raises NanobotError only where storage does."""
+    async def answer(self, command: Command, session: Session, message: InboundMessage) -> str:
+        """Do what this message commands; what a person is told. Raises NanobotError only where storage does."""
         name = self.canonical(command)
         if name not in self._table:
             near = nearest(command.name, self.names())
             hint = f"Did you mean {' or '.join('/' + one for one in near)}?" if near else "Type /help for the list."
             return f"There is no command /{command.name}. {hint}"
+        if name in self.FOR_OWNERS and not _is_from_owner(message):
+            return await self._refused(name, message)
         return await self._table[name][0](session, command.argument)
+
+    async def _refused(self, name: str, message: InboundMessage) -> str:
+        if message.origin not in _TYPED:
+            return f"/{name} has to be typed by an owner."
+        if self._desk.pairing is not None:
+            return await self._desk.pairing.refuse(message.channel, message.sender_id)
+        return f"Only an owner may say /{name}."
 
     async def _new(self, session: Session, argument: str) -> str:
         archived = await finish(asyncio.to_thread(self._desk.sessions.archive, session.key))
@@ -212,9 +246,24 @@ class SlashCommands:
         lines = [f"{name}: {said(used)}" for name, used in sums.items()]
         return "\n".join([*lines, *spending.limits.left(summary.today.spent, summary.month.spent)])
 
+    async def _pairing(self, session: Session, argument: str) -> str:
+        assert self._desk.pairing is not None  # noqa: S101 else it is not in the table
+        return await self._desk.pairing.answer(argument)
+
+    async def _restart(self, session: Session, argument: str) -> str:
+        if self._desk.restart is None:
+            return "No gateway runs here. Leave, and start nanobot again; this conversation goes on where it is."
+        self._desk.restart()
+        return "Restarting. What is being worked on goes on after that."
+
     async def _help(self, session: Session, argument: str) -> str:
         rows = "\n".join(f"/{name:<9} {text}" for name, text in self.names().items())
         return f"Write anything; these words are for nanobot itself:\n{rows}"
+
+
+def _is_from_owner(message: InboundMessage) -> bool:
+    """Whether the owner typed it. A job speaks in the owner's name too, with words a model may have chosen."""
+    return message.provenance is Provenance.OWNER and message.origin in _TYPED
 
 
 def _described(model: Model) -> str:

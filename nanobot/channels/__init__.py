@@ -1,6 +1,6 @@
 """Channels: the ways people reach the bot. A channel knows its platform and the bus; it never meets the agent.
 
 The gateway, the command line and all above may import it; it imports the bus and what is under it, and pairing. Read
-base (what a channel is), posting (what most platforms share), supervisor (how one stays alive), manager (all of them),
-then one platform: telegram.
+base (what a channel is), access (who may speak), posting (what most platforms share), supervisor (how one stays alive),
+manager (all of them), then one platform: telegram.
 """

@@ -14,9 +14,10 @@ from typing import Any, ClassVar, Protocol
 
 from nanobot.bus.events import InboundMessage, OutboundKind, OutboundMessage
 from nanobot.bus.queue import MessageBus
-from nanobot.channels.access import Access, AccessPolicy, Allowed, Knock, Pair
+from nanobot.channels.access import Access, AccessPolicy, Allowed, Knock, Pair, decide
 from nanobot.channels.evidence import ChannelState, Evidence
 from nanobot.messages.types import Provenance
+from nanobot.pairing.book import People
 from nanobot.utils.clock import Clock, SystemClock
 
 log = logging.getLogger(__name__)
@@ -122,7 +123,8 @@ class BaseChannel(ABC):
         """Whether this sender may speak in a private chat."""
         if self._services is not None:
             return self._services.access.knows(sender_id)
-        return AccessPolicy.of(self.name, self.config).knows(sender_id)
+        knock = Knock(sender_id, sender_id, is_private=True)
+        return isinstance(decide(AccessPolicy.of(self.name, self.config), People(), knock), Allowed)
 
     @property
     def is_running(self) -> bool:

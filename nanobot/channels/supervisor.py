@@ -57,7 +57,7 @@ class Supervisor:
         except Exception as broken:  # the wall of a connection
             error = f"{type(broken).__name__}: {broken}" if str(broken) else type(broken).__name__
             log.debug("%s: the connection broke", name, exc_info=True)
-        wait_s = min(self._first_wait_s * 2 ** min(failures, 10), LONGEST_WAIT_S) * random.uniform(0.8, 1)  # noqa: S311
+        wait_s: float = min(self._first_wait_s * 2 ** min(failures, 10), LONGEST_WAIT_S) * random.uniform(0.8, 1)  # noqa: S311
         if failures == 0:
             log.warning("%s: not connected (%s); trying again until it is", name, error)
         evidence.turn(ChannelState.DOWN, error)

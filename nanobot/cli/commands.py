@@ -19,6 +19,10 @@ COMMANDS = {
     "onboard": ("nanobot.cli.onboard:onboard", "Set up a model and the workspace."),
     "agent": ("nanobot.cli.agent:agent", "Talk with the agent; with -m, one answer and out."),
     "status": ("nanobot.cli.status:status", "What is configured, and where each value comes from."),
+    "pairing list": ("nanobot.cli.pairing:list_", "Who may speak, and who waits with a code."),
+    "pairing approve": ("nanobot.cli.pairing:approve", "Let in who has this code."),
+    "pairing deny": ("nanobot.cli.pairing:deny", "Do not let in who has this code."),
+    "pairing revoke": ("nanobot.cli.pairing:revoke", "Forget somebody who paired."),
     "sessions list": ("nanobot.cli.sessions:list_", "All conversations, the newest first."),
     "sessions show": ("nanobot.cli.sessions:show", "One conversation, to read."),
     "sessions search": ("nanobot.cli.sessions:search", "Where a text occurs in all conversations."),
@@ -34,6 +38,7 @@ COMMANDS = {
     "tools list": ("nanobot.cli.tools:list_", "What the agent can call."),
 }
 GROUPS = {
+    "pairing": "Who may speak on your channels.",
     "sessions": "Stored conversations.",
     "provider": "Providers of models.",
     "skills": "What the agent has learnt to do.",

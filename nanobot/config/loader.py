@@ -5,7 +5,7 @@ and never rewritten. Writing is in `saver`, and offered here, where people look 
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -121,14 +121,17 @@ def load_warnings(config: Config) -> tuple[str, ...]:
     return config.loaded_from.warnings
 
 
-def closed_channels(config: Config) -> list[str]:
-    """A line for each enabled channel whose allowFrom is empty; the original took that for everybody."""
+def closed_channels(config: Config, paired: Container[str] = ()) -> list[str]:
+    """A line for each enabled channel whose allowFrom is empty; the original took that for everybody.
+
+    None for the channels in `paired`: where somebody has paired, an empty list is what the owner wants.
+    """
     found: dict[str, Any] = {name: getattr(config.channels, name) for name in type(config.channels).model_fields}
     return [
         f"channels.{name}.allowFrom is empty: only who paired may speak. They write to the bot and get a code; "
         "let them in with `nanobot pairing approve CODE`."
         for name, channel in (found | (config.channels.__pydantic_extra__ or {})).items()
-        if _is_closed(channel)
+        if name not in paired and _is_closed(channel)
     ]
 
 

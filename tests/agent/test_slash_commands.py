@@ -1,14 +1,18 @@
 """Slash commands: words to nanobot, not to the model."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
 from nanobot.agent.slash_commands import Command, parse_command
+from nanobot.bus.events import InboundMessage
 from nanobot.config.schema import Config
+from nanobot.messages.types import Origin, Provenance
+from nanobot.pairing.senders import Sender
 from nanobot.providers.base import LLMResponse
 from nanobot.providers.errors import ContextOverflowError
-from nanobot.testing import Bot, calls, open_bot
+from nanobot.testing import Bot, Pause, calls, open_bot
 
 
 @pytest.mark.parametrize(
@@ -150,3 +154,84 @@ async def test_commands_are_never_shown_to_the_model(bot: Bot):
     await bot.say("hello")
 
     assert "/help" not in str(bot.provider.requests[0][1:])
+
+
+# --- for owners
+
+
+def from_channel(content: str, sender: str = "5", provenance: Provenance = Provenance.PERSON) -> InboundMessage:
+    return InboundMessage("telegram", sender, "5", content, provenance=provenance)
+
+
+async def asked(bot: Bot, message: InboundMessage) -> str:
+    return (await bot.runtime.loop.run_turn(message)).text
+
+
+async def test_an_owner_lets_a_stranger_in_from_a_chat_and_from_the_terminal(bot: Bot):
+    pairing = bot.runtime.pairing
+    codes = [found.code for name in ("7", "8") if (found := pairing.ask("discord", Sender.of(name)))]
+
+    in_chat = await asked(bot, from_channel(f"/pairing approve {codes[0]}", provenance=Provenance.OWNER))
+    in_terminal = await bot.say(f"/pairing approve {codes[1]}")
+
+    assert in_chat == "7 on discord may speak now."
+    assert in_terminal == "8 on discord may speak now."
+    assert pairing.people("discord").approved == {"number:7", "number:8"}
+
+
+@pytest.mark.parametrize("words", ["/pairing list", "/PAIRING@bot list", "/pairing approve {code}", "/restart"])
+async def test_nobody_else_does_what_is_for_owners(bot: Bot, words: str):
+    asked_for = bot.runtime.pairing.ask("discord", Sender.of("7"))
+    assert asked_for is not None
+
+    reply = await asked(bot, from_channel(words.format(code=asked_for.code)))
+
+    assert "Only an owner" in reply
+    assert asked_for.code not in reply
+    assert not bot.runtime.pairing.people("discord").approved
+
+
+async def test_who_is_allowed_but_no_owner_is_told_how_to_become_it(bot: Bot):
+    reply = await asked(bot, from_channel("/pairing"))
+    code = reply.split("approve ")[1].split()[0]
+
+    bot.runtime.pairing.approve(code, owner=True)
+
+    assert bot.runtime.pairing.people("telegram").owners == {"number:5"}
+
+
+@pytest.mark.parametrize("origin", [Origin.CRON, Origin.HEARTBEAT, Origin.SUBAGENT])
+@pytest.mark.parametrize("words", ["/pairing approve {code}", "/restart"])
+async def test_a_job_cannot_say_what_only_an_owner_may_type(tmp_path: Path, origin: Origin, words: str):
+    restarts: list[str] = []
+    async with open_bot(tmp_path, restart=lambda: restarts.append("now")) as bot:
+        asked_for = bot.runtime.pairing.ask("discord", Sender.of("7"))
+        assert asked_for is not None
+        job = InboundMessage.from_owner(
+            "cli", "direct", words.format(code=asked_for.code), session_key="cron:1", origin=origin
+        )
+
+        reply = await asked(bot, job)
+
+        assert "typed by an owner" in reply
+        assert not bot.runtime.pairing.people("discord").approved
+    assert restarts == []
+
+
+async def test_an_owner_restarts_the_gateway_at_once_even_while_a_turn_runs(tmp_path: Path):
+    restarts: list[str] = []
+    pause = Pause()
+    async with open_bot(tmp_path, pause, "done", restart=lambda: restarts.append("now")) as bot:
+        turn = asyncio.create_task(bot.say("work"))
+        await pause.reached.wait()
+
+        reply = await bot.say("/restart")
+
+        assert restarts == ["now"]
+        assert "Restarting" in reply
+        pause.resume.set()
+        assert await turn == "done"
+
+
+async def test_where_there_is_no_gateway_restart_says_what_to_do(bot: Bot):
+    assert "start nanobot again" in await bot.say("/restart")

@@ -276,6 +276,14 @@ def test_an_enabled_channel_that_is_closed_is_told_with_the_pairing_command(conf
     assert all("nanobot pairing approve CODE" in line and "\n" not in line for line in lines)
 
 
+def test_a_closed_channel_where_somebody_has_paired_is_as_it_should_be(config_file):
+    path = config_file({"channels": {"telegram": {"enabled": True}, "slack": {"enabled": True}}})
+
+    lines = closed_channels(load_config(path), paired={"telegram"})
+
+    assert [line.split(".allowFrom")[0] for line in lines] == ["channels.slack"]
+
+
 def test_variables_in_texts_are_filled_in(config_file, monkeypatch):
     monkeypatch.setenv("KEY", "geheim")
     monkeypatch.setenv("PORT", "81")

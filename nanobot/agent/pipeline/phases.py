@@ -134,7 +134,7 @@ class Pipeline:
             return TurnPhase.BUILD
         if commands.canonical(turn.command) == "new":
             self._checkpoint_of(turn).discard()
-        turn.text = await commands.answer(turn.command, turn.session)
+        turn.text = await commands.answer(turn.command, turn.session, turn.message)
         turn.outcome = TurnOutcome.ANSWERED
         return TurnPhase.SAVE
 

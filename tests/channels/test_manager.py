@@ -1,0 +1,198 @@
+"""What goes out arrives in its order, is tried again where that helps, and keeps nobody else waiting."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import pytest
+
+from nanobot.bus.events import DeliveryFailedError, OutboundKind, OutboundMessage
+from nanobot.bus.queue import MessageBus
+from nanobot.channels.base import BaseChannel
+from nanobot.channels.errors import (
+    ChannelSetupError,
+    NotConnectedError,
+    RateLimitedError,
+    SendError,
+    UndeliverableError,
+)
+from nanobot.channels.evidence import ChannelState
+from nanobot.channels.manager import ChannelManager
+
+
+class Wall(BaseChannel):
+    """Everything that is sent is written on it. `fails` are raised first, one a try."""
+
+    name = "wall"
+    delta_interval_s = 0.05
+
+    def __init__(self, bus: MessageBus, *fails: Exception, slow_chat: str = "") -> None:
+        super().__init__({}, bus)
+        self.fails = [*fails]
+        self.slow_chat = slow_chat
+        self.released = asyncio.Event()
+        self.written: list[tuple[str, str]] = []
+        self.shown: list[str] = []
+        self.starts = 0
+
+    async def start(self) -> None:
+        self.starts += 1
+        self.up()
+        await asyncio.Event().wait()
+
+    async def stop(self) -> None:
+        pass
+
+    async def send(self, message: OutboundMessage) -> tuple[str, ...]:
+        if message.chat_id == self.slow_chat:
+            await self.released.wait()
+        if self.fails:
+            raise self.fails.pop(0)
+        self.written.append((message.chat_id, message.content))
+        return (str(len(self.written)),)
+
+    async def send_delta(self, chat_id: str, delta: str, metadata: Any = None) -> None:
+        self.shown.append("|" if metadata.get("_stream_end") else delta)
+
+
+def out(text: str, chat: str = "1", kind: OutboundKind = OutboundKind.REPLY) -> OutboundMessage:
+    return OutboundMessage("wall", chat, text, kind=kind, turn_id="t")
+
+
+@asynccontextmanager
+async def running(wall: BaseChannel, bus: MessageBus, **settings: Any) -> AsyncIterator[ChannelManager]:
+    manager = ChannelManager([wall], bus, waits_s=settings.pop("waits_s", (0, 0, 0)), first_wait_s=0.01, **settings)
+    task = asyncio.create_task(manager.run())
+    try:
+        yield manager
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+async def test_a_chat_gets_its_messages_in_order_and_the_receipt_tells_the_platforms_id():
+    bus = MessageBus()
+    wall = Wall(bus)
+    async with running(wall, bus):
+        receipts = [bus.post_outbound(out(str(number))) for number in range(5)]
+        ids = [await asyncio.wait_for(receipt.wait(), 5) for receipt in receipts]
+
+    assert wall.written == [("1", str(number)) for number in range(5)]
+    assert ids == [("1",), ("2",), ("3",), ("4",), ("5",)]
+
+
+async def test_a_chat_that_is_slow_keeps_nobody_else_waiting():
+    bus = MessageBus()
+    wall = Wall(bus, slow_chat="slow")
+    async with running(wall, bus):
+        slow = bus.post_outbound(out("a", "slow"))
+        await asyncio.wait_for(bus.post_outbound(out("b", "quick")).wait(), 5)
+        waited = not slow.settled
+        wall.released.set()
+        await asyncio.wait_for(slow.wait(), 5)
+
+    assert waited
+    assert wall.written == [("quick", "b"), ("slow", "a")]
+
+
+@pytest.mark.parametrize(
+    "error", [SendError("busy"), RateLimitedError("slow down", 0), NotConnectedError("gone"), OSError("reset")]
+)
+async def test_what_may_pass_is_tried_again(error, caplog):
+    bus = MessageBus()
+    wall = Wall(bus, error, error)
+    async with running(wall, bus):
+        await asyncio.wait_for(bus.post_outbound(out("at last")).wait(), 5)
+
+    assert wall.written == [("1", "at last")]
+
+
+@pytest.mark.parametrize(
+    ("errors", "tries"), [([SendError("busy")] * 9, 4), ([UndeliverableError("the bot was blocked")] * 9, 1)]
+)
+async def test_what_will_not_arrive_is_told_to_who_waits_and_to_the_owner(errors, tries):
+    bus = MessageBus()
+    wall = Wall(bus, *errors)
+    dead: list[str] = []
+
+    async def dead_letter(message: OutboundMessage, error: DeliveryFailedError) -> None:
+        dead.append(f"{message.content}: {error}")
+
+    async with running(wall, bus, dead_letter=dead_letter):
+        with pytest.raises(DeliveryFailedError, match="not delivered"):
+            await asyncio.wait_for(bus.post_outbound(out("lost")).wait(), 5)
+
+    assert len(wall.fails) == 9 - tries
+    assert wall.evidence.failed == 1
+    assert len(dead) == 1
+    assert str(errors[0]) in dead[0]
+
+
+async def test_a_message_to_a_channel_that_is_not_there_fails_at_once():
+    bus = MessageBus()
+    async with running(Wall(bus), bus):
+        receipt = bus.post_outbound(OutboundMessage("fax", "1", "hello"))
+        with pytest.raises(DeliveryFailedError, match="no channel 'fax'"):
+            await asyncio.wait_for(receipt.wait(), 5)
+
+
+async def test_pieces_of_an_answer_that_wait_are_shown_together_and_its_end_does_not_wait():
+    bus = MessageBus()
+    wall = Wall(bus)
+    async with running(wall, bus):
+        await asyncio.wait_for(wall.evidence.connected.wait(), 5)
+        for text in "abcdef":
+            bus.post_outbound(out(text, kind=OutboundKind.STREAM_DELTA))
+            await asyncio.sleep(0)
+        bus.post_outbound(out("abcdef", kind=OutboundKind.STREAM_END))
+        await asyncio.wait_for(bus.post_outbound(out("abcdef")).wait(), 5)
+
+    assert "".join(wall.shown) == "abcdef|"
+    assert len(wall.shown) <= 3
+    assert wall.written == [("1", "abcdef")]
+
+
+async def test_a_message_waits_for_a_channel_that_is_out_of_reach_however_long():
+    class Flaky(Wall):
+        async def start(self) -> None:
+            self.starts += 1
+            if self.starts < 4:
+                raise OSError("no route to host")
+            await super().start()
+
+    bus = MessageBus()
+    wall = Flaky(bus)
+    async with running(wall, bus):
+        await asyncio.wait_for(bus.post_outbound(out("patience")).wait(), 5)
+
+    assert wall.written == [("1", "patience")]
+
+
+async def test_a_platform_that_gives_no_sign_of_life_is_connected_to_anew():
+    class Silent(Wall):
+        stall_s = 0.05
+
+    bus = MessageBus()
+    wall = Silent(bus)
+    async with running(wall, bus):
+        async with asyncio.timeout(5):
+            while wall.starts < 2:
+                await asyncio.sleep(0.01)
+
+
+async def test_a_channel_its_owner_has_to_mend_is_red_and_said_once(caplog):
+    class Locked(Wall):
+        async def start(self) -> None:
+            raise ChannelSetupError("The token is not good any more. Ask for a new one.")
+
+    bus = MessageBus()
+    wall = Locked(bus)
+    async with running(wall, bus):
+        async with asyncio.timeout(5):
+            while wall.evidence.state is not ChannelState.FAILED:
+                await asyncio.sleep(0.01)
+
+    assert "not good any more" in wall.evidence.last_error
+    assert len([record for record in caplog.records if "not good any more" in record.message]) == 1

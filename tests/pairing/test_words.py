@@ -1,0 +1,91 @@
+"""What an owner says about pairing in a chat, and what others are told."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from nanobot.config.paths import Places
+from nanobot.pairing.senders import Sender
+from nanobot.pairing.store import PairingStore
+from nanobot.pairing.words import PairingWords
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> PairingStore:
+    return PairingStore(Places(tmp_path))
+
+
+@pytest.fixture
+def words(store: PairingStore) -> PairingWords:
+    return PairingWords(store)
+
+
+def code_for(store: PairingStore, channel: str, sender_id: str) -> str:
+    asked = store.ask(channel, Sender.of(sender_id))
+    assert asked is not None
+    return asked.code
+
+
+async def test_a_stranger_is_let_in_listed_and_forgotten(store: PairingStore, words: PairingWords):
+    code = code_for(store, "discord", "42")
+
+    said = [await words.answer(one) for one in ("", f"approve {code}", "LIST", "revoke Discord 42", "list")]
+
+    assert said == [
+        f"discord: 42 waits with {code}",
+        "42 on discord may speak now.",
+        "discord: 42",
+        "42 on discord is no longer known here (was: person).",
+        "Nobody has paired, and nobody waits with a code.",
+    ]
+
+
+async def test_a_stranger_is_denied(store: PairingStore, words: PairingWords):
+    code = code_for(store, "discord", "42")
+
+    assert "not let in" in await words.answer(f"deny {code.lower()}")
+    assert "Nobody waits" in await words.answer(f"approve {code}")
+
+
+@pytest.mark.parametrize("argument", ["approve", "approves X", "revoke telegram", "list all", "approve  "])
+async def test_half_a_command_is_answered_with_the_whole_ones(words: PairingWords, argument: str):
+    assert "/pairing approve CODE" in await words.answer(argument)
+
+
+async def test_no_word_in_a_chat_makes_an_owner(store: PairingStore, words: PairingWords):
+    code = code_for(store, "discord", "42")
+
+    await words.answer(f"approve {code} --owner")
+
+    assert not store.people("discord").owners
+
+
+async def test_a_damaged_file_is_told_and_not_raised(store: PairingStore, words: PairingWords):
+    store.path.write_text("{", encoding="utf-8")
+
+    assert "cannot be used" in await words.answer("list")
+    assert "cannot be used" in await words.refuse("telegram", "1")
+
+
+async def test_the_first_owner_of_a_channel_is_made_with_a_code_in_the_terminal(
+    store: PairingStore, words: PairingWords
+):
+    invited = await words.refuse("telegram", "1|anna")
+    again = await words.refuse("telegram", "1|anna")
+    code = re.search(r"approve (\w{8}) --owner", invited)
+    assert code is not None
+    store.approve(code[1], owner=True)
+    other = await words.refuse("telegram", "2")
+
+    assert "still good" in again
+    assert "Only an owner" in other
+    assert "--owner" not in other
+    assert store.book().pending == ()
+
+
+async def test_when_too_many_codes_are_out_nobody_is_invited(store: PairingStore, words: PairingWords):
+    for number in range(3):
+        code_for(store, "telegram", str(number))
+
+    assert "Too many codes" in await words.refuse("telegram", "9")
