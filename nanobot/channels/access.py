@@ -185,7 +185,7 @@ def _paste(channel: str, key: str, who: Sender) -> str:
 
 def _quoted(text: str) -> str:
     """As JSON has it, so that it can be pasted, and so that no id writes a line of its own into the log."""
-    return json.dumps(text).replace("\x7f", "\\u007f")
+    return json.dumps(text)
 
 
 def _keys_of(section: object, key: str) -> dict[str, Any]:

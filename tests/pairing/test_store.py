@@ -243,6 +243,7 @@ def test_a_damaged_file_lets_nobody_in_and_stays_as_it_is(
 ):
     store.approve(code_for(store, "telegram", ANNA), owner=True)
     code = code_for(store, "telegram", BEN)
+    assert role(store, "telegram", ANNA) is Role.OWNER
     write(store.path, damage)
     before = store.path.read_bytes()
 
