@@ -22,7 +22,7 @@ from nanobot.pairing.book import People, Role
 from nanobot.pairing.codes import VALID_S
 from nanobot.pairing.knocks import Knocks
 from nanobot.pairing.senders import Sender, SenderList
-from nanobot.pairing.store import PairingStore
+from nanobot.pairing.store import MOST_PENDING, PairingStore
 from nanobot.utils.aio import finish
 from nanobot.utils.clock import Clock, SystemClock
 
@@ -107,9 +107,9 @@ class AccessPolicy:
     @classmethod
     def of(cls, channel: str, section: BaseModel | Mapping[str, Any]) -> "AccessPolicy":
         """What a section under `channels` says, a plugin's too. Raises ConfigError for what it cannot mean."""
-        told = _keys_of(section)
-        direct = _keys_of(told.get("dm") or {})
         key = f"channels.{channel}"
+        told = _keys_of(section, key)
+        direct = _keys_of(told.get("dm") or {}, f"{key}.dm")
         lists = {name: told[name] for name in _GROUP_LISTS if name in told}
         return cls(
             channel,
@@ -188,9 +188,11 @@ def _quoted(text: str) -> str:
     return json.dumps(text)
 
 
-def _keys_of(section: BaseModel | Mapping[str, Any]) -> dict[str, Any]:
+def _keys_of(section: object, key: str) -> dict[str, Any]:
     """A section by its keys in camelCase."""
     told = section.model_dump(by_alias=True) if isinstance(section, BaseModel) else section
+    if not isinstance(told, Mapping):
+        raise ConfigError(f"{key} must be an object with keys such as allowFrom.")
     return {camel(name): value for name, value in told.items()}
 
 
@@ -212,7 +214,8 @@ class Access:
     """The door of one channel."""
 
     def __init__(self, policy: AccessPolicy, store: PairingStore, clock: Clock | None = None) -> None:
-        self._policy = policy
+        self.policy = policy
+        """May be replaced while messages come: the next one goes by it."""
         self._store = store
         self._clock = clock or SystemClock()
         self._knocks = Knocks(self._clock)
@@ -235,21 +238,24 @@ class Access:
         return decision
 
     def _decided(self, knock: Knock) -> Allowed | Stranger | Silent:
-        return decide(self._policy, self._store.people(self._policy.channel), knock)
+        return decide(self.policy, self._store.people(self.policy.channel), knock)
 
     async def _offered(self, knock: Knock, stranger: Stranger) -> Pair | Silent:
         """A code, if one is due to this sender and there is room for it."""
-        channel, who = self._policy.channel, Sender.of(knock.sender_id)
+        channel, who = self.policy.channel, Sender.of(knock.sender_id)
         if self._store.problem:
             return Silent(f"{stranger.reason} (nobody can pair: {self._store.problem})")
-        if self._store.has_code(channel, who) or not self._knocks.may_ask(who.key):
+        out = self._store.waiting(channel)
+        if any(one.is_of(who) for one in out) or not self._knocks.may_ask(who.key):
             return Silent(stranger.reason)
+        if len(out) >= MOST_PENDING:  # a crowd costs no lock and no thread
+            return Silent(f"{stranger.reason} (no code was given: too many are out; see `nanobot pairing list`)")
         try:
             asked = await finish(asyncio.to_thread(self._store.ask, channel, who))
         except StorageError as error:
             return Silent(f"{stranger.reason} (nobody can pair: {error})")
-        if asked is None:
-            return Silent(f"{stranger.reason} (no code was given: too many are out; see `nanobot pairing list`)")
+        if asked is None:  # somebody was quicker
+            return Silent(stranger.reason)
         self._knocks.got_code(who.key)
         has_owner = bool(self._store.people(channel).owners)
         text = _invitation(asked.code, has_owner=has_owner)
@@ -269,5 +275,6 @@ def _invitation(code: str, *, has_owner: bool) -> str:
     owner = "" if has_owner else f"\nIf this bot is yours: nanobot pairing approve {code} --owner"
     return (
         f"I talk only with people my owner knows. Your code is {code}, good for {VALID_S // 60} minutes.\n"
-        f"My owner lets you in with: nanobot pairing approve {code}{owner}"
+        f"My owner lets you in with: nanobot pairing approve {code}{owner}\n"
+        "Then write to me again."
     )

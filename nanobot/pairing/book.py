@@ -41,6 +41,10 @@ class Pending:
         """Whether the code may be used at this moment."""
         return 0 < self.expires_at - now <= VALID_S + _SLACK_S
 
+    def is_of(self, sender: Sender) -> bool:
+        """Whether it is this sender who waits."""
+        return Sender.of(self.sender_id).key == sender.key
+
 
 @dataclass(frozen=True, slots=True)
 class People:

@@ -72,7 +72,7 @@ def _spelled(text: str) -> tuple[str, str]:
 def _names_of(first: str, names: Iterable[str]) -> frozenset[str]:
     """The keys of the names. Where ids are numbers, a name without its @ can be nothing else, and counts too."""
     handles = {name.removeprefix("@").translate(_LOWER) for name in names if name}
-    words = {name for name in handles if _NUMBER.fullmatch(first) and not _NUMBER.fullmatch(name)}
+    words = handles if _NUMBER.fullmatch(first) else set()
     return frozenset({f"name:{name}" for name in handles} | {f"word:{name}" for name in words})
 
 

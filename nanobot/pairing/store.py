@@ -5,6 +5,7 @@ whether it changed. A file that cannot be read lets nobody in, and is neither re
 """
 
 import logging
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -22,6 +23,8 @@ from nanobot.utils.refusals import refusal
 
 MOST_PENDING = 3
 """Codes a channel may have out at once: a crowd of strangers neither fills the file nor pushes anybody out of it."""
+_TICK_NS = 100_000_000
+_Stamp = tuple[int, int, int, int]
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +54,7 @@ class PairingStore:
         self.path = places.pairing
         self._lock = places.state / "pairing.lock"
         self._clock = clock or SystemClock()
-        self._stamp: tuple[int, int, int] | None = None
+        self._stamp: _Stamp | None = None
         self._people: dict[str, People] = {}
         self._waiting: tuple[Pending, ...] = ()
         self.problem = ""
@@ -62,11 +65,16 @@ class PairingStore:
         self._look()
         return self._people.get(channel, NOBODY)
 
-    def has_code(self, channel: str, sender: Sender) -> bool:
-        """Whether this sender has a code that may still be used. Never raises."""
+    def waiting(self, channel: str) -> list[Pending]:
+        """The codes of this channel that may still be used, as the file says now. Never raises."""
         self._look()
         now = self._now()
-        return any(one.is_out(now) and _is_of(one, channel, sender) for one in self._waiting)
+        return [one for one in self._waiting if one.channel == channel and one.is_out(now)]
+
+    def paired_channels(self) -> frozenset[str]:
+        """The channels on which somebody has paired, as the file says now. Never raises."""
+        self._look()
+        return frozenset(channel for channel, people in self._people.items() if people.approved)
 
     def book(self) -> Book:
         """All of it, without codes that are too old. Raises StorageError for a file that cannot be used."""
@@ -74,14 +82,14 @@ class PairingStore:
         return replace(book, pending=tuple(one for one in book.pending if one.is_out(now)))
 
     def ask(self, channel: str, sender: Sender) -> Pending | None:
-        """A code for a stranger, kept before it is shown; None where they have one, or where no more may be out.
+        """A code for who has none, kept before it is shown. Raises StorageError.
 
-        Raises StorageError.
+        None where they have one, where no more may be out, and for a sender without an id.
         """
         with self._changing() as change:
             book = change.book
             here = [one for one in book.pending if one.channel == channel]
-            if len(here) >= MOST_PENDING or any(_is_of(one, channel, sender) for one in here):
+            if not sender.key or len(here) >= MOST_PENDING or any(one.is_of(sender) for one in here):
                 return None
             taken, code = {one.code for one in book.pending}, new_code()
             while code in taken:
@@ -157,10 +165,6 @@ class _Change:
     book: Book
 
 
-def _is_of(one: Pending, channel: str, sender: Sender) -> bool:
-    return one.channel == channel and Sender.of(one.sender_id).key == sender.key
-
-
 def _taken_out(book: Book, code: str) -> tuple[Pending, Book]:
     """Who waits with this code, and the book without it. Every code is compared, and each to its end."""
     typed = as_typed(code)
@@ -180,10 +184,15 @@ def _not_paired(book: Book, channel: str, sender: Sender) -> NotPairedError:
     return NotPairedError(f"{sender.id!r} has not paired on {channel}; who has: {', '.join(map(repr, known))}.")
 
 
-def _stamp_of(path: Path) -> tuple[int, int, int] | None:
-    """What changes when the file does; None where there is none, or where it cannot be told."""
+def _stamp_of(path: Path) -> _Stamp | None:
+    """What changes when the file does; None where that cannot be told, as right after a change.
+
+    The clock of a file system ticks slowly: two changes within a tick may look like one.
+    """
     try:
         found = path.stat()
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    if time.time_ns() - found.st_mtime_ns < _TICK_NS:
+        return None
+    return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino

@@ -66,7 +66,7 @@ class PairingWords:
     def _invite(self, channel: str, sender_id: str) -> str:
         sender = Sender.of(sender_id)
         first = f"Only an owner may do that, and nobody is owner on {channel} yet."
-        if self._store.has_code(channel, sender):
+        if any(one.is_of(sender) for one in self._store.waiting(channel)):
             return f"{first} The code you were given is still good."
         asked = self._store.ask(channel, sender)
         if asked is None:

@@ -1,5 +1,6 @@
 """Who may speak, asked for a code, or met with silence; and what the owner finds in the log."""
 
+import asyncio
 import json
 import logging
 import re
@@ -8,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from nanobot.channels.access import (
@@ -153,6 +154,7 @@ def test_a_section_of_the_config_means_what_its_json_means():
         ({"allowFrom": [True]}, "channels.irc.allowFrom"),
         ({"groupPolicy": "all"}, "channels.irc.groupPolicy"),
         ({"dm": {"policy": "everybody"}}, "channels.irc.dm.policy"),
+        ({"dm": "open"}, "channels.irc.dm"),
         ({"dm": {"allowFrom": "*"}}, "channels.irc.dm.allowFrom"),
     ],
 )
@@ -185,6 +187,7 @@ def test_the_reason_holds_what_to_paste_and_pasting_it_lets_them_in(section: dic
 
 
 @given(st.text(min_size=1, max_size=60))
+@example("5\n2026-02-26 12:00 INFO all is well\x7f\u202e")
 def test_no_sender_writes_a_line_of_their_own_into_the_log(sender_id: str):
     found = decide(AccessPolicy.of("telegram", {}), NOBODY, privately(sender_id))
 
@@ -247,6 +250,21 @@ async def test_a_new_code_comes_when_the_first_is_too_old_and_then_ever_more_slo
         clock.advance(VALID_S)
 
     assert codes == [True, True, False, True, False, False, False, True]
+
+
+async def test_messages_of_one_stranger_that_come_at_once_get_one_code(access: Access, store: PairingStore):
+    decisions = await asyncio.gather(*[access.decide(privately("5")) for _ in range(10)])
+
+    assert [type(one) for one in decisions].count(Pair) == 1
+    assert len(store.book().pending) == 1
+
+
+async def test_a_new_policy_counts_with_the_next_message(access: Access):
+    assert isinstance(await access.decide(in_group("5")), Silent)
+
+    access.policy = AccessPolicy.of("telegram", {"allowFrom": ["5"]})
+
+    assert await access.decide(in_group("5")) == PERSON
 
 
 async def test_in_a_group_a_stranger_hears_nothing_and_takes_no_code(access: Access, store: PairingStore):

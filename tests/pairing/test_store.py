@@ -130,8 +130,13 @@ def test_who_has_a_code_gets_no_second_one(store: PairingStore):
     code_for(store, "telegram", ANNA)
 
     assert store.ask("telegram", Sender.of("111|renamed")) is None
-    assert store.has_code("telegram", ANNA)
-    assert not store.has_code("slack", ANNA)
+    assert [one.sender_id for one in store.waiting("telegram")] == ["111"]
+    assert store.waiting("slack") == []
+
+
+def test_who_has_no_id_gets_no_code(store: PairingStore):
+    assert store.ask("telegram", Sender.of("")) is None
+    assert not store.path.exists()
 
 
 def test_a_crowd_of_strangers_pushes_nobody_out_and_leaves_the_file_small(store: PairingStore):
@@ -149,8 +154,11 @@ def test_a_crowd_of_strangers_pushes_nobody_out_and_leaves_the_file_small(store:
 def test_a_channel_knows_nothing_of_another(store: PairingStore):
     store.approve(code_for(store, "telegram", ANNA), owner=True)
 
+    code_for(store, "discord", ANNA)
+
     assert role(store, "telegram", ANNA) is Role.OWNER
     assert role(store, "discord", ANNA) is None
+    assert store.paired_channels() == {"telegram"}
 
 
 def test_a_person_becomes_owner_with_another_code(store: PairingStore):
@@ -235,6 +243,7 @@ def test_a_damaged_file_lets_nobody_in_and_stays_as_it_is(
 ):
     store.approve(code_for(store, "telegram", ANNA), owner=True)
     code = code_for(store, "telegram", BEN)
+    assert role(store, "telegram", ANNA) is Role.OWNER
     write(store.path, damage)
     before = store.path.read_bytes()
 
@@ -256,6 +265,16 @@ def test_a_file_that_was_mended_counts_at_once(store: PairingStore):
 
     assert role(store, "telegram", ANNA) is Role.PERSON
     assert store.problem == ""
+
+
+def test_two_changes_in_one_tick_of_the_file_system_are_both_seen(store: PairingStore):
+    for ids in (["111"], ["112"], ["111"], ["113"]):
+        before = store.path.stat() if store.path.exists() else None
+        write(store.path, {"approved": {"telegram": ids}})
+        if before is not None:
+            os.utime(store.path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+        assert (role(store, "telegram", ANNA) is Role.PERSON) == (ids == ["111"])
 
 
 @pytest.mark.skipif(os.name == "nt", reason="named pipes are POSIX")
@@ -286,6 +305,20 @@ def test_any_id_that_a_channel_says_is_kept_as_itself(store: PairingStore, ids: 
     again = PairingStore(Places(store.path.parent)).people("irc")
     assert all(again.role_of(sender) is Role.PERSON for sender in senders.values())
     assert len(again.approved) == len(senders)
+
+
+def test_a_disk_that_refuses_is_an_error_and_changes_nothing(store: PairingStore):
+    store.approve(code_for(store, "telegram", ANNA))
+    before = store.path.read_bytes()
+    lock = store.path.parent / "state" / "pairing.lock"
+    lock.unlink()
+    lock.mkdir()
+
+    with pytest.raises(StorageError, match="cannot be changed"):
+        store.ask("telegram", BEN)
+
+    assert store.path.read_bytes() == before
+    assert role(store, "telegram", ANNA) is Role.PERSON
 
 
 # --- other processes
