@@ -15,6 +15,7 @@ from nanobot.errors import ProviderError
 from nanobot.messages.types import ChatMessage, ToolSchema
 from nanobot.providers.base import Delta
 from nanobot.providers.capabilities import CapabilityStore, Learned
+from nanobot.providers.encoded_rows import RowsEncoder
 from nanobot.providers.errors import (
     CallTarget,
     ConnectionFailedError,
@@ -77,6 +78,7 @@ class Endpoint:
     capabilities: CapabilityStore = field(default_factory=CapabilityStore)
     pools: HttpPools = field(default_factory=HttpPools)
     tools: ToolsEncoder = field(default_factory=ToolsEncoder)
+    rows: RowsEncoder = field(default_factory=RowsEncoder)
 
     def with_settings(self, api_base: str | None, settings: EndpointSettings) -> "Endpoint":
         """The same as its owner wants it; `api_base` goes before the usual one. It lends connections of its own."""
