@@ -178,7 +178,6 @@ class Call:
         """Ask, and ask again with less while the server names a field that it does not take; then it answers."""
         endpoint = self._endpoint
         for attempt in range(_MENDS + 1):
-            await endpoint.pools.turn()
             body, sent = await self.request(endpoint.capabilities.get(endpoint.api_base, self._model))
             started = time.monotonic()
             connection = await self._send(body, limits)
@@ -220,7 +219,7 @@ class Call:
                 connection = await pools.connect(place, self._endpoint.timeouts.connect_s)
                 try:
                     await connection.post(self._headers(), body)
-                    await pools.turn()
+                    await pools.answered()
                 except BaseException:
                     await pools.take_back(connection)
                     raise
