@@ -63,12 +63,13 @@ class DirectConnection(asyncio.Protocol):
 
     async def post(self, headers: Mapping[str, str], body: bytes) -> None:
         """As the port says."""
-        said = [("Host", self.place.authority), *headers.items(), ("Content-Length", str(len(body)))]
+        # A name once, however it is spelled; what the owner says of the host goes before ours.
+        said = {name.lower(): (name, value) for name, value in (("Host", self.place.authority), *headers.items())}
+        said["content-length"] = ("Content-Length", str(len(body)))
         if self.place.authorization is not None:
-            said = [(name, value) for name, value in said if name.lower() != "authorization"]
-            said.append(("Authorization", self.place.authorization))
+            said["authorization"] = ("Authorization", self.place.authorization)
         try:
-            head = self._wire.send(h11.Request(method="POST", target=self.place.target, headers=said))
+            head = self._wire.send(h11.Request(method="POST", target=self.place.target, headers=[*said.values()]))
         except (h11.LocalProtocolError, UnicodeError) as error:
             raise HttpError(f"the request cannot be built: {type(error).__name__}") from None
         data = self._wire.send(h11.Data(data=body)), self._wire.send(h11.EndOfMessage())

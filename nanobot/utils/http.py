@@ -33,7 +33,7 @@ _WAITED_FOR_GOODBYE_S = 0.002
 
 @cache
 def _verified_context() -> ssl.SSLContext:
-    import certifi  # comes with httpx
+    import certifi  # where it is asked for: plain http needs none
 
     folder = os.environ.get("SSL_CERT_DIR")  # where a company has a root of its own
     file = os.environ.get("SSL_CERT_FILE") or (None if folder else certifi.where())

@@ -105,6 +105,19 @@ async def test_the_request_says_what_it_was_told_to():
     assert rest == ["X-A: b", "Content-Length: 4", "", "body"]
 
 
+async def test_a_header_is_said_once_and_the_owner_has_the_last_word_on_the_host():
+    asked = asyncio.get_running_loop().create_future()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.set_result(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(answer(b""))
+
+    async with connected(serve) as connection:
+        await connection.post({"X-A": "one", "x-a": "two", "host": "inner.test"}, b"")
+
+    assert asked.result().decode().split("\r\n")[1:-2] == ["host: inner.test", "x-a: two", "Content-Length: 0"]
+
+
 async def test_a_connection_is_used_again_once_its_answer_is_read_to_the_end():
     async with connected(saying(HELLOS["in chunks"], answer(b"again"))) as connection:
         usable = [connection.usable]
