@@ -34,6 +34,7 @@ from nanobot.utils.clock import timestamp
 log = logging.getLogger(__name__)
 
 _SESSIONS_REMEMBERED = 32
+_ROWS_REMEMBERED = 2_000
 _PACED = (TurnPhase.RESTORE, TurnPhase.BUILD, TurnPhase.RUN, TurnPhase.SAVE)
 """The phases that take long enough for many turns at once to be let into them by and by."""
 MOST_JOINING = 3
@@ -228,9 +229,12 @@ class Pipeline:
     def _remembered_of(self, session_key: str) -> Remembered:
         """What was found out about the rows of the sessions that ran last."""
         found = self._remembered.pop(session_key, None) or Remembered()
+        rows = sum(len(one.legal) for one in self._remembered.values())
+        for key in list(self._remembered):
+            if len(self._remembered) < _SESSIONS_REMEMBERED and rows <= _ROWS_REMEMBERED:
+                break
+            rows -= len(self._remembered.pop(key).legal)
         self._remembered[session_key] = found
-        if len(self._remembered) > _SESSIONS_REMEMBERED:
-            del self._remembered[next(iter(self._remembered))]
         return found
 
     async def _save(self, turn: Turn) -> TurnPhase:
