@@ -305,7 +305,7 @@ class Pipeline:
         row.setdefault("timestamp", timestamp(self._parts.clock))
         row.setdefault("turn_id", turn.turn_id)
         row.setdefault("provenance", Provenance.SYSTEM)
-        await finish(self._parts.sessions.append(turn.session, row))
+        await self._parts.sessions.append(turn.session, row)
         if turn.checkpoint is not None:
             turn.checkpoint.session_has(turn.session.message_count)
 
