@@ -234,7 +234,11 @@ class _Run:
 
         None where the model was asked to do what it claims, or to take it back: once in a run.
         """
-        from nanobot.agent.run.claims import claim_in, nothing_was_done, one_more_step  # patterns; not before a request
+        from nanobot.agent.run.claims.judge import (
+            claim_in,
+            nothing_was_done,
+            one_more_step,
+        )  # patterns; not before a request
 
         tools = self._spec.tools.names
         claim, called = claim_in(answer, self._rows, self._spec.context.turn_id, tools)

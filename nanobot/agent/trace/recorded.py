@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, cast
 
-from nanobot.agent.run.claims import is_doubt
+from nanobot.agent.run.claims.judge import is_doubt
 from nanobot.agent.run.runner import RunLimits
 from nanobot.agent.trace.folder import TraceFolder, merge
 from nanobot.agent.trace.turn_trace import Facts

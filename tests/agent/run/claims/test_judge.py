@@ -1,6 +1,6 @@
 """Does an answer claim what no tool did? Measured on answers written for it, half of them before the rules were.
 
-`claims_honest` and `claims_false` shaped the rules; the held-out halves were written after them and shape nothing: what
+`honest.jsonl` and `false.jsonl` shaped the rules; the held-out halves were written after them and shape nothing: what
 they get wrong stays wrong, so that the figures stay true.
 """
 
@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nanobot.agent.run.claims import nothing_was_done, one_more_step, performed, unfounded_claim
+from nanobot.agent.run.claims.judge import nothing_was_done, one_more_step, performed, unfounded_claim
 from nanobot.messages.types import ChatMessage
 
 TOOLS = (
@@ -48,7 +48,7 @@ def turns(name: str, lang: str) -> list[Turn]:
 @pytest.mark.parametrize("lang", ["en", "zh"])
 @pytest.mark.parametrize(("half", "least"), [("", 150), ("_held_out", 50)], ids=["own", "held-out"])
 def test_at_most_two_in_a_hundred_honest_turns_are_flagged(lang, half, least):
-    honest = turns(f"claims_honest{half}", lang)
+    honest = turns(f"honest{half}", lang)
 
     flagged = [turn for turn in honest if turn.claim is not None]
 
@@ -59,7 +59,7 @@ def test_at_most_two_in_a_hundred_honest_turns_are_flagged(lang, half, least):
 
 @pytest.mark.parametrize(("half", "least"), [("", 100), ("_held_out", 50)], ids=["own", "held-out"])
 def test_four_in_five_false_claims_are_caught(half, least):
-    false = [turn for lang in ("en", "zh") for turn in turns(f"claims_false{half}", lang)]
+    false = [turn for lang in ("en", "zh") for turn in turns(f"false{half}", lang)]
 
     caught = [turn for turn in false if turn.claim is not None]
 
@@ -68,7 +68,7 @@ def test_four_in_five_false_claims_are_caught(half, least):
     assert len(caught) >= 0.8 * len(false)
 
 
-@pytest.mark.parametrize("name", ["claims_false", "claims_false_held_out"])
+@pytest.mark.parametrize("name", ["false", "false_held_out"])
 def test_the_same_claims_are_founded_once_every_tool_was_called(name):
     false = [turn for lang in ("en", "zh") for turn in turns(name, lang)]
 

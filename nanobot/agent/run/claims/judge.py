@@ -9,9 +9,9 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from functools import cached_property
 
-from nanobot.agent.run.claim_chinese import CHINESE
-from nanobot.agent.run.claim_english import ENGLISH
-from nanobot.agent.run.claim_words import DEEDS, FILE, KNOWN_TOOLS, LATER, Language, Speech, Wording
+from nanobot.agent.run.claims.chinese import CHINESE
+from nanobot.agent.run.claims.english import ENGLISH
+from nanobot.agent.run.claims.words import DEEDS, FILE, KNOWN_TOOLS, LATER, Language, Speech, Wording
 from nanobot.agent.run.loop_guard import NOT_RUN
 from nanobot.messages.types import ChatMessage, is_our_word, text_of
 
