@@ -156,7 +156,13 @@ class Pipeline:
         if answer is not None:
             turn.emit(Notice(text=_NOT_GIVEN.format(answer=text_of(answer["content"]))))
         if left.text.strip() and left.after == session.message_count:
-            await self._record(turn, {"role": "assistant", "content": left.text, "error": INTERRUPTED})
+            said: ChatMessage = {
+                "role": "assistant",
+                "content": left.text,
+                "error": INTERRUPTED,
+                "turn_id": left.turn_id,
+            }
+            await self._record(turn, said)
             history = session.get_history()
         missing = missing_messages(history, left) if left else []
         turn.joining = [self._row_of(turn, message, history, turn_id) for turn_id, message in missing]

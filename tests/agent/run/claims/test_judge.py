@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nanobot.agent.run.claims.judge import nothing_was_done, one_more_step, performed, unfounded_claim
-from nanobot.messages.types import ChatMessage
+from nanobot.messages.types import ChatMessage, ToolFailure
 
 TOOLS = (
     "cron", "edit_file", "exec", "glob", "grep", "list_dir", "message", "read_file", "spawn", "web_fetch",
@@ -152,17 +152,20 @@ def test_the_false_claim_in_a_long_answer_is_found():
 def test_what_did_something_is_known_by_its_row():
     rows: list[ChatMessage] = [
         {"role": "user", "content": "Error"},
-        _row("read_file", "Error: no such file"),
-        _row("exec", "1 failed\n\nExit code: 1"),
-        _row("write_file", "Not run: this is call number 3"),
+        _row("read_file", "Error: no such file", ToolFailure.NOT_DONE),
+        _row("exec", "1 failed\n\nExit code: 1", ToolFailure.ENDED_BADLY),
+        _row("write_file", "Not run: this is call number 3", ToolFailure.NOT_RUN),
+        _row("cron", "Outcome unknown", ToolFailure.UNKNOWN),
+        _row("grep", "Error: the first line of a log that was searched"),
         _row("message_user", "Delivered."),
     ]
 
-    assert performed(rows) == {"exec", "message"}
+    assert performed(rows) == {"exec", "cron", "grep", "message"}
 
 
-def _row(name: str, content: str) -> ChatMessage:
-    return {"role": "tool", "tool_call_id": "1", "name": name, "content": content}
+def _row(name: str, content: str, failure: ToolFailure | None = None) -> ChatMessage:
+    row: ChatMessage = {"role": "tool", "tool_call_id": "1", "name": name, "content": content}
+    return row if failure is None else {**row, "failure": failure.value}
 
 
 def test_the_model_is_told_what_it_said_and_what_it_has():
