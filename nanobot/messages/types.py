@@ -96,6 +96,7 @@ class ChatMessage(TypedDict):
     runtime_context: NotRequired[str]
     media: NotRequired[list[str]]
     sender_id: NotRequired[str]
+    arrived: NotRequired[str]
     origin: NotRequired[str]
     # assistant
     tool_calls: NotRequired[list[ToolCall]]
