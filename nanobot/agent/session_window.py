@@ -8,7 +8,8 @@ messages have changed since (a damaged line, another writer), that message is fo
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nanobot.agent.run.window import MOST_ROWS, Window
+from nanobot.agent.run.allowance import MOST_ROWS
+from nanobot.agent.run.window import Window
 from nanobot.messages.types import ChatMessage
 from nanobot.session.manager import Session
 

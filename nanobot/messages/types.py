@@ -48,7 +48,8 @@ class ToolFailure(StrEnum):
     """nanobot was interrupted while it ran; it may or may not have had its effect."""
 
 
-_TRUST = {provenance: rank for rank, provenance in enumerate(Provenance)}
+_BY_TRUST = list(Provenance)
+_TRUST: dict[str, int] = {provenance: rank for rank, provenance in enumerate(_BY_TRUST)}
 
 
 def least_trusted(provenances: Iterable[str]) -> Provenance:
@@ -56,11 +57,8 @@ def least_trusted(provenances: Iterable[str]) -> Provenance:
 
     Of nothing, OWNER.
     """
-    worst = Provenance.OWNER
-    for name in provenances:
-        known = Provenance(name) if name in _TRUST else Provenance.WEB
-        worst = max(worst, known, key=_TRUST.__getitem__)
-    return worst
+    ranks = [_TRUST.get(name, _TRUST[Provenance.WEB]) for name in set(provenances)]  # many rows, few words
+    return _BY_TRUST[max(ranks, default=0)]
 
 
 class FunctionCall(TypedDict):

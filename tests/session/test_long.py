@@ -108,3 +108,19 @@ async def test_the_record_is_never_far_from_the_end(tmp_path: Path):
 
     assert len(data) - data.rfind(b'"_type"') < 400_000
     assert data.count(b'"_type"') < 12
+
+
+def test_rows_from_the_disk_share_what_every_row_says(tmp_path: Path):
+    manager = SessionManager(tmp_path)
+    session = manager.get_or_create(KEY)
+    call = {"id": "c1", "type": "function", "function": {"name": "read_file", "arguments": "{}"}}
+    session.add_message("assistant", None, tool_calls=[call], provenance="owner")
+    session.add_message("assistant", None, tool_calls=[call], provenance="owner")
+    manager.save(session)
+    manager.invalidate(KEY)
+
+    first, second = manager.get_or_create(KEY).messages
+
+    assert all(one is other for one, other in zip(first, second, strict=True))
+    assert first["role"] is second["role"]
+    assert all(one is other for one, other in zip(first["tool_calls"][0], second["tool_calls"][0], strict=True))

@@ -34,6 +34,8 @@ from nanobot.utils.clock import timestamp
 log = logging.getLogger(__name__)
 
 _SESSIONS_REMEMBERED = 32
+_PACED = (TurnPhase.RESTORE, TurnPhase.BUILD, TurnPhase.RUN, TurnPhase.SAVE)
+"""The phases that take long enough for many turns at once to be let into them by and by."""
 MOST_JOINING = 3
 """Messages that may join one turn; the rest are turns of their own."""
 
@@ -101,6 +103,8 @@ class Pipeline:
 
     async def _through(self, turn: Turn, phase: TurnPhase) -> None:
         while phase is not TurnPhase.DONE:
+            if phase in _PACED:
+                await self._parts.pace.step()
             turn.phase = phase
             turn.phase_began = turn.last_sign = time.monotonic()
             following = await self._phases[phase](turn)

@@ -24,6 +24,7 @@ from nanobot.messages.types import ChatMessage
 from nanobot.session.checkpoint import Checkpoint, HalfDone
 from nanobot.session.manager import Session, SessionManager
 from nanobot.utils.clock import Clock
+from nanobot.utils.pace import Pace
 
 
 class PromptBuilder(SystemPrompt, Protocol):
@@ -73,6 +74,8 @@ class Parts:
     traces: TraceWriter
     inbox: Inbox
     patience: Patience = field(default_factory=Patience)
+    pace: Pace = field(default_factory=Pace)
+    """What each phase of every turn passes before it begins."""
 
 
 class Ending(Enum):

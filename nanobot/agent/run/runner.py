@@ -9,12 +9,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 
 from nanobot.agent import turn as events
+from nanobot.agent.run.allowance import MOST_ROWS
 from nanobot.agent.run.cut import TAKEN_UP, Cut, account_of_cut, is_broken_off, open_calls, results_at_end
 from nanobot.agent.run.loop_guard import LoopGuard
 from nanobot.agent.run.requests import Remembered, Requests, Room
 from nanobot.agent.run.speech import Speech
 from nanobot.agent.run.tool_calls import CallsStart, Record, ToolBench, nobody_asks, outcome_unknown, run_calls
-from nanobot.agent.run.window import MOST_ROWS, Window
+from nanobot.agent.run.window import Window
 from nanobot.agent.tools.base import Effect, ToolContext
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.turn import Emitter, TurnOutcome

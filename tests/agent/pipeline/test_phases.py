@@ -114,7 +114,7 @@ async def test_the_turn_ends_with_an_event_that_tells_it_all(bot: Bot):
 
 
 async def test_at_a_thousand_messages_the_model_is_asked_in_a_moment(bot: Bot):
-    """Row 98: long sessions waited ten seconds. 0.2 s on a board with a fifth of this machine's speed, in time worked."""
+    """Row 98: long sessions waited ten seconds. It is 0.2 s on a small board, hence a fifth of that, in time worked."""
     session = bot.runtime.sessions.get_or_create("cli:direct")
     for number in range(500):
         session.add_message("user", f"question {number} " + "x" * 80)
