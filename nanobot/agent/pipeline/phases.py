@@ -149,6 +149,7 @@ class Pipeline:
             # nobody wrote down which of them began: each may have, and so it stays if this turn is cut off too
             await turn.checkpoint.calls_start([call.id for call in calls], durable=True)
         turn.checkpoint.accept(turn.turn_id, turn.message.to_json())
+        parts.inbox.done(turn.message)
         turn.checkpoint.session_has(session.message_count)
         answer = answer_of(history, left.turn_id) if left else None
         if answer is not None and turn.resumes:  # the crash came between the answer and the end
@@ -157,7 +158,13 @@ class Pipeline:
         if answer is not None:
             turn.emit(Notice(text=_NOT_GIVEN.format(answer=text_of(answer["content"]))))
         if left.text.strip() and left.after == session.message_count:
-            await self._record(turn, {"role": "assistant", "content": left.text, "error": INTERRUPTED})
+            said: ChatMessage = {
+                "role": "assistant",
+                "content": left.text,
+                "error": INTERRUPTED,
+                "turn_id": left.turn_id,
+            }
+            await self._record(turn, said)
             history = session.get_history()
         missing = missing_messages(history, left) if left else []
         turn.joining = [self._row_of(turn, message, history, turn_id) for turn_id, message in missing]
@@ -192,8 +199,11 @@ class Pipeline:
             turn.joined += len(more)
             if more:
                 history = turn.session.get_history()
-                turn.joining += [self._row_of(turn, message, history) for message in more]
-            return await finish(self._keep_joining(turn))
+                turn.joining += [self._row_of(turn, one, history) for one in more]
+            joined = await finish(self._keep_joining(turn))
+            for one in more:
+                parts.inbox.done(one)
+            return joined
 
         spec = RunSpec(
             model=built.model,
@@ -325,6 +335,7 @@ class Pipeline:
             "content": with_attachments(message.content, message.media),
             "runtime_context": self._parts.prompt.runtime_context(message.channel, message.chat_id, history),
             "sender_id": message.sender_id,
+            "arrived": message.timestamp.isoformat(),
             "origin": message.origin,
             "provenance": message.provenance,
             "turn_id": turn_id or turn.turn_id,
