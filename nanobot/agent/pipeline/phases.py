@@ -149,7 +149,6 @@ class Pipeline:
             # nobody wrote down which of them began: each may have, and so it stays if this turn is cut off too
             await turn.checkpoint.calls_start([call.id for call in calls], durable=True)
         turn.checkpoint.accept(turn.turn_id, turn.message.to_json())
-        parts.inbox.done(turn.message)
         turn.checkpoint.session_has(session.message_count)
         answer = answer_of(history, left.turn_id) if left else None
         if answer is not None and turn.resumes:  # the crash came between the answer and the end
@@ -199,11 +198,8 @@ class Pipeline:
             turn.joined += len(more)
             if more:
                 history = turn.session.get_history()
-                turn.joining += [self._row_of(turn, one, history) for one in more]
-            joined = await finish(self._keep_joining(turn))
-            for one in more:
-                parts.inbox.done(one)
-            return joined
+                turn.joining += [self._row_of(turn, message, history) for message in more]
+            return await finish(self._keep_joining(turn))
 
         spec = RunSpec(
             model=built.model,
@@ -335,7 +331,6 @@ class Pipeline:
             "content": with_attachments(message.content, message.media),
             "runtime_context": self._parts.prompt.runtime_context(message.channel, message.chat_id, history),
             "sender_id": message.sender_id,
-            "arrived": message.timestamp.isoformat(),
             "origin": message.origin,
             "provenance": message.provenance,
             "turn_id": turn_id or turn.turn_id,

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Protocol
 
 from nanobot.agent import turn as events
-from nanobot.agent.inbox import Inbox
 from nanobot.agent.run.runner import Model
 from nanobot.agent.run.window import Window
 from nanobot.agent.slash_commands import Models, SlashCommands, SystemPrompt
@@ -72,7 +71,6 @@ class Parts:
     workspace: Path
     turns_folder: Path
     traces: TraceWriter
-    inbox: Inbox
     patience: Patience = field(default_factory=Patience)
     pace: Pace = field(default_factory=Pace)
     """What each phase of every turn passes before it begins."""
