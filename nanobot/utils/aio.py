@@ -1,7 +1,6 @@
 """Small asyncio pieces: tasks that have an owner, and waiting that cannot be cut short by a second cancel."""
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Coroutine
 from typing import Any, TypeVar
 
@@ -38,37 +37,3 @@ async def all_or_first_error(work: list[Coroutine[Any, Any, T]]) -> list[T]:
     except BaseExceptionGroup as errors:
         raise errors.exceptions[0] from None
     return [task.result() for task in tasks]
-
-
-class Turnstile:
-    """Lets tasks go on a few at a time, in order: what hundreds do at once would hold the event loop for as long.
-
-    For one loop. A task that comes alone goes through without waiting.
-    """
-
-    def __init__(self, most: int = 16) -> None:
-        """`most` go through before the loop looks after others again."""
-        self._most = most
-        self._left = most
-        self._waiting: deque[asyncio.Future[None]] = deque()
-
-    async def through(self) -> None:
-        """Go through. Cancelling is safe."""
-        loop = asyncio.get_running_loop()
-        if self._left == self._most:
-            loop.call_soon(self._turn, loop)
-        if self._left:
-            self._left -= 1
-            return
-        self._waiting.append(waiter := loop.create_future())
-        await waiter
-
-    def _turn(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._left = self._most
-        while self._waiting and self._left:
-            waiter = self._waiting.popleft()
-            if not waiter.done():  # its task was cancelled
-                waiter.set_result(None)
-                self._left -= 1
-        if self._left < self._most:
-            loop.call_soon(self._turn, loop)

@@ -18,9 +18,9 @@ from functools import cache
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 from urllib.parse import urlsplit
 
-from nanobot.utils.aio import Turnstile
 from nanobot.utils.clients import load_httpx, new_client
 from nanobot.utils.connection import KEEP_ALIVE_S, Connection, HttpError, Place
+from nanobot.utils.pace import Pace
 
 if TYPE_CHECKING:
     import httpx
@@ -135,7 +135,7 @@ class HttpPools:
         self._connections: _Shelf[Connection] = _Shelf(most_idle, idle_s)
         self._clients: _Shelf[httpx.AsyncClient] = _Shelf(most_idle, idle_s)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._turnstile = Turnstile()
+        self._pace = Pace()
         self._leaving: set[asyncio.Task[None]] = set()
         self._closed = False
         self._prepared = False
@@ -169,8 +169,7 @@ class HttpPools:
 
     async def turn(self) -> None:
         """Wait for one's turn to work on a request or an answer: of hundreds at once, a few at a time."""
-        self._keep_to_this_loop()
-        await self._turnstile.through()
+        await self._pace.step()
 
     async def connect(self, place: Place, connect_s: float) -> Connection:
         """A connection for one call, warm if there is one. `take_back` must follow. Raises HttpError."""
@@ -222,7 +221,7 @@ class HttpPools:
     def _keep_to_this_loop(self) -> None:
         """Connections die with the loop that made them."""
         if (loop := asyncio.get_running_loop()) is not self._loop:
-            self._loop, self._turnstile = loop, Turnstile()
+            self._loop = loop
             self._connections.forget()
             self._clients.forget()
 

@@ -1,11 +1,10 @@
 """Work that must end once begun ends, however often its caller is cancelled; the first of many errors is the error."""
 
 import asyncio
-from itertools import pairwise
 
 import pytest
 
-from nanobot.utils.aio import Turnstile, all_or_first_error, finish
+from nanobot.utils.aio import all_or_first_error, finish
 
 
 async def test_work_is_finished_though_its_caller_is_cancelled_twice():
@@ -61,45 +60,3 @@ async def test_the_first_error_stops_the_others_and_is_raised_as_itself():
     with pytest.raises(KeyError, match="the reason"):
         await all_or_first_error([waits(), fails()])
     assert stopped.is_set()
-
-
-async def test_who_comes_alone_goes_through_a_turnstile_at_once():
-    turnstile = Turnstile(2)
-
-    for _ in range(5):
-        passing = turnstile.through()
-        with pytest.raises(StopIteration):
-            passing.send(None)
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-
-
-async def test_a_crowd_goes_through_a_few_a_pass_in_order_and_the_loop_looks_after_others_between():
-    turnstile = Turnstile(3)
-    passed: list[int] = []
-    seen: list[int] = []
-
-    async def one(number: int) -> None:
-        await turnstile.through()
-        passed.append(number)
-
-    crowd = asyncio.gather(*[one(number) for number in range(20)])
-    while not crowd.done():
-        await asyncio.sleep(0)
-        seen.append(len(passed))
-
-    assert passed == [*range(20)]
-    assert max(after - before for before, after in pairwise(seen)) <= 3
-
-
-async def test_who_leaves_the_queue_of_a_turnstile_holds_up_nobody():
-    turnstile = Turnstile(1)
-    tasks = [asyncio.create_task(turnstile.through()) for _ in range(6)]
-    await asyncio.sleep(0)
-
-    for task in tasks[2:5]:
-        task.cancel()
-    done = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 1)
-
-    assert [type(result) for result in done[2:5]] == [asyncio.CancelledError] * 3
-    assert done[5] is None
