@@ -31,6 +31,8 @@ _RECORD_EVERY = 1 << 18
 """Bytes after which the metadata record is written again, so that the next opening finds it near the end."""
 _CACHED = 64
 """Sessions kept in memory while nobody holds them."""
+_CACHED_ROWS = 6_000
+"""Rows that they may have together."""
 
 __all__ = ["Session", "SessionManager"]
 
@@ -274,11 +276,18 @@ class SessionManager:
             return False
 
     def _remember(self, session: Session) -> None:
+        known = self._recent.get(session.key) is session
         self._recent[session.key] = session
         self._recent.move_to_end(session.key)
-        if len(self._recent) > _CACHED:
-            clean = (key for key, old in self._recent.items() if not old.waiting and not old.cleared)
-            self._recent.pop(next(clean, ""), None)
+        if known:
+            return
+        rows = sum(one.rows_in_memory for one in self._recent.values())
+        for old in list(self._recent.values())[:-1]:
+            if len(self._recent) <= _CACHED and rows <= _CACHED_ROWS:
+                break
+            if not old.waiting and not old.cleared:
+                del self._recent[old.key]
+                rows -= old.rows_in_memory
 
     # --- memory to disk
 

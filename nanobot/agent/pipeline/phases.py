@@ -34,6 +34,7 @@ from nanobot.utils.clock import timestamp
 log = logging.getLogger(__name__)
 
 _SESSIONS_REMEMBERED = 32
+_ROWS_REMEMBERED = 2_000
 _PACED = (TurnPhase.RESTORE, TurnPhase.BUILD, TurnPhase.RUN, TurnPhase.SAVE)
 """The phases that take long enough for many turns at once to be let into them by and by."""
 MOST_JOINING = 3
@@ -156,7 +157,13 @@ class Pipeline:
         if answer is not None:
             turn.emit(Notice(text=_NOT_GIVEN.format(answer=text_of(answer["content"]))))
         if left.text.strip() and left.after == session.message_count:
-            await self._record(turn, {"role": "assistant", "content": left.text, "error": INTERRUPTED})
+            said: ChatMessage = {
+                "role": "assistant",
+                "content": left.text,
+                "error": INTERRUPTED,
+                "turn_id": left.turn_id,
+            }
+            await self._record(turn, said)
             history = session.get_history()
         missing = missing_messages(history, left) if left else []
         turn.joining = [self._row_of(turn, message, history, turn_id) for turn_id, message in missing]
@@ -227,9 +234,12 @@ class Pipeline:
     def _remembered_of(self, session_key: str) -> Remembered:
         """What was found out about the rows of the sessions that ran last."""
         found = self._remembered.pop(session_key, None) or Remembered()
+        rows = sum(len(one.legal) for one in self._remembered.values())
+        for key in list(self._remembered):
+            if len(self._remembered) < _SESSIONS_REMEMBERED and rows <= _ROWS_REMEMBERED:
+                break
+            rows -= len(self._remembered.pop(key).legal)
         self._remembered[session_key] = found
-        if len(self._remembered) > _SESSIONS_REMEMBERED:
-            del self._remembered[next(iter(self._remembered))]
         return found
 
     async def _save(self, turn: Turn) -> TurnPhase:
