@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Self
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -51,6 +52,13 @@ def worker(pace: Pace, log: list[int], work: Callable[[], None]) -> Callable[[in
         log.append(number)
 
     return worker
+
+
+async def test_who_comes_alone_goes_through_without_a_wait():
+    coming = Pace(0.005, Toil()).step()
+
+    with pytest.raises(StopIteration):
+        coming.send(None)
 
 
 async def test_those_who_fit_into_a_pass_go_through_at_once():
