@@ -13,7 +13,6 @@ from nanobot import __version__
 from nanobot.agent.context import ContextBuilder
 from nanobot.agent.delivery import DeliveryPolicy
 from nanobot.agent.idle import IdleWatch
-from nanobot.agent.inbox import Inbox
 from nanobot.agent.loop import AgentLoop, LoopPolicy
 from nanobot.agent.pipeline.work import Parts, Patience
 from nanobot.agent.run.runner import Model, RunLimits
@@ -96,7 +95,6 @@ async def build_runtime(
     commands = SlashCommands(Desk(sessions, models, context, tools, vitals, __version__, spending))
     redactor = Redactor(lambda: secrets_of(config.model_dump(), environ))
     traces = TraceWriter(TraceFolder(places.traces, redactor), clock, workspace)
-    inbox = Inbox(places.inbox)
     parts = Parts(
         sessions=sessions,
         models=models,
@@ -108,7 +106,6 @@ async def build_runtime(
         workspace=workspace,
         turns_folder=places.turns,
         traces=traces,
-        inbox=inbox,
         patience=patience or Patience(),
     )
     policy = LoopPolicy(_most_at_once(environ), defaults.steering == "join", _delivery(config))
@@ -127,7 +124,6 @@ async def build_runtime(
         lives.enter_context(seldom_collected())
         lives.push_async_callback(models.close)
         lives.push_async_callback(traces.close)
-        lives.callback(inbox.close)
         lives.push_async_callback(loop.stop)
         if idle is not None:
             lives.push_async_callback(idle.close)

@@ -12,7 +12,7 @@ from nanobot.agent.delivery import Delivery, DeliveryPolicy, hint
 from nanobot.agent.idle import IdleWatch
 from nanobot.agent.intake import Intake
 from nanobot.agent.lanes import Lanes
-from nanobot.agent.pipeline.left_over import LeftOver, accepted_messages, left_over_turns
+from nanobot.agent.pipeline.left_over import LeftOver, left_over_turns
 from nanobot.agent.pipeline.phases import COME_BACK, GOES_ON_LATER, Pipeline
 from nanobot.agent.pipeline.work import Ending, Parts, Turn, Waiting, new_turn
 from nanobot.agent.slash_commands import SlashCommands, parse_command
@@ -75,17 +75,13 @@ class AgentLoop:
     async def run(self) -> None:
         """Serve messages from the bus until `stop`, or until the bus closes. Each gets one reply at its own address.
 
-        Turns that a crash cut off are taken up first, then what waited when it came, beside the others.
+        Turns that a crash cut off are taken up first, beside the others.
         """
         self._stopping.clear()
         async with asyncio.TaskGroup() as turns:
+            turns.create_task(self._resume_all())
             stopping = turns.create_task(self._stopping.wait())
-            intake = Intake(self._tell_kept)
-            for left in await asyncio.to_thread(self._cut_off):
-                turns.create_task(self._take_up(left, self._delivery(left.message)))
-            for waiting in await asyncio.to_thread(self._parts.inbox.left, self._is_known):
-                if intake.lets_in(waiting):
-                    turns.create_task(intake.serve(waiting))
+            intake = Intake(lambda message: self.tell(message, self._delivery(message)))
             while True:
                 taking = asyncio.ensure_future(self.bus.consume_inbound())
                 await asyncio.wait((taking, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -95,10 +91,8 @@ class AgentLoop:
                     break
                 if _at_once(message) is not None:
                     turns.create_task(self.tell(message, self._delivery(message)))
-                else:
-                    self._parts.inbox.keep(message)
-                    if intake.lets_in(message):
-                        turns.create_task(intake.serve(message))
+                elif intake.lets_in(message):
+                    turns.create_task(intake.serve(message))
             stopping.cancel()
 
     async def stop(self) -> None:
@@ -183,7 +177,7 @@ class AgentLoop:
                 await self._idle.turn_begins(key)
             return await self._in_lane(turn, may_join=may_join)
         except asyncio.CancelledError:
-            if not turn.over:  # its caller gave up before it could begin
+            if not turn.progress.over:  # its caller gave up before it could begin
                 turn.emit(TurnEnded(outcome=TurnOutcome.STOPPED, text=""))
             raise
         finally:
@@ -263,33 +257,17 @@ class AgentLoop:
         """Stop what runs there; what a person is told, soon in any case."""
         if session_key not in self._running:
             return "Nothing is running."
-        tools = self._running[session_key][0].running_tools
+        tools = self._running[session_key][0].progress.running_tools
         what = f" {' and '.join(dict.fromkeys(tools))} ended with it." if tools else ""
         stopping = asyncio.create_task(self._end(session_key, Ending.STOP))
         done, _ = await asyncio.wait([stopping], timeout=STOP_S)
         return f"Stopped.{what}" if done else "Stopping; something does not let go of it yet."
 
-    async def _tell_kept(self, message: InboundMessage) -> None:
-        try:
-            await self.tell(message, self._delivery(message))
-        finally:
-            self._parts.inbox.done(message)
-
-    def _cut_off(self) -> list[LeftOver]:
-        """What was cut off, but for turns whose person waited at a terminal or in a program that is gone."""
-        left = left_over_turns(self._parts.turns_folder)
-        return [one for one in left.values() if one.message.origin not in _TO_BE_ASKED]
-
-    def _is_known(self, message: InboundMessage) -> bool:
-        """Whether a file has this message, so that it needs no turn of its own."""
-        if message.to_json() in accepted_messages(self._parts.turns_folder, message.session_key):
-            return True
-        try:
-            session = self._parts.sessions.read(message.session_key)
-        except StorageError:
-            return False  # its turn says what is wrong with the session
-        arrived, rows = message.timestamp.isoformat(), session.messages if session is not None else []
-        return any(row.get("arrived") == arrived and row.get("sender_id") == message.sender_id for row in rows)
+    async def _resume_all(self) -> None:
+        """Take up what was cut off, but for turns whose person waited at a terminal or in a program that is gone."""
+        left = await asyncio.to_thread(left_over_turns, self._parts.turns_folder)
+        wanted = [one for one in left.values() if one.message.origin not in _TO_BE_ASKED]
+        await asyncio.gather(*[self._take_up(one, self._delivery(one.message)) for one in wanted])
 
     async def _take_up(self, left: LeftOver, sink: EventSink | None) -> TurnResult:
         turn = new_turn(left.message, sink, self._parts, turn_id=left.turn_id)

@@ -60,6 +60,8 @@ def _shift(noted: object, rows: Sequence[ChatMessage], first: int) -> int | None
     if not isinstance(noted, list) or len(noted) != 2 or not isinstance(noted[0], int):
         return None
     index, time = noted
+    if 0 <= index - first < len(rows) and rows[index - first].get("timestamp") == time:
+        return 0
     places = [at for at, row in enumerate(rows, first) if row.get("timestamp") == time]
     nearest = min(places, key=lambda at: abs(at - index), default=None)
     return None if nearest is None else nearest - index

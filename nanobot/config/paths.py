@@ -69,11 +69,6 @@ class Places:
         return self.state / "turns"
 
     @property
-    def inbox(self) -> Path:
-        """Messages that wait for their turn."""
-        return self.state / "inbox"
-
-    @property
     def usage(self) -> Path:
         """The ledger: what models used, a file a month."""
         return self.state / "usage"

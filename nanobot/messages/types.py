@@ -94,7 +94,6 @@ class ChatMessage(TypedDict):
     runtime_context: NotRequired[str]
     media: NotRequired[list[str]]
     sender_id: NotRequired[str]
-    arrived: NotRequired[str]
     origin: NotRequired[str]
     # assistant
     tool_calls: NotRequired[list[ToolCall]]

@@ -9,9 +9,9 @@ from nanobot.messages.types import ChatMessage
 from nanobot.providers.wire import Dialect, encode, reads_files, wire_messages
 
 MOST_BYTES = 2 << 20
-"""What is remembered at most, about: a handful of long chats, or hundreds of short ones."""
-_BESIDE_TEXT = 500
-"""Bytes that a remembered row takes beside its text."""
+"""What is remembered at most, beside the rows themselves: a dozen long chats, or hundreds of short ones."""
+_BESIDE_TEXT = 200
+"""Bytes that it takes to remember a row, beside its text."""
 
 _Known = dict[int, tuple[ChatMessage, object, bytes]]
 """By identity: the row, held so that nothing else can come to stand at its place, its content, and its bytes."""
@@ -77,7 +77,7 @@ class _Memory:
                 return None
             known = row, content, self._encoded(row)
         self._recent[id(row)] = known
-        self.size += 2 * len(known[2]) + _BESIDE_TEXT
+        self.size += len(known[2]) + _BESIDE_TEXT
         return known[2]
 
     def _encoded(self, row: ChatMessage) -> bytes:

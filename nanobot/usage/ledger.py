@@ -2,7 +2,7 @@
 
 A row is one append to the system's cache, some microseconds, so it is made on the event loop. It outlives the process
 at once; it is not waited for on the disk, since after a power cut the provider's own bill still tells. Several
-processes may append. Nothing is touched before the first request; while one is under way, `utils/under_way` knows.
+processes may append. Nothing is touched before the first request; while one is under way, under_way.py knows of it.
 """
 
 import json
@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from nanobot.usage.types import LedgerRow
+from nanobot.usage.under_way import UnderWay
 from nanobot.utils.files import open_private, write_whole
-from nanobot.utils.under_way import UnderWay
 
 log = logging.getLogger(__name__)
 
@@ -68,9 +68,9 @@ class Ledger:
         except (OSError, ValueError) as error:
             log.warning("What a killed process left in %s cannot be read: %s", self.folder, error)
 
-    def _add_missing(self, found: list[dict[str, Any]]) -> None:
+    def _add_missing(self, rows: list[LedgerRow]) -> None:
         """A process may have died between the row and the word that it is written."""
-        rows = [cast("LedgerRow", row) for row in found if _is_row(row)]
+        rows = [row for row in rows if _is_row(row)]
         if not rows:
             return
         since = date.fromisoformat(f"{min(row['when'] for row in rows)[:7]}-01")

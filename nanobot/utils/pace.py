@@ -13,7 +13,7 @@ from collections.abc import Callable
 class Pace:
     """A place that work passes on its way. While nobody waits there is no timer and no task, and it costs nothing."""
 
-    def __init__(self, pass_s: float = 0.005, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, pass_s: float = 0.008, clock: Callable[[], float] = time.perf_counter) -> None:
         """`pass_s` is how old a pass may be when it lets the last one through; one it lets through in any case."""
         self._pass_s = pass_s
         self._clock = clock

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from nanobot.agent.consolidation import Consolidator
 from nanobot.agent.idle import IdleWatch
-from nanobot.agent.inbox import Inbox
 from nanobot.agent.loop import AgentLoop
 from nanobot.agent.pipeline.work import Parts
 from nanobot.agent.slash_commands import Desk, SlashCommands
@@ -353,7 +352,6 @@ async def watched_bot(home: Path, time: HeldTime) -> AsyncIterator[Bot]:
             made.workspace,
             home / "turns",
             traces,
-            Inbox(home / "inbox"),
         )
         consolidator = Consolidator(made.context.memory, made.sessions, made.models, vitals, time)
         watch = IdleWatch(lambda key: consolidator.compact(key, loop.lane(key)), IDLE_S, time, time.sleep)

@@ -163,15 +163,7 @@ async def test_memory_and_skills_of_the_original_are_in_the_prompt_and_stay_as_t
 TEXT, CLOCK = "text", "local time in ISO format"
 COMMON = {"role": TEXT, "timestamp": CLOCK, "provenance": TEXT, "turn_id": TEXT}
 FIELDS: dict[str, dict[str, str]] = {
-    "user": {
-        **COMMON,
-        "content": TEXT,
-        "runtime_context": TEXT,
-        "sender_id": TEXT,
-        "arrived": CLOCK,
-        "origin": TEXT,
-        "media": "paths",
-    },
+    "user": {**COMMON, "content": TEXT, "runtime_context": TEXT, "sender_id": TEXT, "origin": TEXT, "media": "paths"},
     "assistant": {
         **COMMON,
         "content": "text or null",
@@ -180,7 +172,7 @@ FIELDS: dict[str, dict[str, str]] = {
         "reasoning_content": TEXT,
         "thinking_blocks": "blocks",
     },
-    "tool": {**COMMON, "content": TEXT, "tool_call_id": TEXT, "name": TEXT, "failure": TEXT},
+    "tool": {**COMMON, "content": TEXT, "tool_call_id": TEXT, "name": TEXT},
 }
 """The table of docs/formats.md, section Sessions."""
 NEEDED = {

@@ -47,11 +47,6 @@ def left_over_turns(folder: Path) -> dict[str, LeftOver]:
     return found
 
 
-def accepted_messages(folder: Path, key: str) -> list[Mapping[str, Any]]:
-    """The messages that cut off turns of this session had taken on. Blocks on the disk, never raises."""
-    return [one.message for one in Checkpoint(folder, key).load().accepted]
-
-
 def is_answer(row: ChatMessage) -> bool:
     """Whether a turn may end with this row."""
     return row["role"] == "assistant" and not row.get("tool_calls")

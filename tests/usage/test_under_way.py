@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nanobot.usage.ledger import Ledger
-from nanobot.utils.under_way import UnderWay
+from nanobot.usage.under_way import UnderWay
 from tests.usage.rows import row
 
 DIES = """
