@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from nanobot.agent.inbox import Inbox
 from nanobot.agent.loop import AgentLoop
 from nanobot.agent.pipeline.work import Parts, PromptBuilder
 from nanobot.agent.slash_commands import Desk, SlashCommands
@@ -66,7 +65,6 @@ def with_prompt(bot: Bot, home: Path, prompt: Toilsome) -> AgentLoop:
         workspace=made.workspace,
         turns_folder=home / "turns",
         traces=TraceWriter(TraceFolder(home / "traces"), clock, made.workspace),
-        inbox=Inbox(home / "inbox"),
         pace=Pace(5, lambda: prompt.seconds),
     )
     return AgentLoop(made.bus, parts)
