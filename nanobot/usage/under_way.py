@@ -91,7 +91,7 @@ class UnderWay:
         self._path, self._lock, self._lines = path, lock, 0
 
     def _begin_anew(self, path: Path | None, lock: ProcessLock, descriptor: int) -> None:
-        """What is under way goes to another file before this one goes. What a kill then leaves twice is written once."""
+        """Another file, with what is under way, before this one goes. What a kill then leaves twice is written once."""
         self._open()
         self._write(b"".join(_line({"call": number, "row": row}) for number, row in self._calls.items()))
         os.close(descriptor)
