@@ -130,13 +130,13 @@ def test_rows_from_the_disk_share_what_every_row_says(tmp_path: Path):
 def test_long_sessions_that_nobody_holds_leave_memory_before_there_are_many(tmp_path: Path):
     manager = SessionManager(tmp_path)
     for number in range(20):
-        session = manager.get_or_create(f"cli:{number}")
+        session = manager.get_or_create(f"many:{number}")
         session.add_rows([{"role": "user", "content": f"{number} {at}"} for at in range(500)])
         manager.save(session)
     del session
     gc.collect()
 
-    kept = [one for one in gc.get_objects() if isinstance(one, Session) and one.key.startswith("cli:")]
+    kept = [one for one in gc.get_objects() if isinstance(one, Session) and one.key.startswith("many:")]
 
-    assert {one.key for one in kept} == {f"cli:{number}" for number in range(7, 20)}  # the last, and 6,000 rows
-    assert manager.get_or_create("cli:0").message_count == 500
+    assert {one.key for one in kept} == {f"many:{number}" for number in range(7, 20)}  # the last, and 6,000 rows
+    assert manager.get_or_create("many:0").message_count == 500
