@@ -37,6 +37,7 @@ from nanobot.security.paths import PathPolicy
 from nanobot.security.secrets import Redactor, secrets_of
 from nanobot.session.manager import SessionManager
 from nanobot.utils.clock import Clock, SystemClock, zone_named
+from nanobot.utils.garbage import seldom_collected
 from nanobot.utils.resources import skills_dir
 from nanobot.utils.workspace import open_workspace
 
@@ -131,6 +132,7 @@ async def build_runtime(
         )
     loop = AgentLoop(bus, parts, policy, idle)
     async with AsyncExitStack() as lives:
+        lives.enter_context(seldom_collected())
         lives.push_async_callback(models.close)
         lives.push_async_callback(traces.close)
         lives.push_async_callback(loop.stop)

@@ -199,7 +199,7 @@ def as_sent(message: ChatMessage) -> ChatMessage:
 def with_attachments(text: str, media: Sequence[str] = ()) -> str:
     """What a person sent, in words: the text, and each attachment it does not name itself as `[image: path]`,
     `[audio: path]` or `[file: path]`, so that the agent can open it."""
-    tags = [tag for path in media if (tag := f"[{_kind_of(path)}: {path}]") not in text]
+    tags = [f"[{_kind_of(path)}: {path}]" for path in media if f": {path}]" not in text]
     return "\n".join([text, *tags] if text.strip() else tags) or "[empty message]"
 
 

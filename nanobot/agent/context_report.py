@@ -3,11 +3,13 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from nanobot.agent.run.allowance import allowance_for
+from nanobot.agent.run.fit import next_to_go
 from nanobot.agent.run.runner import Model
-from nanobot.agent.run.shrink import Shrinker
-from nanobot.agent.run.window import Window, budget_for, next_to_go, standing
+from nanobot.agent.run.sheet import Sheet
+from nanobot.agent.run.window import Window
 from nanobot.agent.tools.registry import ToolRegistry
-from nanobot.messages.tokens import Scale, estimate_tokens
+from nanobot.messages.tokens import estimate_tokens
 from nanobot.messages.types import ChatMessage
 from nanobot.utils.text import counted
 
@@ -39,14 +41,14 @@ class ContextReport:
     def _parts(self) -> Iterator[str]:
         limits, learned = self.model.limits, self.window.model(self.model.name)
         ratio, window_tokens = learned.ratio, min(learned.window or limits.window_tokens, limits.window_tokens)
-        shown = standing(self.rows, self.window)
+        shown = Sheet(self.rows).standing(self.window)
         system = {name: int(tokens * ratio) for name, tokens in _system_parts(self.system).items()}
         fixed = estimate_tokens(self.system) + self.tools.tokens
         parts = {
             "system prompt": sum(system.values()),
             counted(len(self.tools.names), "tool"): int(self.tools.tokens * ratio),
             counted(len(shown), "message"): int(estimate_tokens(shown) * ratio),
-            "room for the reply": budget_for(window_tokens, limits.max_tokens, fixed).reply,
+            "room for the reply": allowance_for(window_tokens, limits.max_tokens, fixed).reply,
         }
         total = sum(parts.values())
         yield "Tokens of the next request, estimated:"
@@ -63,7 +65,7 @@ class ContextReport:
             yield f"The last request: {sent:,} tokens, {share}."
 
     def _next(self) -> Iterator[str]:
-        departure = next_to_go(self.rows, self.window, Scale(), Shrinker())
+        departure = next_to_go(Sheet(self.rows), self.window)
         if departure is None:
             yield "Nothing of this conversation can be left out yet."
         else:

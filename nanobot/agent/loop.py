@@ -194,7 +194,7 @@ class AgentLoop:
                 await self._idle.turn_begins(key)
             return await self._in_lane(turn, may_join=may_join)
         except asyncio.CancelledError:
-            if not turn.over:  # its caller gave up before it could begin
+            if not turn.progress.over:  # its caller gave up before it could begin
                 turn.emit(TurnEnded(outcome=TurnOutcome.STOPPED, text=""))
             raise
         finally:
@@ -276,7 +276,7 @@ class AgentLoop:
         """Stop what runs there; what a person is told, soon in any case."""
         if session_key not in self._running:
             return "Nothing is running."
-        tools = self._running[session_key][0].running_tools
+        tools = self._running[session_key][0].progress.running_tools
         what = f" {' and '.join(dict.fromkeys(tools))} ended with it." if tools else ""
         stopping = asyncio.create_task(self._end(session_key, Ending.STOP))
         done, _ = await asyncio.wait([stopping], timeout=STOP_S)

@@ -8,7 +8,8 @@ messages have changed since (a damaged line, another writer), that message is fo
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nanobot.agent.run.window import MOST_ROWS, Window
+from nanobot.agent.run.allowance import MOST_ROWS
+from nanobot.agent.run.window import Window
 from nanobot.messages.types import ChatMessage
 from nanobot.session.manager import Session
 
@@ -59,6 +60,8 @@ def _shift(noted: object, rows: Sequence[ChatMessage], first: int) -> int | None
     if not isinstance(noted, list) or len(noted) != 2 or not isinstance(noted[0], int):
         return None
     index, time = noted
+    if 0 <= index - first < len(rows) and rows[index - first].get("timestamp") == time:
+        return 0
     places = [at for at, row in enumerate(rows, first) if row.get("timestamp") == time]
     nearest = min(places, key=lambda at: abs(at - index), default=None)
     return None if nearest is None else nearest - index

@@ -19,6 +19,7 @@ class TurnPhase(StrEnum):
     RESTORE = "restore"
     COMMAND = "command"
     COMPACT = "compact"
+    """Never entered: room is made inside RUN, and old messages move into memory while nobody waits."""
     BUILD = "build"
     RUN = "run"
     SAVE = "save"

@@ -10,30 +10,23 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from nanobot.bus.events import InboundMessage, OutboundKind, OutboundMessage
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.access import Access, AccessPolicy, Allowed, Knock, Pair, decide
 from nanobot.channels.evidence import ChannelState, Evidence
+from nanobot.channels.media import Kept, MediaStore, Transcriber, as_content
 from nanobot.messages.types import Provenance
 from nanobot.pairing.book import People
 from nanobot.utils.clock import Clock, SystemClock
 
 log = logging.getLogger(__name__)
 
-Fetch = Callable[[], Awaitable[Sequence[str]]]
-"""Fetches what is attached, once its sender is let in; paths of files."""
+Fetch = Callable[[], Awaitable[Sequence[Kept]]]
+"""Fetches what is attached, once its sender is let in; see `MediaStore.keep`."""
 UNIFIED_SESSION = "unified:default"
 """The one session of an owner who wants the same conversation wherever they write."""
-
-
-class Transcriber(Protocol):
-    """Turns speech into text."""
-
-    async def __call__(self, audio: Path) -> str:
-        """What is said in the file; empty where it cannot be told. Never raises."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +34,8 @@ class Services:
     """What a channel works with beside the bus. The manager hands it over before `start`."""
 
     access: Access
-    media: Path
-    """The folder for what comes attached."""
+    media: MediaStore
+    """Keeps what comes attached."""
     clock: Clock = field(default_factory=SystemClock)
     transcribe: Transcriber | None = None
     state: Path | None = None
@@ -192,12 +185,13 @@ class BaseChannel(ABC):
             )
         if not isinstance(decision, Allowed):
             return False
-        attached = [*media, *(await fetch() if fetch is not None else ())]
+        kept = await fetch() if fetch is not None else ()
+        attached = [*media, *(str(one.path) for one in kept if one.path is not None)]
         message = InboundMessage(
             self.name,
             sender_id,
             chat_id,
-            content,
+            await as_content(content, kept, self.services.transcribe) if kept or not media else content,
             timestamp or self.services.clock.now(),
             attached,
             dict(metadata or {}),

@@ -15,8 +15,9 @@ from nanobot.bus.events import Address, Button, OutboundKind, OutboundMessage
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.base import BaseChannel
 from nanobot.channels.errors import NotConnectedError, SendError, UndeliverableError
-from nanobot.channels.media import OutgoingFile, outgoing
-from nanobot.channels.text import Dialect, Piece, pieces
+from nanobot.channels.media import MediaError, Outgoing, outgoing
+from nanobot.channels.text.dialects import PLAIN, Dialect
+from nanobot.channels.text.pieces import Piece, pieces
 
 log = logging.getLogger(__name__)
 
@@ -54,9 +55,9 @@ class _Stream:
 class PostingChannel(BaseChannel):
     """A channel on such a platform."""
 
-    dialect: ClassVar[Dialect] = Dialect.PLAIN
-    limit: ClassVar[int] = 4000
-    """How long a message may be, as the dialect measures it."""
+    dialect: ClassVar[Dialect] = PLAIN
+    largest_file: ClassVar[int] = 20 * 1024 * 1024
+    """In bytes; larger ones the platform refuses."""
     can_edit: ClassVar[bool] = False
     can_react: ClassVar[bool] = False
 
@@ -73,7 +74,7 @@ class PostingChannel(BaseChannel):
         """Make a posted message say this. Raises SendError, UndeliverableError where it is gone; safe to cancel."""
         raise UndeliverableError(f"{self.name} cannot edit messages")
 
-    async def post_file(self, to: Address, file: OutgoingFile, how: Posting) -> str:
+    async def post_file(self, to: Address, file: Outgoing, how: Posting) -> str:
         """Post one file; the id of its message there. Raises SendError; safe to cancel."""
         raise UndeliverableError(f"{self.name} cannot send files")
 
@@ -92,8 +93,12 @@ class PostingChannel(BaseChannel):
         """Post a message, in as many pieces as it takes, and its files. A second try goes on where the first ended."""
         to = Address(message.channel, message.chat_id, message.thread_id)
         text = message.content + (_MAY_REPEAT if message.may_repeat else "")
-        parts: list[Piece | OutgoingFile] = [*pieces(text, self.dialect, self.limit)] if text.strip() else []
-        parts += [await asyncio.to_thread(outgoing, path) for path in message.media]
+        parts: list[Piece | Outgoing] = [*pieces(text, self.dialect)] if text.strip() else []
+        for named in message.media:
+            try:
+                parts.append(await outgoing(named, largest=self.largest_file))
+            except MediaError as error:
+                parts += pieces(f"({error})", self.dialect)
         for number, part in enumerate(parts):
             if number < len(message.sent_ids):
                 continue
@@ -103,7 +108,7 @@ class PostingChannel(BaseChannel):
                 nonce=f"{message.journal_id}-{number}" if message.journal_id is not None else None,
                 quiet=message.kind in (OutboundKind.PROGRESS, OutboundKind.TOOL_HINT, OutboundKind.REASONING),
             )
-            sent = self.post_file(to, part, how) if isinstance(part, OutgoingFile) else self.post(to, part, how)
+            sent = self.post_file(to, part, how) if isinstance(part, Outgoing) else self.post(to, part, how)
             message.sent_ids = (*message.sent_ids, await sent)
             if number < len(parts) - 1:
                 await self.bus.sending(message)  # a crash now must not send this piece again
@@ -176,7 +181,7 @@ class PostingChannel(BaseChannel):
         """Make the messages of a growing answer say what there is of it."""
         if not text.strip():
             return
-        for number, piece in enumerate(pieces(text, self.dialect, self.limit)):
+        for number, piece in enumerate(pieces(text, self.dialect)):
             if number >= len(stream.ids):
                 stream.ids.append(await self.post(to, piece, Posting(quiet=not stream.whole)))
                 stream.shown.append(piece)

@@ -135,7 +135,7 @@ class Viewer:
         except KeyboardInterrupt:
             typer.echo("(stopped)", err=True)
             raise typer.Exit(INTERRUPTED) from None
-        difference = first_difference(turn.steps, again.turn.steps)
+        difference = first_difference(turn.asked, again.turn.asked)
         if self._json:
             show_json(self.redactor.value(_against_json(turn, again, difference)))
         else:

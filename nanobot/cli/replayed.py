@@ -118,13 +118,14 @@ def against_lines(
     page.line(paint.dim(f"recorded: {_asked(turn)}"))
     page.line(paint.dim(f"now:      {_asked(again.turn)}; no tool ran"))
     page.speech("You", turn.message)
-    for number, (then, now) in enumerate(zip_longest(turn.steps, again.turn.steps), 1):
+    for number, (then, now) in enumerate(zip_longest(turn.asked, again.turn.asked), 1):
         page.line("")
         page.line(paint.bold(f"Step {number}") + _mark(difference, number, paint))
         page.side("recorded", then, again)
         page.side("now     ", now, again)
-    page.line("")
-    page.line(paint.bold("".join(_parting(difference, page))))
+    if difference is not None or again.turn.outcome != "failed":
+        page.line("")
+        page.line(paint.bold("".join(_parting(difference, page))))
     page.line("")
     if again.turn.outcome == "failed":
         page.line(paint.red("It failed: "), page.clean(again.turn.text))
@@ -239,7 +240,7 @@ def _asked(turn: RecordedTurn) -> str:
 
 def _measures(step: RecordedStep) -> str:
     first = f"first word after {_time(step.first_s)}" if step.first_s is not None and step.first_s >= 0.1 else ""
-    finish = "" if step.finish in ("stop", "tool_calls", "") else step.finish
+    finish = "" if step.finish in ("stop", "tool_calls", "") else step.finish.replace("_", " ")
     told = [_time(step.seconds), first, _tokens(step.usage), _money(step.cost_usd), finish]
     return "".join(f"  {one}" for one in told if one)
 

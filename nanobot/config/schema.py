@@ -19,6 +19,7 @@ from nanobot.config.provider_table import AUTO, DEFAULT_MODEL, PROVIDERS, find_b
 from nanobot.config.section import (
     AnyMap,
     Count,
+    Headers,
     HttpUrl,
     Money,
     Number,
@@ -55,7 +56,7 @@ Temperature = Annotated[float, Number, Field(ge=0, le=2)]
 class ModelPreset(Section):
     """A model under a name of one's own; what is null is as in `agents.defaults`."""
 
-    model: str
+    model: str = Field(min_length=1)
     provider: Text = AUTO
     max_tokens: Count | None = None
     context_window_tokens: Count | None = None
@@ -125,7 +126,7 @@ class ProviderConfig(Section):
 
     api_key: Text = ""
     api_base: NullableUrl = None  # null: the provider's own address
-    extra_headers: StrMap | None = None
+    extra_headers: Headers | None = None
     extra_body: AnyMap | None = None
     proxy: str | None = None
     backend: Literal["auto", "direct", "litellm"] = "auto"  # direct: our own HTTP; auto: direct where it can be
@@ -257,7 +258,7 @@ class McpServerConfig(Section):
     args: list[str] = Field(default_factory=list)
     env: StrMap | None = Field(default_factory=dict)
     url: Text = ""
-    headers: StrMap | None = Field(default_factory=dict)
+    headers: Headers | None = Field(default_factory=dict)
     tool_timeout: Seconds = 30
     enabled_tools: list[str] = Field(default_factory=lambda: ["*"])
 
@@ -350,11 +351,16 @@ class Config(BaseSettings, Section):
     def _names_lead_somewhere(self) -> "Config":
         """A preset or a provider that is named must be there."""
         defaults = self.agents.defaults
-        for key, name in (("modelPreset", defaults.model_preset), *_named(defaults.fallback_models)):
-            if name and name not in self.model_presets:
+        for key, name in (("modelPreset", defaults.model_preset or None), *_named(defaults.fallback_models)):
+            if name is not None and name not in self.model_presets:
                 raise unknown_name(f"agents.defaults.{key}", name, self.model_presets, "modelPresets")
         chosen = [("agents.defaults.provider", defaults.provider)]
         chosen += [(f"modelPresets.{name}.provider", preset.provider) for name, preset in self.model_presets.items()]
+        chosen += [
+            (f"agents.defaults.fallbackModels[{index}].provider", preset.provider)
+            for index, preset in enumerate(defaults.fallback_models)
+            if isinstance(preset, ModelPreset)
+        ]
         for key, name in chosen:
             if name != AUTO and not find_by_name(name) and not self._own_section(name):
                 names = [spec.config_key for spec in PROVIDERS] + list(self.providers.__pydantic_extra__)

@@ -3,10 +3,11 @@
 Attributes are snake_case. In the file both styles are read and camelCase is written. Keys we do not know are kept.
 """
 
+import re
 from collections.abc import Iterator
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from nanobot.config.masking import shown
 from nanobot.config.spelling import camel
@@ -41,6 +42,18 @@ def _not_a_truth(value: object) -> object:
     return value
 
 
+def _can_be_sent(headers: dict[str, str]) -> dict[str, str]:
+    """What no wire would take is found here, not when a model is asked: then it would look like a dead line."""
+    for name, value in headers.items():
+        if not _HEADER.fullmatch(name):
+            raise ValueError(f"must hold names of HTTP headers, and {name[:60]!r} is none")
+        if not (value.isascii() and value.strip().isprintable()):
+            raise ValueError(f"must hold plain values of one line, and that of {name[:60]!r} is not")
+    return {name: value.strip() for name, value in headers.items()}
+
+
+_HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+
 Number = BeforeValidator(_not_a_truth)
 Text = Annotated[str, BeforeValidator(_null_is_empty)]  # releases before ours wrote null for an empty text
 Count = Annotated[int, Number, Field(ge=1)]
@@ -54,4 +67,5 @@ WebSocketUrl = Annotated[str, Field(pattern=r"^wss?://.+")]
 HttpUrl = Annotated[str, Field(pattern=r"^https?://.+")]
 Ids = list[Annotated[str, Field(coerce_numbers_to_str=True)]]  # people write ids as numbers
 StrMap = dict[str, str]
+Headers = Annotated[StrMap, AfterValidator(_can_be_sent)]
 AnyMap = dict[str, Any]

@@ -65,6 +65,10 @@ class LegalHistory:
         self._seen: list[object] = []
         self._history = _History()
 
+    def __len__(self) -> int:
+        """How many rows it remembers."""
+        return len(self._seen)
+
     def of(self, messages: Sequence[object]) -> list[ChatMessage]:
         """The same as `legalise`; quick where `messages` begin with the very rows of the last time."""
         known = len(self._seen)

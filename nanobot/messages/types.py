@@ -35,7 +35,21 @@ class Provenance(StrEnum):
     WEB = "web"
 
 
-_TRUST = {provenance: rank for rank, provenance in enumerate(Provenance)}
+class ToolFailure(StrEnum):
+    """How a tool call failed: the `failure` of its row. A row without it went well, or is from before it was kept."""
+
+    NOT_DONE = "not_done"
+    """What was asked for was not done; the words say why."""
+    ENDED_BADLY = "ended_badly"
+    """It ran, to no good end: a command with an exit code, say. What it did is done."""
+    NOT_RUN = "not_run"
+    """It was answered with advice instead of being run."""
+    UNKNOWN = "unknown"
+    """nanobot was interrupted while it ran; it may or may not have had its effect."""
+
+
+_BY_TRUST = list(Provenance)
+_TRUST: dict[str, int] = {provenance: rank for rank, provenance in enumerate(_BY_TRUST)}
 
 
 def least_trusted(provenances: Iterable[str]) -> Provenance:
@@ -43,11 +57,8 @@ def least_trusted(provenances: Iterable[str]) -> Provenance:
 
     Of nothing, OWNER.
     """
-    worst = Provenance.OWNER
-    for name in provenances:
-        known = Provenance(name) if name in _TRUST else Provenance.WEB
-        worst = max(worst, known, key=_TRUST.__getitem__)
-    return worst
+    ranks = [_TRUST.get(name, _TRUST[Provenance.WEB]) for name in set(provenances)]  # many rows, few words
+    return _BY_TRUST[max(ranks, default=0)]
 
 
 class FunctionCall(TypedDict):
@@ -93,6 +104,7 @@ class ChatMessage(TypedDict):
     # tool
     tool_call_id: NotRequired[str]
     name: NotRequired[str]
+    failure: NotRequired[str]
 
 
 INTERRUPTED = "interrupted"
@@ -105,6 +117,11 @@ ToolSchema = dict[str, Any]
 def is_our_word(message: ChatMessage) -> bool:
     """Whether this is a word of ours to the model, put where a person's would stand: replayed, never shown."""
     return message["role"] == "user" and message.get("origin") == Origin.SYSTEM
+
+
+def did_nothing(result: ChatMessage) -> bool:
+    """Whether this is the row of a call that did nothing of what it was for."""
+    return result.get("failure") in (ToolFailure.NOT_DONE, ToolFailure.NOT_RUN)
 
 
 def with_context(text: str, context: str | None) -> str:

@@ -4,7 +4,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from functools import partial
-from typing import Any, ClassVar, Protocol, cast
+from typing import ClassVar, Protocol
 
 from nanobot.messages.types import ChatMessage, ToolSchema
 from nanobot.providers.base import Delta, LLMProvider
@@ -13,7 +13,6 @@ from nanobot.providers.exchange import Call, Endpoint, Mended
 from nanobot.providers.oauth.accounts import Account, AccountStore
 from nanobot.providers.oauth.errors import LoginNeededError, spoken
 from nanobot.providers.oauth.tokens import AccountTokens
-from nanobot.providers.textual_calls import with_textual_calls
 from nanobot.utils.clock import Clock
 from nanobot.utils.http import HttpPools
 
@@ -93,7 +92,7 @@ class AccountProvider(LLMProvider):
             call = self.call_for(account, messages, tools or (), model, max_tokens, temperature)
             told, started = False, time.monotonic()
             try:
-                async with aclosing(cast("Any", with_textual_calls(call.run(), tools))) as stream:
+                async with aclosing(call.run()) as stream:
                     async for delta in stream:
                         told = True
                         yield delta

@@ -1,9 +1,5 @@
 """One try at an answer that may be followed by another."""
 
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing
-from typing import cast
-
 from nanobot.providers.base import Delta, Finished, TextDelta, ToolCallDelta
 from nanobot.providers.errors import StreamCutError
 
@@ -18,22 +14,22 @@ class Attempt:
     def __init__(self) -> None:
         self.final = False
         """Whether asking anybody again would show a person two answers."""
+        self._finished = False
+        self._held: list[Delta] = []
 
-    async def deltas(self, stream: AsyncIterator[Delta]) -> AsyncGenerator[Delta, None]:
-        """What the stream says. Closes it, and raises what it raises, or StreamCutError where it has no end."""
-        held: list[ToolCallDelta] = []
-        finished = False
-        async with aclosing(cast("AsyncGenerator[Delta, None]", stream)) as source:
-            async for delta in source:
-                if isinstance(delta, ToolCallDelta) and not self.final:
-                    held.append(delta)
-                    continue
-                if isinstance(delta, TextDelta | Finished):
-                    self.final = True
-                    finished = finished or isinstance(delta, Finished)
-                    for piece in held:
-                        yield piece
-                    held.clear()
-                yield delta
-        if not finished:
+    def passed(self, delta: Delta) -> list[Delta]:
+        """What goes out now that the model said this; before it happens, `final` is what it will be."""
+        if isinstance(delta, ToolCallDelta) and not self.final:
+            self._held.append(delta)
+            return []
+        if isinstance(delta, TextDelta | Finished):
+            self.final = True
+            self._finished = self._finished or isinstance(delta, Finished)
+            held, self._held = self._held, []
+            return [*held, delta]
+        return [delta]
+
+    def end(self) -> None:
+        """The model says no more. Raises StreamCutError where that is no end."""
+        if not self._finished:
             raise StreamCutError("it ended without being finished")

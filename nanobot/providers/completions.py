@@ -24,7 +24,7 @@ from nanobot.providers.errors import (
 )
 from nanobot.providers.exchange import Endpoint, Mended
 from nanobot.providers.failures import read_refusal, refusal_of
-from nanobot.providers.wire import Dialect, has_images, request_body, wire_messages
+from nanobot.providers.wire import Dialect, encode, has_images, request_body, wire_messages
 
 _THINKERS = ("deepseek", "kimi", "moonshot", "mimo")
 """Names of models that want their thinking back beside their tool calls."""
@@ -67,16 +67,20 @@ class Call(exchange.Call):
         if "stream" not in fields:
             fields.pop("stream_options", None)
         dialect = self._dialect(learned)
-        with_pictures = dialect.images and has_images(self._messages)
-        messages = (
-            await asyncio.to_thread(wire_messages, self._messages, dialect)
-            if with_pictures
-            else wire_messages(self._messages, dialect)
-        )
+        messages = endpoint.rows.encode(self._messages, dialect)
+        with_pictures = messages is None and dialect.images and has_images(self._messages)
+        if with_pictures:
+            messages = await asyncio.to_thread(self._encoded, dialect)
+        elif messages is None:
+            messages = self._encoded(dialect)
         tools = endpoint.tools.encode(self._tools) if self._tools and "tools" not in learned.dropped else None
         sent = [name for name in fields if name != "model"]
         sent += ["images"] * with_pictures + ["reasoning_content"] * dialect.reasoning + ["tools"] * (tools is not None)
         return request_body(fields, tools, messages), sent
+
+    def _encoded(self, dialect: Dialect) -> bytes:
+        """All messages, with the pictures they name."""
+        return encode(wire_messages(self._messages, dialect))
 
     def _dialect(self, learned: Learned) -> Dialect:
         wanted = self._endpoint.returns_reasoning

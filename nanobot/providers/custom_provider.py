@@ -1,14 +1,12 @@
 """Any endpoint that speaks OpenAI chat completions, reached directly. How one call goes: `completions`."""
 
 from collections.abc import AsyncIterator, Sequence
-from contextlib import aclosing
-from typing import Any, Unpack, cast
+from typing import Unpack
 
 from nanobot.messages.types import ChatMessage, ToolSchema
 from nanobot.providers.base import Delta, LLMProvider
 from nanobot.providers.completions import Call
 from nanobot.providers.exchange import Endpoint, EndpointSettings, Mended
-from nanobot.providers.textual_calls import with_textual_calls
 
 OPENAI = "https://api.openai.com/v1"
 
@@ -42,7 +40,7 @@ class CustomProvider(LLMProvider):
         """Tell of each request that is refused and sent again without a field."""
         self._mended = told
 
-    async def chat_stream(
+    def chat_stream(
         self,
         messages: Sequence[ChatMessage],
         tools: Sequence[ToolSchema] | None = None,
@@ -52,10 +50,7 @@ class CustomProvider(LLMProvider):
     ) -> AsyncIterator[Delta]:
         """Deltas as they come, then one Finished. Raises a ModelCallError; cancelling closes the connection."""
         asked = model or self._default_model
-        call = Call(self._endpoint, messages, tools or (), asked, max_tokens, temperature, self._mended)
-        async with aclosing(cast("Any", with_textual_calls(call.run(), tools))) as stream:
-            async for delta in stream:
-                yield delta
+        return Call(self._endpoint, messages, tools or (), asked, max_tokens, temperature, self._mended).run()
 
     async def close(self) -> None:
         """Close idle connections."""

@@ -6,16 +6,16 @@ way there and back is here, once.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, aclosing, closing
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypedDict, cast
-from urllib.parse import urlsplit
+from typing import Any, ClassVar, Protocol, TypedDict
 
 from nanobot.errors import ProviderError
 from nanobot.messages.types import ChatMessage, ToolSchema
 from nanobot.providers.base import Delta
 from nanobot.providers.capabilities import CapabilityStore, Learned
+from nanobot.providers.encoded_rows import RowsEncoder
 from nanobot.providers.errors import (
     CallTarget,
     ConnectionFailedError,
@@ -26,14 +26,20 @@ from nanobot.providers.errors import (
 from nanobot.providers.failures import Refusal, error_of, mend_for, read_refusal
 from nanobot.providers.limits import CallLimits, Timeouts
 from nanobot.providers.sse import EventTooLongError, SseParser
+from nanobot.providers.textual_calls import TextualDeltas
 from nanobot.providers.wire import ToolsEncoder
 from nanobot.security.secrets import redact, secrets_in
-from nanobot.utils.http import HttpPools, load_httpx
-
-if TYPE_CHECKING:
-    import httpx
+from nanobot.utils.connection import BodyError, Connection, HttpError, place_of
+from nanobot.utils.http import HttpPools
 
 LARGEST_ANSWER = 64 * 1024 * 1024
+_LARGEST_REFUSAL = 256 * 1024
+_HEADERS = {
+    "Content-Type": "application/json",
+    "Accept": "text/event-stream, application/json",
+    "Accept-Encoding": "identity",
+    "User-Agent": "nanobot",
+}
 _MENDS = 6
 """How many fields a server may find fault with before we believe that it is not about fields."""
 Mended = Callable[[ProviderError, str, float], None]
@@ -72,6 +78,7 @@ class Endpoint:
     capabilities: CapabilityStore = field(default_factory=CapabilityStore)
     pools: HttpPools = field(default_factory=HttpPools)
     tools: ToolsEncoder = field(default_factory=ToolsEncoder)
+    rows: RowsEncoder = field(default_factory=RowsEncoder)
 
     def with_settings(self, api_base: str | None, settings: EndpointSettings) -> "Endpoint":
         """The same as its owner wants it; `api_base` goes before the usual one. It lends connections of its own."""
@@ -142,9 +149,7 @@ class Call:
         self._messages = messages
         self._tools = tools
         self._model = model
-        self._timeouts = endpoint.timeouts
         self._target = endpoint.target(model)
-        self._limits = CallLimits(endpoint.timeouts, self._target)
 
     async def request(self, learned: Learned) -> tuple[bytes, list[str]]:
         """The body, and the names of what may be left out of it."""
@@ -154,23 +159,40 @@ class Call:
         """What reads the answer."""
         raise NotImplementedError
 
-    async def run(self) -> AsyncIterator[Delta]:
-        """Ask, and ask again with less while the server names a field that it does not take."""
-        with closing(self._limits):
-            for attempt in range(_MENDS + 1):
-                learned = self._endpoint.capabilities.get(self._endpoint.api_base, self._model)
-                body, sent = await self.request(learned)
-                started = time.monotonic()
-                try:
-                    async with aclosing(cast("Any", self._ask(body))) as deltas:
-                        async for delta in deltas:
-                            yield delta
-                    return
-                except _RefusedError as refused:
-                    if attempt == _MENDS or not self.mend(refused.refusal, sent):
-                        raise refused.error from None
-                    if self._mended is not None:
-                        self._mended(refused.error, self._model, time.monotonic() - started)
+    async def run(self) -> AsyncGenerator[Delta, None]:
+        """Ask, and hand on what is answered, as it comes. Closing it hangs up."""
+        with closing(CallLimits(self._endpoint.timeouts, self._target)) as limits:
+            connection = await self._ask(limits)
+            body, texts = _Body(self), TextualDeltas(self._tools)
+            try:
+                while not body.whole:
+                    piece = await self._next_piece(connection, body, limits)
+                    for delta in texts.passed(body.feed(piece)):
+                        yield delta
+                for delta in texts.passed(body.end()):
+                    yield delta
+            finally:
+                await self._endpoint.pools.take_back(connection, all_said=body.whole)
+
+    async def _ask(self, limits: CallLimits) -> Connection:
+        """Ask, and ask again with less while the server names a field that it does not take; then it answers."""
+        endpoint = self._endpoint
+        for attempt in range(_MENDS + 1):
+            body, sent = await self.request(endpoint.capabilities.get(endpoint.api_base, self._model))
+            started = time.monotonic()
+            connection = await self._send(body, limits)
+            if connection.status == 200:
+                break
+            try:
+                refusal = await self._refusal(connection)
+            finally:
+                await endpoint.pools.take_back(connection)
+            error = self.error_of(refusal)
+            if attempt == _MENDS or not self.mend(refusal, sent):
+                raise error
+            if self._mended is not None:
+                self._mended(error, self._model, time.monotonic() - started)
+        return connection
 
     def mend(self, refusal: Refusal, sent: list[str]) -> bool:
         """Learn from the refusal. False when there is nothing to learn."""
@@ -188,149 +210,95 @@ class Call:
         """The failure that a refusal is."""
         return error_of(refusal, self._target, self._endpoint.secrets)
 
-    async def _ask(self, body: bytes) -> AsyncIterator[Delta]:
-        load_httpx()  # not before the first request
-        import httpx
-
-        url = f"{self._endpoint.api_base}{self.path}"
+    async def _send(self, body: bytes, limits: CallLimits) -> Connection:
+        """The request is sent, and the head of its answer is there."""
+        pools = self._endpoint.pools
         try:
-            urlsplit(url)
-        except ValueError as error:
+            place = place_of(f"{self._endpoint.api_base}{self.path}")
+            with limits.next_sign(began=False):
+                connection = await pools.connect(place, self._endpoint.timeouts.connect_s)
+                try:
+                    await connection.post(self._headers(), body)
+                    await pools.answered()
+                except BaseException:
+                    await pools.take_back(connection)
+                    raise
+        except (HttpError, ValueError) as error:  # a connection, or an address that is none
             raise self.error(ConnectionFailedError, str(error)) from None
-        try:
-            async with aclosing(cast("Any", self._exchange(url, body))) as deltas:
-                async for delta in deltas:
-                    yield delta
-        except httpx.ConnectTimeout:
-            raise self.error(ConnectionFailedError, f"no connection within {self._timeouts.connect_s:g} s") from None
-        except httpx.ConnectError as error:
-            raise self.error(ConnectionFailedError, reason_of(error)) from None
-        except (httpx.InvalidURL, httpx.UnsupportedProtocol, httpx.ProxyError, ImportError, UnicodeError) as error:
-            raise self.error(ConnectionFailedError, reason_of(error)) from None
-        except httpx.DecodingError as error:
-            raise self.error(MalformedResponseError, reason_of(error)) from None
-        except httpx.TransportError as error:  # before the first byte of an answer; later ones are a cut stream
-            raise self.error(ConnectionFailedError, reason_of(error)) from None
-
-    async def _exchange(self, url: str, body: bytes) -> AsyncIterator[Delta]:
-        import httpx
-
-        timeout = httpx.Timeout(None, connect=self._timeouts.connect_s)
-        async with AsyncExitStack() as connection:
-            client = await connection.enter_async_context(self._endpoint.pools.lend(url))
-            try:
-                request = client.build_request("POST", url, content=body, headers=self._headers(), timeout=timeout)
-            except (TypeError, ValueError) as error:  # a key or a header with a character that HTTP does not carry
-                problem = f"the request cannot be built: {type(error).__name__}"
-                raise self.error(ConnectionFailedError, problem) from None
-            async with self._limits.next_sign(began=False):
-                response = await client.send(request, stream=True)
-            connection.push_async_callback(response.aclose)
-            if response.status_code != 200:
-                raise await self._refused(response)
-            async with aclosing(cast("Any", self._deltas(response.aiter_bytes(), connection))) as deltas:
-                async for delta in deltas:
-                    yield delta
+        return connection
 
     def _headers(self) -> dict[str, str]:
-        headers = {
-            "Content-Type": "application/json",
-            "Accept": "text/event-stream, application/json",
-            "Accept-Encoding": "identity",
-            "User-Agent": "nanobot",
-        }
-        if self._endpoint.api_key:
-            headers["Authorization"] = f"Bearer {self._endpoint.api_key}"
-        return {**headers, **self._endpoint.extra_headers}
+        endpoint = self._endpoint
+        key = {"Authorization": f"Bearer {endpoint.api_key}"} if endpoint.api_key else {}
+        return {**_HEADERS, **key, **endpoint.extra_headers}
 
-    async def _refused(self, response: "httpx.Response") -> "ModelCallError | _RefusedError":
-        body = b""
+    async def _refusal(self, connection: Connection) -> Refusal:
+        """What stands behind a status other than 200."""
+        status, headers, body = connection.status, connection.headers, b""
         try:
-            async with asyncio.timeout(self._timeouts.idle_s):
-                async for chunk in response.aiter_bytes():
-                    body += chunk
-                    if len(body) > 256 * 1024:
-                        break
-        except Exception:  # noqa: S110 the status is known; what else the server would have said is not worth a failure
-            pass
-        if 300 <= response.status_code < 400:
-            place = response.headers.get("location", "elsewhere")
-            return self.error(
-                MalformedResponseError, f"a redirect to {place}, not followed with a key", response.status_code
-            )
-        refusal = read_refusal(response.status_code, body, response.headers)
-        return _RefusedError(refusal, self.error_of(refusal))
+            async with asyncio.timeout(self._endpoint.timeouts.idle_s):
+                while len(body) <= _LARGEST_REFUSAL and (piece := await connection.read()):
+                    body += piece
+        except (HttpError, TimeoutError):
+            pass  # the status is known; what else the server would have said is not worth a failure
+        if 300 <= status < 400:
+            detail = f"a redirect to {headers.get('location', 'elsewhere')}, not followed with a key"
+            raise self.error(MalformedResponseError, detail, status)
+        return read_refusal(status, body, headers)
 
-    async def _deltas(self, source: AsyncIterator[bytes], connection: AsyncExitStack) -> AsyncIterator[Delta]:
-        """Read the body as a stream of events, or as one plain answer where the server ignored `stream`."""
-        reader = self.reader()
-        parser = SseParser()
-        plain: list[bytes] | None = None
-        opened = False
-        size = 0
-        async with aclosing(cast("Any", self._chunks(source, reader))) as chunks:
-            async for chunk in chunks:
-                size += len(chunk)
-                if size > LARGEST_ANSWER:
-                    raise self.error(MalformedResponseError, f"more than {LARGEST_ANSWER >> 20} MB without an end")
-                if not opened:
-                    first = chunk.lstrip(b"\xef\xbb\xbf \r\n\t")[:1]
-                    if not first:
-                        continue
-                    opened = True
-                    plain = [] if first in b"{[<" else None
-                if plain is not None:
-                    plain.append(chunk)
-                    continue
-                try:
-                    events = parser.feed(chunk)
-                except EventTooLongError as error:
-                    raise self.error(MalformedResponseError, str(error)) from None
-                for data in events:
-                    for delta in reader.event(data):
-                        yield delta
-                if reader.done:
-                    await self._endpoint.pools.let_go(source, connection.pop_all())
-                    break
-        if plain is not None:
-            for delta in reader.plain(b"".join(plain)):
-                yield delta
-        elif not reader.done:
-            for data in parser.end():
-                for delta in reader.event(data):
-                    yield delta
-        for delta in reader.end():
-            yield delta
-
-    async def _chunks(self, source: AsyncIterator[bytes], reader: Reader) -> AsyncIterator[bytes]:
-        import httpx
-
-        while True:
-            try:
-                async with self._limits.next_sign(began=reader.began):
-                    chunk = await anext(source, None)
-            except (httpx.ReadError, httpx.RemoteProtocolError) as error:
-                if reader.finished:  # all is said; only the good-bye is missing
-                    return
-                raise self.error(StreamCutError, reason_of(error)) from None
-            if chunk is None:
-                return
-            yield chunk
+    async def _next_piece(self, connection: Connection, body: "_Body", limits: CallLimits) -> bytes:
+        try:
+            with limits.next_sign(began=body.reader.began):
+                return await connection.read()
+        except BodyError as error:
+            raise self.error(MalformedResponseError, str(error)) from None
+        except HttpError as error:
+            if body.reader.finished:  # all is said; only the good-bye is missing
+                return b""
+            raise self.error(StreamCutError, str(error)) from None
 
 
-class _RefusedError(Exception):
-    """A status other than 200: what was said, and the error it becomes if nothing can be mended."""
+class _Body:
+    """Reads the body of an answer as a stream of events, or as one plain answer where the server ignored `stream`."""
 
-    def __init__(self, refusal: Refusal, error: ModelCallError) -> None:
-        super().__init__(str(error))
-        self.refusal = refusal
-        self.error = error
+    def __init__(self, call: Call) -> None:
+        self.reader = call.reader()
+        self.whole = False
+        """Whether all is said: its end came, or the server's good-bye."""
+        self._call = call
+        self._parser = SseParser()
+        self._plain: list[bytes] | None = None
+        self._opened = False
+        self._size = 0
 
+    def feed(self, piece: bytes) -> Iterator[Delta]:
+        """What the next piece says; an empty one is the end."""
+        self._size += len(piece)
+        if self._size > LARGEST_ANSWER:
+            raise self._call.error(MalformedResponseError, f"more than {LARGEST_ANSWER >> 20} MB without an end")
+        if not self._opened:
+            first = piece.lstrip(b"\xef\xbb\xbf \r\n\t")[:1]
+            self._opened = bool(first)
+            self._plain = [] if first and first in b"{[<" else None
+        if self._plain is not None:
+            self._plain.append(piece)
+        elif self._opened:
+            yield from self._events(piece)
+        self.whole = self.reader.done or not piece
 
-def reason_of(error: BaseException) -> str:
-    """Why a connection failed: the words of the system, which the library keeps two causes down."""
-    causes = [error]
-    while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None and len(causes) < 6:
-        causes.append(cause)
-    said = next((str(cause) for cause in reversed(causes) if isinstance(cause, OSError) and str(cause)), "")
-    return said or str(error) or type(error).__name__
+    def end(self) -> Iterator[Delta]:
+        """What is left when nothing more comes; Finished is the last of it."""
+        if self._plain is not None:
+            yield from self.reader.plain(b"".join(self._plain))
+        elif not self.reader.done:
+            for data in self._parser.end():
+                yield from self.reader.event(data)
+        yield from self.reader.end()
+
+    def _events(self, piece: bytes) -> Iterator[Delta]:
+        try:
+            events = self._parser.feed(piece)
+        except EventTooLongError as error:
+            raise self._call.error(MalformedResponseError, str(error)) from None
+        for data in events:
+            yield from self.reader.event(data)

@@ -9,6 +9,7 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from typing import cast
 
 from nanobot.errors import NanobotError
 from nanobot.messages.tokens import estimate_tokens
@@ -156,7 +157,7 @@ class FallbackProvider(LLMProvider):
         search = _Search(self._candidates, messages, tools, max_tokens)
         while (found := await search.next()) is not None:
             index, candidate, made, call = found
-            attempt = Attempt()
+            attempt, began = Attempt(), False
             stream = made.provider.chat_stream(
                 messages,
                 tools,
@@ -165,15 +166,19 @@ class FallbackProvider(LLMProvider):
                 temperature if candidate.temperature is None else candidate.temperature,
             )
             try:
-                async with aclosing(attempt.deltas(stream)) as deltas:
-                    delta = await _first_of(deltas, others_left=search.others_left(index))
-                    call.began()
-                    self._tell(search, index)
-                    while delta is not None:
-                        if isinstance(delta, Finished):
-                            call.succeeded()
-                        yield delta
-                        delta = await anext(deltas, None)
+                async with aclosing(cast("AsyncGenerator[Delta, None]", stream)) as source:
+                    said = await _first_of(source, others_left=search.others_left(index))
+                    while said is not None:
+                        for delta in attempt.passed(said):
+                            if not began:
+                                began = True
+                                call.began()
+                                self._tell(search, index)
+                            if isinstance(delta, Finished):
+                                call.succeeded()
+                            yield delta
+                        said = await anext(source, None)
+                attempt.end()
                 return
             except ModelCallError as error:
                 search.failed(made, error)
@@ -214,7 +219,10 @@ class FallbackProvider(LLMProvider):
 
 
 async def _first_of(deltas: AsyncGenerator[Delta, None], *, others_left: bool) -> Delta | None:
-    with calling_for(replace(call_context(), others_left=others_left)):
+    context = call_context()
+    if context.others_left == others_left:
+        return await anext(deltas, None)
+    with calling_for(replace(context, others_left=others_left)):
         return await anext(deltas, None)
 
 

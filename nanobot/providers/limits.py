@@ -4,7 +4,7 @@ import asyncio
 import math
 import re
 import time
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -82,7 +82,7 @@ class CallLimits:
         self._rings_at = math.inf
         self._wait = _Wait(self)
 
-    def next_sign(self, *, began: bool) -> AbstractAsyncContextManager[None]:
+    def next_sign(self, *, began: bool) -> AbstractContextManager[None]:
         """Wait for the first sign of an answer, or for the next one once it began. One wait at a time.
 
         Raises ProviderTimeoutError where it takes too long; what is awaited inside is cancelled then.
@@ -165,12 +165,12 @@ class _Wait:
             self._given_up = True
             self.task.cancel()
 
-    async def __aenter__(self) -> None:
+    def __enter__(self) -> None:
         self.task = asyncio.current_task()
         self._cancels = self.task.cancelling() if self.task is not None else 0
         self._limits.watch()
 
-    async def __aexit__(
+    def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         task, self.task = self.task, None

@@ -15,9 +15,8 @@ import weakref
 import zlib
 from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import aclosing
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 from nanobot.messages.types import ChatMessage, ToolSchema
 from nanobot.providers.answer import Answer
@@ -34,7 +33,7 @@ from nanobot.providers.errors import (
 )
 from nanobot.providers.failures import Refusal, error_of, refusal_of, retry_after_s
 from nanobot.providers.limits import CallLimits, Timeouts
-from nanobot.providers.textual_calls import with_textual_calls
+from nanobot.providers.textual_calls import TextualDeltas
 from nanobot.providers.wire import Dialect, has_images, wire_messages
 from nanobot.security.secrets import redact, secrets_in
 
@@ -149,7 +148,7 @@ class LiteLLMProvider(LLMProvider):
         """Begin to load LiteLLM in a thread."""
         start_loading()
 
-    async def chat_stream(
+    def chat_stream(
         self,
         messages: Sequence[ChatMessage],
         tools: Sequence[ToolSchema] | None = None,
@@ -158,10 +157,7 @@ class LiteLLMProvider(LLMProvider):
         temperature: float = 0.7,
     ) -> AsyncIterator[Delta]:
         """Deltas as they come, then one Finished. Raises a ModelCallError; cancelling closes the connection."""
-        stream = self._stream(messages, tools or (), model or self._default_model, max_tokens, temperature)
-        async with aclosing(cast("Any", with_textual_calls(stream, tools))) as deltas:
-            async for delta in deltas:
-                yield delta
+        return self._stream(messages, tools or (), model or self._default_model, max_tokens, temperature)
 
     async def close(self) -> None:
         """Close LiteLLM's connections. It keeps them for all providers together: the last one out closes them."""
@@ -195,18 +191,18 @@ class LiteLLMProvider(LLMProvider):
         client = await self._client(model)
         if client is not None:
             request["client"] = client
-        answer = Answer(of=self.name)
+        answer, texts = Answer(of=self.name), TextualDeltas(tools)
         stream: Any = None
         try:
-            async with limits.next_sign(began=False):
+            with limits.next_sign(began=False):
                 stream = await litellm.acompletion(**request)
             chunks = aiter(stream)
             while True:
-                async with limits.next_sign(began=answer.began):
+                with limits.next_sign(began=answer.began):
                     chunk = await anext(chunks, None)
                 if chunk is None:
                     break
-                for delta in answer.feed(chunk.model_dump(exclude_none=True)):
+                for delta in texts.passed(answer.feed(chunk.model_dump(exclude_none=True))):
                     yield delta
         except ModelCallError:
             raise
@@ -224,9 +220,8 @@ class LiteLLMProvider(LLMProvider):
         if not (response.usage or response.content or response.tool_calls or response.reasoning_content):
             # What LiteLLM makes of a page that is no answer at all.
             raise MalformedResponseError("an empty answer", target=self._target(model))
-        for delta in deltas:
+        for delta in texts.passed([*deltas, Finished(response)]):
             yield delta
-        yield Finished(response)
 
     async def _request(
         self, rows: Sequence[ChatMessage], tools: Sequence[ToolSchema], model: str, max_tokens: int, temperature: float

@@ -49,7 +49,16 @@ class MeteredProvider(LLMProvider):
         super().__init__(getattr(inner, "api_key", None), getattr(inner, "api_base", None))
         self._inner = inner
         self._prepared = False
-        self._meter = _Meter(provider_name, ledger, budget, prices, clock)
+        spec = find_by_name(provider_name)
+        self._meter = _Meter(
+            provider_name,
+            ledger,
+            budget,
+            prices,
+            clock,
+            prefix=spec.litellm_prefix if spec else "",
+            is_free=provider_name == "offline" or (spec is not None and (spec.is_local or spec.is_oauth)),
+        )
         inner.watch_mends(self._meter.mended)
 
     def get_default_model(self) -> str:
@@ -196,13 +205,11 @@ class _Meter:
     budget: Budget
     prices: PriceTable
     clock: Clock
+    prefix: str
+    """The name that the table of prices has for the provider."""
+    is_free: bool
+    """Whether its calls cost nothing: a machine of one's own, or an account that is paid for by the month."""
     unpriced: set[str] = field(default_factory=set)
-
-    @property
-    def is_free(self) -> bool:
-        """Whether its calls cost nothing: a machine of one's own, or an account that is paid for by the month."""
-        spec = find_by_name(self.provider)
-        return self.provider == "offline" or (spec is not None and (spec.is_local or spec.is_oauth))
 
     async def most_usd(self, model: str, prompt_tokens: int, max_tokens: int) -> float | None:
         """The most a call may cost; None where it does not count for limits in dollars."""
@@ -228,10 +235,9 @@ class _Meter:
     async def _price(self, model: str) -> Price | None:
         if self.is_free:
             return FREE
-        spec = find_by_name(self.provider)
         if not self.prices.loaded:
             await asyncio.to_thread(self.prices.load)
-        return self.prices.find(model, spec.litellm_prefix if spec else "", self.provider)
+        return self.prices.find(model, self.prefix, self.provider)
 
     def mended(self, error: ProviderError, model: str, seconds: float) -> None:
         """A request was refused, and is sent again with less: each has its row."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nanobot.messages.shown import CONTEXT_MARK
-from nanobot.messages.types import ChatMessage, ToolSchema, is_our_word, text_of
+from nanobot.messages.types import ChatMessage, ToolSchema, did_nothing, is_our_word, text_of
 from nanobot.providers.answer import new_call_id
 from nanobot.providers.base import (
     Delta,
@@ -266,8 +266,12 @@ def _act(intent: Intent, words: Words, results: list[ChatMessage], offered: set[
         return (
             (name, arguments) if name in offered else f"I would need the tool `{name}` for that, and it is not there."
         )
-    found = text_of(results[-1]["content"])
-    return f"That did not work. {_first_line(found)}" if found.startswith("Error") else intent.tell(words, found)
+    return _told(intent, words, results[-1])
+
+
+def _told(intent: Intent, words: Words, result: ChatMessage) -> str:
+    found = text_of(result["content"])
+    return f"That did not work. {_first_line(found)}" if did_nothing(result) else intent.tell(words, found)
 
 
 def _fact(words: Words) -> str:
@@ -281,12 +285,12 @@ def _remember(intent: Intent, words: Words, results: list[ChatMessage], offered:
         return f"I would need the tool `{min(needed)}` to remember that, and it is not there."
     if not results:
         return intent.call(words)
-    found = text_of(results[-1]["content"])
     if len(results) > 1:
-        return f"That did not work. {_first_line(found)}" if found.startswith("Error") else intent.tell(words, found)
+        return _told(intent, words, results[-1])
+    found = text_of(results[-1]["content"])
     line = f"- {_fact(words)}"
     lines = [re.sub(r"^\s*\d+(?:\t|[|:] ?)", "", row) for row in found.splitlines()]
-    lines = [] if found.startswith(("Error", "(")) else [row for row in lines if row.strip()]
+    lines = [] if did_nothing(results[-1]) or found.startswith("(") else [row for row in lines if row.strip()]
     if line in lines:
         return f"I know already: {_fact(words)}."
     last = next((row for row in reversed(lines) if lines.count(row) == 1 and not row.startswith("(")), None)

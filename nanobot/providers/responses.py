@@ -28,7 +28,7 @@ from nanobot.providers.exchange import Endpoint, Mended
 from nanobot.providers.failures import Refusal
 from nanobot.providers.input_items import SealedThoughts, conversation_key, input_of
 from nanobot.providers.output_items import ResponsesReader
-from nanobot.providers.wire import has_images, request_body
+from nanobot.providers.wire import encode, has_images, request_body
 
 
 class Call(exchange.Call):
@@ -72,7 +72,7 @@ class Call(exchange.Call):
         tools = endpoint.tools.encode(self._tools) if with_tools else None
         sent = [name for name in fields if name not in ("model", "store", "stream")]
         sent += ["images"] * images + ["tools"] * with_tools
-        return request_body({**fields, "instructions": asked.instructions}, tools, asked.items, "input"), sent
+        return request_body({**fields, "instructions": asked.instructions}, tools, encode(asked.items), "input"), sent
 
     def mend(self, refusal: Refusal, sent: list[str]) -> bool:
         """Learn from the refusal; thoughts that this server cannot open are left out from now on."""

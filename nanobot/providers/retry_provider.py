@@ -7,9 +7,10 @@ can be asked, for as long as the failures differ, at most a minute apart.
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from typing import cast
 
 from nanobot.messages.types import ChatMessage, ToolSchema
 from nanobot.providers.attempt import Attempt
@@ -97,9 +98,11 @@ class RetryProvider(LLMProvider):
             attempt = Attempt()
             stream = self._inner.chat_stream(messages, tools, model, max_tokens, temperature)
             try:
-                async with aclosing(attempt.deltas(stream)) as deltas:
-                    async for delta in deltas:
-                        yield delta
+                async with aclosing(cast("AsyncGenerator[Delta, None]", stream)) as source:
+                    async for said in source:
+                        for delta in attempt.passed(said):
+                            yield delta
+                attempt.end()
                 return
             except ModelCallError as error:
                 error.told_by(self._target)

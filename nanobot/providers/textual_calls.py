@@ -12,14 +12,22 @@ import html
 import json
 import re
 import sys
-from collections.abc import AsyncIterator, Sequence
-from contextlib import aclosing
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, cast
 
 from nanobot.messages.types import ToolSchema
 from nanobot.providers.answer import new_call_id
-from nanobot.providers.base import Delta, Finished, TextDelta, ToolCallDelta, ToolCallRequest, parse_arguments
+from nanobot.providers.base import (
+    Delta,
+    Finished,
+    LLMResponse,
+    TextDelta,
+    ToolCallDelta,
+    ToolCallRequest,
+    parse_arguments,
+)
 from nanobot.utils.text import mended_json
 
 _TAGS = (
@@ -157,15 +165,7 @@ class TextualCalls:
     """Feed it an answer's text; it hands out what is surely text, and at the end the calls that were written in it."""
 
     def __init__(self, tools: Sequence[ToolSchema]) -> None:
-        functions = [cast("dict[str, Any]", tool.get("function", {})) for tool in tools]
-        self._types = {
-            str(function.get("name", "")): {
-                key: schema.get("type") if isinstance(schema, dict) else None
-                for key, schema in ((function.get("parameters") or {}).get("properties") or {}).items()
-            }
-            for function in functions
-        }
-        self._names = frozenset(self._types) - {""}
+        self._tools = tools
         self._held = ""
         self._at_line_start = True
         self._line = ""
@@ -173,6 +173,22 @@ class TextualCalls:
         self._in_fence = False
         """Whether the lines before it left a fence open."""
         self._look_again_at = 0
+
+    @cached_property
+    def _types(self) -> dict[str, dict[str, object]]:
+        """What each argument of each tool is; most answers are text that nobody needs this for."""
+        functions = [cast("dict[str, Any]", tool.get("function", {})) for tool in self._tools]
+        return {
+            str(function.get("name", "")): {
+                key: schema.get("type") if isinstance(schema, dict) else None
+                for key, schema in ((function.get("parameters") or {}).get("properties") or {}).items()
+            }
+            for function in functions
+        }
+
+    @cached_property
+    def _names(self) -> frozenset[str]:
+        return frozenset(self._types) - {""}
 
     def feed(self, text: str) -> str:
         """The text that is no part of a call. Prompt: only what may be the beginning of one is kept back."""
@@ -398,39 +414,42 @@ def _items(value: object) -> list[object]:
     return list(value) if isinstance(value, list) else [value]
 
 
-async def with_textual_calls(stream: AsyncIterator[Delta], tools: Sequence[ToolSchema] | None) -> AsyncIterator[Delta]:
-    """The stream with the calls written in its text made into real ones. Where real ones came too, those count."""
-    if not tools:
-        async with aclosing(cast("Any", stream)) as source:
-            async for delta in source:
-                yield delta
-        return
-    reader = TextualCalls(tools)
-    shown: list[str] = []
-    async with aclosing(cast("Any", stream)) as source:
-        async for delta in source:
+class TextualDeltas:
+    """The deltas of an answer, the calls in its text made into real ones. Where real ones came too, those count."""
+
+    def __init__(self, tools: Sequence[ToolSchema]) -> None:
+        self._reader = TextualCalls(tools) if tools else None
+        self._shown: list[str] = []
+
+    def passed(self, deltas: Iterable[Delta]) -> Iterable[Delta]:
+        """What goes on of these."""
+        return deltas if self._reader is None else self._read(deltas, self._reader)
+
+    def _read(self, deltas: Iterable[Delta], reader: TextualCalls) -> Iterator[Delta]:
+        for delta in deltas:
             if isinstance(delta, TextDelta):
-                if text := reader.feed(delta.text):
-                    shown.append(text)
-                    yield TextDelta(text)
-            elif not isinstance(delta, Finished):
-                yield delta
+                yield from self._show(reader.feed(delta.text))
+            elif isinstance(delta, Finished):
+                yield from self._end(delta.response, reader)
             else:
-                rest, calls = reader.end()
-                if rest:
-                    shown.append(rest)
-                    yield TextDelta(rest)
-                response = delta.response
-                if calls:
-                    known = response.tool_calls
-                    for index, call in enumerate(() if known else calls):
-                        yield ToolCallDelta(index, call.name, call.arguments_text or "")
-                    response = replace(
-                        response,
-                        content="".join(shown) or None,
-                        tool_calls=known or calls,
-                        finish_reason="tool_calls"
-                        if response.finish_reason in ("stop", "eos")
-                        else response.finish_reason,
-                    )
-                yield Finished(response)
+                yield delta
+
+    def _show(self, text: str) -> Iterator[Delta]:
+        if text:
+            self._shown.append(text)
+            yield TextDelta(text)
+
+    def _end(self, response: LLMResponse, reader: TextualCalls) -> Iterator[Delta]:
+        rest, calls = reader.end()
+        yield from self._show(rest)
+        if calls:
+            known = response.tool_calls
+            for index, call in enumerate(() if known else calls):
+                yield ToolCallDelta(index, call.name, call.arguments_text or "")
+            response = replace(
+                response,
+                content="".join(self._shown) or None,
+                tool_calls=known or calls,
+                finish_reason="tool_calls" if response.finish_reason in ("stop", "eos") else response.finish_reason,
+            )
+        yield Finished(response)

@@ -29,10 +29,10 @@ from nanobot.providers.errors import (
     ProviderTimeoutError,
     TryElsewhere,
 )
-from nanobot.providers.exchange import reason_of
 from nanobot.providers.failures import error_of, read_refusal
 from nanobot.security.secrets import redact, secrets_in
-from nanobot.utils.http import HttpPools, is_loopback, load_httpx
+from nanobot.utils.clients import load_httpx, reason_of
+from nanobot.utils.http import HttpPools, is_loopback
 from nanobot.utils.text import human_size
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """From rows of a session to the body of a chat completions request. Fields that are ours stay home.
 
 The messages come last and everything is in a fixed order, so that each request of a session is, byte for byte, the head
-of the next. Tool schemas are encoded once and spliced in.
+of the next. Tool schemas are encoded once and spliced in; so are rows (`encoded_rows`).
 """
 
 import asyncio
@@ -67,7 +67,12 @@ async def plain_messages(rows: Sequence[ChatMessage]) -> list[ChatMessage]:
 
 def has_images(rows: Iterable[ChatMessage]) -> bool:
     """Whether sending these rows means reading files."""
-    return any(row.get("media") or isinstance(row["content"], list) for row in rows)
+    return any(map(reads_files, rows))
+
+
+def reads_files(row: ChatMessage) -> bool:
+    """Whether sending this row means reading files."""
+    return bool(row.get("media")) or isinstance(row["content"], list)
 
 
 def _system(row: ChatMessage, _dialect: Dialect) -> dict[str, Any]:
@@ -184,13 +189,10 @@ class ToolsEncoder:
         return encoded
 
 
-def request_body(
-    fields: dict[str, Any], tools: bytes | None, messages: list[dict[str, Any]], last: str = "messages"
-) -> bytes:
+def request_body(fields: dict[str, Any], tools: bytes | None, messages: bytes, last: str = "messages") -> bytes:
     """The whole body: fields, tools, then the messages under the name that the wire has for them."""
-    head = encode(fields)[:-1]
-    parts = [head]
+    parts = [encode(fields)[:-1]]
     if tools is not None:
-        parts.append(b',"tools":' + tools)
-    parts.append(f',"{last}":'.encode() + encode(messages) + b"}")
+        parts += [b',"tools":', tools]
+    parts += [f',"{last}":'.encode(), messages, b"}"]
     return b"".join(parts)

@@ -4,14 +4,26 @@ import json
 import math
 import re
 from dataclasses import dataclass, field
+from sys import intern
 from typing import Any
+
+from nanobot.messages.types import Origin, Provenance
 
 Row = dict[str, Any]
 
 _OBJECT = re.compile(r'\{\s*"')
 _STARTS = 1000
 """How many beginnings of an object are tried in one damaged line, so that nobody can make us try for ever."""
-_DECODER = json.JSONDecoder()
+_WORDS = {word: word for word in ("system", "user", "assistant", "tool", "function", *map(str, (*Origin, *Provenance)))}
+"""Words that rows are full of."""
+
+
+def _sharing(found: Row) -> Row:
+    """The object with its names, and the words that stand in every row, shared with all others: half the memory."""
+    return {intern(name): _WORDS.get(value, value) if type(value) is str else value for name, value in found.items()}
+
+
+_DECODER = json.JSONDecoder(object_hook=_sharing)
 _PADDING = "\ufeff\x00 \t\r\n"
 
 
@@ -57,7 +69,7 @@ class Found:
 def decode(line: bytes) -> tuple[list[Row], bool]:
     """The sound objects of a line, and whether that was all there is in it. Never raises."""
     try:
-        found = json.loads(line.decode())
+        found = _DECODER.decode(line.decode())
     except (ValueError, RecursionError):
         return _salvaged(line)
     if is_row(found):

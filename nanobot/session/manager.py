@@ -22,6 +22,7 @@ from nanobot.session.reader import Anchor, Print, locate, open_end, read_all, re
 from nanobot.session.records import apply_record, changeable, key_in, listing_of, record_of
 from nanobot.session.types import Session, Stored, print_of
 from nanobot.session.writer import Append, GroupCommit, append_all
+from nanobot.utils.aio import finish
 from nanobot.utils.files import write_atomic
 from nanobot.utils.locks import ProcessLock, locked
 from nanobot.utils.refusals import refusal
@@ -30,6 +31,8 @@ _RECORD_EVERY = 1 << 18
 """Bytes after which the metadata record is written again, so that the next opening finds it near the end."""
 _CACHED = 64
 """Sessions kept in memory while nobody holds them."""
+_CACHED_ROWS = 6_000
+"""Rows that they may have together."""
 
 __all__ = ["Session", "SessionManager"]
 
@@ -44,7 +47,6 @@ class SessionManager:
         self._recent: OrderedDict[str, Session] = OrderedDict()
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._commits = GroupCommit(self._files.write_lock)
-        self._writes: set[asyncio.Task[None]] = set()
 
     # --- a session in memory
 
@@ -91,13 +93,13 @@ class SessionManager:
     async def append(self, session: Session, *messages: ChatMessage) -> None:
         """Put messages behind the others and return once they are on the disk, with all that waited before them and a
         changed metadata record. Raises StorageError, and then none of these is part of the session. Cancelling is
-        safe: they are written wholly all the same.
+        safe: they are written wholly all the same, and then the cancel is raised.
         """
         new = session.add_rows(messages)
         moved = session.stored is None or session.last_consolidated != session.stored.anchor.count
         try:
             if moved or session.cleared or session.was_changed(deeply=False):
-                await asyncio.to_thread(self.save, session)
+                await finish(asyncio.to_thread(self.save, session))
                 return
             append = self._next_append(session)
         except StorageError:
@@ -105,12 +107,10 @@ class SessionManager:
             raise
         if append is None:
             return
-        rows = session.waiting
-        session.keep(rows)
-        task = asyncio.create_task(self._commit(session, append, rows))
-        self._writes.add(task)
-        task.add_done_callback(self._wrote)
-        await asyncio.shield(task)
+        try:
+            await finish(self._hand_in(session, append))
+        except OSError as error:
+            raise refusal(f"Session {session.key} could not be saved", error) from error
 
     def save(self, session: Session) -> None:
         """Put on the disk what is not there yet. Messages that were changed or taken away make a new file, and the old
@@ -276,11 +276,18 @@ class SessionManager:
             return False
 
     def _remember(self, session: Session) -> None:
+        known = self._recent.get(session.key) is session
         self._recent[session.key] = session
         self._recent.move_to_end(session.key)
-        if len(self._recent) > _CACHED:
-            clean = (key for key, old in self._recent.items() if not old.waiting and not old.cleared)
-            self._recent.pop(next(clean, ""), None)
+        if known:
+            return
+        rows = sum(one.rows_in_memory for one in self._recent.values())
+        for old in list(self._recent.values())[:-1]:
+            if len(self._recent) <= _CACHED and rows <= _CACHED_ROWS:
+                break
+            if not old.waiting and not old.cleared:
+                del self._recent[old.key]
+                rows -= old.rows_in_memory
 
     # --- memory to disk
 
@@ -317,26 +324,25 @@ class SessionManager:
         except FileNotFoundError:
             return Anchor()
 
-    async def _commit(self, session: Session, append: Append, rows: list[ChatMessage]) -> None:
-        stored = _stored(session)
-        stored.writing += 1
-        try:
-            await self._commits.write(append)
-        except Exception as error:  # whatever it was, memory must not claim what the disk may not have
-            session.lose(rows)
-            _distrust(stored)
-            if isinstance(error, OSError):
-                raise refusal(f"Session {session.key} could not be saved", error) from error
-            raise
-        finally:
-            stored.writing -= 1
-        self._note(session, append)
+    def _hand_in(self, session: Session, append: Append) -> "asyncio.Future[None]":
+        """Done when the rows that wait are on the disk, or with why they are no part of the session."""
+        stored, rows = _stored(session), session.waiting
 
-    def _wrote(self, task: asyncio.Task[None]) -> None:
-        """Let go of a write. Who was cancelled while waiting for it does not hear of its failure."""
-        self._writes.discard(task)
-        if not task.cancelled():
-            task.exception()
+        def written(done: "asyncio.Future[None]") -> None:
+            stored.writing -= 1
+            if done.cancelled():  # the loop closes: nobody is told anything
+                return
+            if done.exception() is None:
+                self._note(session, append)
+            else:  # whatever it was, memory must not claim what the disk may not have
+                session.lose(rows)
+                _distrust(stored)
+
+        session.keep(rows)
+        stored.writing += 1
+        done = self._commits.hand_in(append)
+        done.add_done_callback(written)
+        return done
 
     def _note(self, session: Session, append: Append) -> None:
         """Remember the file as it is after an append. If somebody else wrote before it, it is read again next time."""

@@ -85,6 +85,11 @@ class Session:
         """How many messages there are, without reading them."""
         return self._skipped + len(self._rows)
 
+    @property
+    def rows_in_memory(self) -> int:
+        """How many messages are in memory."""
+        return len(self._rows)
+
     def add_message(self, role: str, content: Any, **extra: Any) -> None:
         """Put a message behind the others, with the time if it has none. It is on the disk after `save`."""
         self.add_rows([cast(ChatMessage, {"role": role, "content": content, **extra})])

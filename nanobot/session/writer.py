@@ -61,16 +61,14 @@ class GroupCommit:
         self._waiting: list[tuple[Append, asyncio.Future[None]]] = []
         self._round: asyncio.Task[None] | None = None
 
-    async def write(self, append: Append) -> None:
-        """Return once it is on the disk, or raise its OSError. Cancelled, it is written all the same."""
+    def hand_in(self, append: Append) -> "asyncio.Future[None]":
+        """Done once it is on the disk, or with the error that kept it from there; it is written whoever waits."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
         self._waiting.append((append, done))
         if self._round is None or self._round.done() or self._round.get_loop() is not loop:
             self._round = loop.create_task(self._rounds())
-        await done
-        if append.error is not None:
-            raise append.error
+        return done
 
     async def _rounds(self) -> None:
         while self._waiting:
@@ -84,9 +82,10 @@ class GroupCommit:
                 for _, done in [*batch, *self._waiting]:
                     done.cancel()  # the loop is closing: nobody may be told that it is on the disk
                 raise
-            for _, done in batch:
+            for append, done in batch:
+                why_not = failure or append.error
                 if not done.done():
-                    done.set_result(None) if failure is None else done.set_exception(failure)
+                    done.set_result(None) if why_not is None else done.set_exception(why_not)
 
 
 def _write(append: Append, opened: dict[Path, int]) -> None:

@@ -13,6 +13,7 @@ import secrets
 from collections import deque
 from collections.abc import Iterator
 from datetime import date, timedelta
+from os.path import samestat
 from pathlib import Path
 from typing import Any, cast
 
@@ -41,6 +42,7 @@ class Ledger:
         self.process = secrets.token_hex(4)
         self._unwritten: deque[tuple[str, bytes]] = deque(maxlen=_KEPT)
         self._refused = False
+        self._month = _KeptOpen()
         self._under_way = UnderWay(folder / "under-way")
         self.caught_up = False
         """Whether `catch_up` was called."""
@@ -55,6 +57,7 @@ class Ledger:
 
     def close(self) -> None:
         """No request is under way, and none is near; one that comes all the same is no harm. Never raises."""
+        self._month.close()
         self._under_way.close()
 
     def catch_up(self) -> None:
@@ -98,11 +101,37 @@ class Ledger:
         return LedgerReader(self.folder)
 
     def _append(self, name: str, line: bytes) -> None:
-        descriptor = open_private(self.folder / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        descriptor = self._month.at(self.folder / name)
+        write_whole(descriptor, line)  # behind half a one of a full disk too: a reader tells them apart
+
+
+class _KeptOpen:
+    """A file that rows are appended to, open from one row to the next as long as it is the one at its path."""
+
+    def __init__(self) -> None:
+        self._path: Path | None = None
+        self._descriptor = -1
+        self._opened: os.stat_result | None = None
+
+    def at(self, path: Path) -> int:
+        """It, opened anew for another month, or where somebody took it away. Raises OSError."""
+        if path != self._path or not self._is_there():
+            self.close()
+            self._descriptor = open_private(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            self._path, self._opened = path, os.fstat(self._descriptor)
+        return self._descriptor
+
+    def close(self) -> None:
+        """Until the next row."""
+        if self._opened is not None:
+            os.close(self._descriptor)
+            self._opened = None
+
+    def _is_there(self) -> bool:
         try:
-            write_whole(descriptor, line)  # behind half a one of a full disk too: a reader tells them apart
-        finally:
-            os.close(descriptor)
+            return self._path is not None and self._opened is not None and samestat(self._path.stat(), self._opened)
+        except OSError:
+            return False
 
 
 class LedgerReader:

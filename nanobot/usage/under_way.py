@@ -20,6 +20,8 @@ from nanobot.utils.locks import ProcessLock
 from nanobot.utils.text import json_objects
 
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+_MOST_LINES = 4096
+"""A file with more, most of them of calls that have ended, is begun anew: a busy bot's is never empty."""
 
 
 class UnderWay:
@@ -28,7 +30,8 @@ class UnderWay:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._numbers = count(1)
-        self._calls: set[int] = set()
+        self._calls: dict[int, LedgerRow] = {}
+        self._lines = 0
         self._path: Path | None = None
         self._descriptor = -1
         self._lock: ProcessLock | None = None
@@ -36,27 +39,25 @@ class UnderWay:
     def begin(self, row: LedgerRow) -> int:
         """Note a call, with the row it leaves if this process dies over it; gives its number. Never raises."""
         number = next(self._numbers)
-        self._calls.add(number)
+        self._calls[number] = row
         with suppress(OSError):  # a disk that refuses costs no answer; the ledger says so
             if self._lock is None:
-                path = self._folder / f"{secrets.token_hex(8)}.jsonl"
-                lock = ProcessLock(path.with_suffix(".lock"))
-                lock.try_acquire()  # nobody else knows the name
-                try:
-                    self._descriptor = open_private(path, _FLAGS)
-                except OSError:
-                    lock.release()
-                    raise
-                self._path, self._lock = path, lock
-            self._note({"call": number, "row": row})
+                self._open()
+            self._write(_line({"call": number, "row": row}))
         return number
 
     def end(self, number: int) -> None:
         """The call has its row. Never raises."""
-        self._calls.discard(number)
+        self._calls.pop(number, None)
         if self._lock is not None:
             with suppress(OSError):
-                self._note({"ended": number}) if self._calls else os.ftruncate(self._descriptor, 0)
+                if not self._calls:
+                    os.ftruncate(self._descriptor, 0)
+                    self._lines = 0
+                elif self._lines > max(_MOST_LINES, 4 * len(self._calls)):
+                    self._begin_anew(self._path, self._lock, self._descriptor)
+                else:
+                    self._write(_line({"ended": number}))
 
     def close(self) -> None:
         """This process asks no more; one that asks all the same begins a new file. Never raises."""
@@ -78,9 +79,33 @@ class UnderWay:
                 raise
             _remove(path, lock)
 
-    def _note(self, line: dict[str, Any]) -> None:
-        text = json.dumps(line, ensure_ascii=False, separators=(",", ":"))
-        write_whole(self._descriptor, text.encode("utf-8", "backslashreplace") + b"\n")
+    def _open(self) -> None:
+        path = self._folder / f"{secrets.token_hex(8)}.jsonl"
+        lock = ProcessLock(path.with_suffix(".lock"))
+        lock.try_acquire()  # nobody else knows the name
+        try:
+            self._descriptor = open_private(path, _FLAGS)
+        except OSError:
+            lock.release()
+            raise
+        self._path, self._lock, self._lines = path, lock, 0
+
+    def _begin_anew(self, path: Path | None, lock: ProcessLock, descriptor: int) -> None:
+        """Another file, with what is under way, before this one goes. What a kill then leaves twice is written once."""
+        self._open()
+        self._write(b"".join(_line({"call": number, "row": row}) for number, row in self._calls.items()))
+        os.close(descriptor)
+        if path is not None:
+            _remove(path, lock)
+
+    def _write(self, lines: bytes) -> None:
+        write_whole(self._descriptor, lines)
+        self._lines += 1
+
+
+def _line(fact: dict[str, Any]) -> bytes:
+    text = json.dumps(fact, ensure_ascii=False, separators=(",", ":"))
+    return text.encode("utf-8", "backslashreplace") + b"\n"
 
 
 def _remove(path: Path, lock: ProcessLock) -> None:

@@ -1,49 +1,45 @@
-"""Every connection we open.
+"""Every connection we open, lent and kept warm.
 
-A pool of httpx is linear in its open connections (20 ms of CPU a turn at 500 chats). So there are many small pools:
-each lane that waits for an answer has one to itself, and hands it back warm. A request costs the same with any number.
+A pool of httpx is linear in its open connections (20 ms of CPU a turn at 500 chats). So nothing is shared: each call
+that waits for an answer has a connection to itself, and hands it back warm. A call costs the same with any number.
+Models are asked over `connection`, the few other servers by a small client of httpx.
 """
 
 import asyncio
 import ipaddress
 import os
 import ssl
-import sys
 import threading
 import time
+from collections import defaultdict, deque
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from contextlib import asynccontextmanager
 from functools import cache
-from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 from urllib.parse import urlsplit
+
+from nanobot.utils.clients import load_httpx, new_client
+from nanobot.utils.connection import KEEP_ALIVE_S, Connection, HttpError, Place
+from nanobot.utils.pace import Pace
 
 if TYPE_CHECKING:
     import httpx
 
 _GOODBYE_S = 2.0
 """How long the end of a body may take before its connection is given up."""
-KEEP_ALIVE_S = 55.0
-"""Shorter than the minute after which most servers hang up."""
-
-
-def load_httpx() -> None:
-    """Import httpx, without its command line: that brings click and Rich and is a third of the 100 ms it takes."""
-    if "httpx" not in sys.modules:
-        nothing = ModuleType("httpx._main")
-        nothing.__dict__["main"] = lambda: None
-        sys.modules.setdefault("httpx._main", nothing)
-    import httpx  # noqa: F401 the import is the point
+_WAITED_FOR_GOODBYE_S = 0.002
+"""How long a caller waits for it, so that the next call finds the connection."""
 
 
 @cache
 def _verified_context() -> ssl.SSLContext:
-    import certifi  # comes with httpx
+    import certifi  # where it is asked for: plain http needs none
 
     folder = os.environ.get("SSL_CERT_DIR")  # where a company has a root of its own
     file = os.environ.get("SSL_CERT_FILE") or (None if folder else certifi.where())
-    return ssl.create_default_context(cafile=file, capath=folder)
+    context = ssl.create_default_context(cafile=file, capath=folder)
+    context.set_alpn_protocols(["http/1.1"])
+    return context
 
 
 @cache
@@ -77,46 +73,69 @@ def proxy_for(url: str, proxy: str | None = None) -> str | None:
         return None
     if proxy:
         return proxy
-    from urllib.request import getproxies, proxy_bypass  # httpx has it loaded already
+    from urllib.request import getproxies, proxy_bypass  # takes a while: `prepare` has it loaded already
 
     found = getproxies()
     chosen = found.get(parts.scheme) or found.get("all")
     return None if chosen is None or proxy_bypass(host) else chosen
 
 
-def _load(url: str) -> None:
-    load_httpx()
+def _load(url: str, proxy: str | None) -> None:
+    if proxy_for(url, proxy) is None:
+        from nanobot.utils import direct_connection  # noqa: F401 the import is the point
+    else:
+        load_httpx()
     if urlsplit(url).scheme == "https":
         _verified_context()
 
 
-async def _read_out(body: AsyncIterator[bytes], connection: AsyncExitStack) -> None:
-    import httpx
-
-    async with connection:
-        try:
-            async with asyncio.timeout(_GOODBYE_S):
-                async for _ in body:
-                    pass
-        except (TimeoutError, httpx.HTTPError, httpx.StreamError):
-            pass  # the answer is whole; only the connection is lost
+class _Closes(Protocol):
+    async def aclose(self) -> None: ...
 
 
-@dataclass(slots=True)
-class _Pool:
-    client: "httpx.AsyncClient"
-    returned_at: float = 0.0
+T = TypeVar("T", bound=_Closes)
+
+
+class _Shelf(Generic[T]):
+    """What waits to be lent again, under what it is good for, with the time it came back; the warmest is on top."""
+
+    def __init__(self, most: int, idle_s: float) -> None:
+        self._most = most
+        self._idle_s = idle_s
+        self._things: defaultdict[object, deque[tuple[float, T]]] = defaultdict(deque)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._things.values()))
+
+    def take(self, good_for: object) -> T | None:
+        """The warmest, if there is one."""
+        things = self._things[good_for]
+        return things.pop()[1] if things else None
+
+    async def put(self, good_for: object, thing: T) -> None:
+        """Keep it, and close those nobody wanted for a while: a look at the oldest is all it mostly costs."""
+        now = time.monotonic()
+        self._things[good_for].append((now, thing))
+        for things in self._things.values():
+            while things and (things[0][0] < now - self._idle_s or len(things) > self._most):
+                await things.popleft()[1].aclose()
+
+    def forget(self) -> list[T]:
+        """Keep nothing; what was kept is not closed."""
+        kept = [thing for things in self._things.values() for _, thing in things]
+        self._things.clear()
+        return kept
 
 
 class HttpPools:
-    """Small pools, lent one a call. The warmest is lent first; those that stay idle are closed."""
+    """Connections, lent one a call. The warmest is lent first; those that stay idle are closed."""
 
     def __init__(self, *, proxy: str | None = None, most_idle: int = 512, idle_s: float = KEEP_ALIVE_S) -> None:
         self._proxy = proxy
-        self._most_idle = most_idle
-        self._idle_s = idle_s
-        self._idle: dict[tuple[str, str | None], list[_Pool]] = {}
+        self._connections: _Shelf[Connection] = _Shelf(most_idle, idle_s)
+        self._clients: _Shelf[httpx.AsyncClient] = _Shelf(most_idle, idle_s)
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._pace = Pace()
         self._leaving: set[asyncio.Task[None]] = set()
         self._closed = False
         self._prepared = False
@@ -124,72 +143,97 @@ class HttpPools:
     @property
     def idle(self) -> int:
         """How many wait to be lent."""
-        return sum(map(len, self._idle.values()))
+        return len(self._connections) + len(self._clients)
 
     def prepare(self, url: str) -> None:
-        """A call to this URL is near: load the client, and the certificates if it takes any, in a thread."""
+        """A call to this URL is near: load what it needs, and the certificates if it takes any, in a thread."""
         if self._prepared:
             return
         self._prepared = True
-        threading.Thread(target=_load, args=(url,), name="load-httpx", daemon=True).start()
+        threading.Thread(target=_load, args=(url, self._proxy), name="load-http", daemon=True).start()
 
     @asynccontextmanager
     async def lend(self, url: str) -> AsyncIterator["httpx.AsyncClient"]:
         """A client for one call to this URL. Follows no redirects, reads nothing from the environment by itself."""
-        loop = asyncio.get_running_loop()
-        if loop is not self._loop:  # connections die with the loop that made them
-            self._loop, self._idle = loop, {}
-        key = (urlsplit(url).scheme, proxy_for(url, self._proxy))
-        waiting = self._idle.setdefault(key, [])
-        pool = waiting.pop() if waiting else _Pool(await self._open(url, key[1]))
+        self._keep_to_this_loop()
+        proxy = proxy_for(url, self._proxy)
+        good_for = (urlsplit(url).scheme, proxy)
+        client = self._clients.take(good_for) or new_client(await ssl_context(url), proxy)
         try:
-            yield pool.client
+            yield client
         finally:
             if self._closed:
-                await pool.client.aclose()
+                await client.aclose()
             else:
-                pool.returned_at = time.monotonic()
-                self._idle.setdefault(key, []).append(pool)
-                await self._close_idle()
+                await self._clients.put(good_for, client)
 
-    async def let_go(self, body: AsyncIterator[bytes], connection: AsyncExitStack) -> None:
-        """Close a connection whose answer is known, but read what ends its body first, so that it can be used again.
+    async def answered(self) -> None:
+        """The head of an answer is here: where hundreds come at once, they are worked on by and by."""
+        await self._pace.step()
 
-        That mostly came along already. Where a server keeps the body open it goes on behind the caller's back.
+    async def connect(self, place: Place, connect_s: float) -> Connection:
+        """A connection for one call, warm if there is one. `take_back` must follow. Raises HttpError."""
+        self._keep_to_this_loop()
+        while (connection := self._connections.take(place)) is not None:
+            if connection.usable:
+                return connection
+            await connection.aclose()
+        context = await ssl_context(place.url)
+        proxy = proxy_for(place.url, self._proxy)
+        if proxy is not None:
+            from nanobot.utils.proxied_connection import ProxiedConnection  # brings httpx
+
+            return ProxiedConnection.open(place, proxy, context, connect_s)
+        from nanobot.utils.direct_connection import DirectConnection  # brings h11
+
+        return await DirectConnection.open(place, context, connect_s)
+
+    async def take_back(self, connection: Connection, *, all_said: bool = False) -> None:
+        """The call is over. A connection that another request may use is kept, others are closed.
+
+        `all_said`: the answer is known, so what ends its body is read first. That mostly came along already; where a
+        server keeps the body open, it goes on behind the caller's back.
         """
-        leaving = asyncio.create_task(_read_out(body, connection))
+        if connection.usable or not all_said:
+            await self._keep(connection)
+            return
+        leaving = asyncio.create_task(self._read_out(connection))
         self._leaving.add(leaving)
         leaving.add_done_callback(self._leaving.discard)
-        await asyncio.wait((leaving,), timeout=0.002)
+        await asyncio.wait((leaving,), timeout=_WAITED_FOR_GOODBYE_S)
 
-    async def _open(self, url: str, proxy: str | None) -> "httpx.AsyncClient":
-        load_httpx()
-        import httpx
+    async def _read_out(self, connection: Connection) -> None:
+        try:
+            async with asyncio.timeout(_GOODBYE_S):
+                while await connection.read():
+                    pass
+        except (TimeoutError, HttpError):
+            pass  # the answer is whole; only the connection is lost
+        finally:
+            await self._keep(connection)
 
-        transport = httpx.AsyncHTTPTransport(
-            verify=await ssl_context(url),
-            trust_env=False,
-            proxy=proxy,
-            limits=httpx.Limits(max_connections=4, max_keepalive_connections=2, keepalive_expiry=KEEP_ALIVE_S),
-        )
-        # Each call brings its own limits.
-        return httpx.AsyncClient(transport=transport, trust_env=False, timeout=None)  # noqa: S113
+    async def _keep(self, connection: Connection) -> None:
+        if connection.usable and not self._closed:
+            await self._connections.put(connection.place, connection)
+        else:
+            await connection.aclose()
 
-    async def _close_idle(self) -> None:
-        """Close those nobody wanted for a while, oldest first; a look at the oldest is all it mostly costs."""
-        oldest_kept = time.monotonic() - self._idle_s
-        for waiting in self._idle.values():
-            while waiting and (waiting[0].returned_at < oldest_kept or len(waiting) > self._most_idle):
-                await waiting.pop(0).client.aclose()
+    def _keep_to_this_loop(self) -> None:
+        """Connections die with the loop that made them."""
+        if (loop := asyncio.get_running_loop()) is not self._loop:
+            self._loop = loop
+            self._connections.forget()
+            self._clients.forget()
 
     async def close(self) -> None:
         """Close what is idle at once, and what is lent when its call ends."""
         self._closed = True
-        pools, self._idle = self._idle, {}
+        idle: list[_Closes] = [*self._connections.forget(), *self._clients.forget()]
         if self._loop is not asyncio.get_running_loop():
             return
         for task in (leaving := [*self._leaving]):
             task.cancel()
         await asyncio.gather(*leaving, return_exceptions=True)
-        for pool in [pool for waiting in pools.values() for pool in waiting]:
-            await pool.client.aclose()
+        for one in idle:
+            await one.aclose()
+        await asyncio.sleep(0)  # what asyncio closes it closes in its next pass

@@ -68,7 +68,8 @@ async def test_a_message_at_the_gate_is_told_to_come_back_when_nanobot_ends(tmp_
             await asyncio.sleep(0.05)
         replies = {}
         while bot.runtime.bus.outbound_size:
-            out = await take(bot)
+            out = await bot.runtime.bus.consume_outbound()
+            assert out is not None
             replies[out.chat_id] = out.content
 
     assert "goes on at the next start" in replies["1"]

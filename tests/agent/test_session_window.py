@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from nanobot.agent.run.window import MOST_ROWS, Learned, Span, Window
+from nanobot.agent.run.allowance import MOST_ROWS, Learned
+from nanobot.agent.run.window import Span, Window
 from nanobot.agent.session_window import keep_window, open_window
 from nanobot.messages.types import ChatMessage
 from nanobot.session.manager import SessionManager

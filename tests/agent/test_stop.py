@@ -211,17 +211,26 @@ async def test_a_phase_that_hangs_is_given_up_and_named(tmp_path: Path, monkeypa
 
 async def test_one_stuck_session_slows_nobody(tmp_path: Path):
     async with open_bot(tmp_path) as bot:
+        before = await slowest_but_one_of_twenty(bot)
         pause = Pause()
         bot.provider.script(pause)
         stuck = asyncio.create_task(bot.turn("stuck", "chat:stuck"))
         await pause.reached.wait()
-        bot.provider.script(*["fine"] * 20)
-        started = time.monotonic()
 
-        results = await asyncio.gather(*[bot.turn("hi", f"chat:{number}") for number in range(20)])
-        seconds = time.monotonic() - started
+        beside = min([await slowest_but_one_of_twenty(bot) for _ in range(3)])
         await bot.runtime.loop.stop_turn("chat:stuck")
         await stuck
 
-    assert {result.text for result in results} == {"fine"}
-    assert seconds < 3
+    assert beside < before * 2 + 0.05
+
+
+async def slowest_but_one_of_twenty(bot: Bot) -> float:
+    """The p95 of twenty chats that speak at once."""
+
+    async def seconds(number: int) -> float:
+        started = time.monotonic()
+        assert await bot.say("hi", f"chat:{number}") == "fine"
+        return time.monotonic() - started
+
+    bot.provider.script(*["fine"] * 20)
+    return sorted(await asyncio.gather(*map(seconds, range(20))))[-2]

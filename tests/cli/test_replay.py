@@ -203,6 +203,17 @@ def test_against_a_model_that_cannot_be_asked_says_so_and_fails(home: Path):
     assert "It failed: The key was not accepted" in result.stdout
 
 
+def test_a_replay_that_failed_as_the_turn_did_is_not_told_as_no_difference(home: Path):
+    with FakeModels(strict=False) as server:
+        configure(home, server)
+        server.default = Fail(401, "bad key")
+
+        result = run("cli:direct", "-1", "--against", "stand-in")
+
+    assert "It failed: The key was not accepted" in result.stdout
+    assert "No difference" not in result.stdout
+
+
 def test_deleting_a_conversation_deletes_its_traces(home: Path):
     assert CliRunner().invoke(app, ["sessions", "delete", "cli:direct", "--yes"]).exit_code == 0
 

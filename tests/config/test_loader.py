@@ -141,6 +141,7 @@ TABLE: list[tuple[str, list[Any], str]] = [
     ("agents.defaults.reasoningEffort", ["hihg", 3, True], "high"),
     ("agents.defaults.modelPreset", ["gone", 5, []], ""),
     ("agents.defaults.fallbackModels", ["x", None, {}, 5], "list"),
+    ("agents.defaults.fallbackModels", [["gone"], [""], [{"model": ""}], [{"model": "m", "provider": "opnai"}]], "[0]"),
     ("agents.defaults.timezone", ["Europe/Atlantis", 5, "../etc/passwd"], ""),
     ("agents.defaults.unifiedSession", ["maybe", 2, None, []], "true or false"),
     ("agents.defaults", [[], "x", None, 5], "object"),
@@ -156,6 +157,8 @@ TABLE: list[tuple[str, list[Any], str]] = [
     ("providers.openai", ["sk-x", [], None], "object"),
     ("providers.openai.apiKey", [5, [], {}, True], "text"),
     ("providers.openai.apiBase", ["api.openai.com", "ftp://x"], "http"),
+    ("providers.openai.extraHeaders", [{"": "x"}, {"a b": "x"}, {"naïve": "x"}], "names of HTTP headers"),
+    ("providers.openai.extraHeaders", [{"X": "a\nb"}, {"X": "a\0"}, {"X": "ü"}], "plain values of one line"),
     ("providers.openai.backend", ["dierct", None], "direct"),
     ("providers.openai.totalTimeoutS", [0, -1, "x"], ""),
     ("providers.my-own", ["x", [], 5], "object"),
@@ -174,7 +177,7 @@ TABLE: list[tuple[str, list[Any], str]] = [
     ("tools.mcpServers.x.type", ["telnet", 5], "stdio"),
     ("tools.web.search.maxResults", [0, 51, "x", None], ""),
     ("limits.dailyUsd", [-1, "x", True], ""),
-    ("modelPresets.fast", [{}, "x", None], ""),
+    ("modelPresets.fast", [{}, "x", None, {"model": ""}], ""),
 ]
 BAD = [(key, value, words) for key, values, words in TABLE for value in values]
 

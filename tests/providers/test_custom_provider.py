@@ -272,6 +272,45 @@ async def test_a_cancelled_call_closes_its_connection_and_the_next_one_works(ser
     await asked.close()
 
 
+async def test_a_proxy_is_asked_for_the_whole_address_over_one_connection(server):
+    proxied = CustomProvider(KEY, "http://models.test/v1", "m", proxy=server.url)
+    server.script(Say("hi"), Say("again"), Fail(401, "no"), CutStream())
+
+    answers = [await proxied.chat(HELLO, TOOLS) for _ in range(2)]
+    with pytest.raises(errors.AuthenticationError):
+        await proxied.chat(HELLO)
+    with pytest.raises(errors.StreamCutError):
+        await proxied.chat(HELLO)
+    await proxied.close()
+
+    assert [answer.content for answer in answers] == ["hi", "again"]
+    assert {request.path for request in server.chats} == {"http://models.test/v1/chat/completions"}
+    assert server.chats[0].headers["host"] == "models.test"
+    assert server.chats[0].headers["authorization"] == f"Bearer {KEY}"
+    assert server.connections == 1
+
+
+@pytest.mark.parametrize("proxy", ["http://127.0.0.1:1", "gopher://127.0.0.1:1"])
+async def test_a_proxy_that_cannot_be_used_is_a_failed_connection(proxy):
+    proxied = CustomProvider(KEY, "http://models.test/v1", "m", proxy=proxy)
+
+    with pytest.raises(errors.ConnectionFailedError):
+        await proxied.chat(HELLO)
+    await proxied.close()
+
+
+async def test_a_cancelled_call_closes_its_connection_to_a_proxy_too(server):
+    server.script(Hang(after="The"))
+    proxied = CustomProvider(KEY, "http://models.test/v1", "m", proxy=server.url)
+
+    async with asyncio.timeout(5):
+        async for _delta in proxied.chat_stream(HELLO):
+            break
+        while server.open_connections:
+            await asyncio.sleep(0.01)
+    await proxied.close()
+
+
 async def test_connections_are_used_again(server):
     asked = provider(server)
 

@@ -48,7 +48,7 @@ def test_only_a_usual_model_is_hurried_while_another_is_left():
 
 
 async def wait_for(limits: CallLimits, *, began: bool = False, seconds: float = 1) -> None:
-    async with limits.next_sign(began=began):
+    with limits.next_sign(began=began):
         await asyncio.sleep(seconds)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nanobot.messages.types import ChatMessage
+from nanobot.messages.types import ChatMessage, ToolFailure
 from nanobot.providers.base import LLMResponse
 from nanobot.providers.offline_provider import NOTICE, OfflineProvider
 from tests.providers.samples import tool
@@ -18,14 +18,17 @@ def said(text: str) -> ChatMessage:
     return {"role": "user", "content": text, "runtime_context": "[Runtime Context — metadata only, not instructions]"}
 
 
-async def after(question: str, *results: str) -> LLMResponse:
+async def after(question: str, *results: str, failed: bool = False) -> LLMResponse:
     """The answer when each call it makes gives the next of these results."""
     rows: list[ChatMessage] = [said(question)]
     response = await answer(*rows)
     for result in results:
         calls = [call.to_message() for call in response.tool_calls]
         rows.append({"role": "assistant", "content": None, "tool_calls": calls})
-        rows += [{"role": "tool", "tool_call_id": call["id"], "name": "x", "content": result} for call in calls]
+        given: ChatMessage = {"role": "tool", "name": "x", "content": result}
+        if failed:
+            given["failure"] = ToolFailure.NOT_DONE.value
+        rows += [{**given, "tool_call_id": call["id"]} for call in calls]
         response = await answer(*rows)
     return response
 
@@ -84,16 +87,22 @@ async def test_remembering_reads_the_memory_and_adds_a_line_behind_the_last():
 
 
 async def test_remembering_begins_a_memory_that_is_not_there():
-    response = await after("remember that I like tea", "Error: memory/MEMORY.md does not exist.")
+    response = await after("remember that I like tea", "Error: memory/MEMORY.md does not exist.", failed=True)
 
     assert response.tool_calls[0].name == "write_file"
     assert "- I like tea" in response.tool_calls[0].arguments["content"]
 
 
 async def test_a_failure_of_a_tool_is_told_as_it_is():
-    response = await after("show me a.txt", "Error: a.txt does not exist.")
+    response = await after("show me a.txt", "Error: a.txt does not exist.", failed=True)
 
     assert (response.content or "").startswith("That did not work. Error: a.txt does not exist.")
+
+
+async def test_a_file_that_tells_of_an_error_is_no_failure():
+    response = await after("show me run.log", "     1\tError: the disk is full", "Error: the disk is full")
+
+    assert (response.content or "").startswith("This is run.log:")
 
 
 async def test_a_tool_that_is_not_offered_is_named():

@@ -1,5 +1,6 @@
 """A session of 100,000 messages costs what a short one does."""
 
+import gc
 import json
 import time
 import tracemalloc
@@ -8,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from nanobot.session.manager import SessionManager
+from nanobot.session.manager import Session, SessionManager
 
 KEY = "cli:direct"
 COUNT = 100_000
@@ -108,3 +109,34 @@ async def test_the_record_is_never_far_from_the_end(tmp_path: Path):
 
     assert len(data) - data.rfind(b'"_type"') < 400_000
     assert data.count(b'"_type"') < 12
+
+
+def test_rows_from_the_disk_share_what_every_row_says(tmp_path: Path):
+    manager = SessionManager(tmp_path)
+    session = manager.get_or_create(KEY)
+    call = {"id": "c1", "type": "function", "function": {"name": "read_file", "arguments": "{}"}}
+    session.add_message("assistant", None, tool_calls=[call], provenance="owner")
+    session.add_message("assistant", None, tool_calls=[call], provenance="owner")
+    manager.save(session)
+    manager.invalidate(KEY)
+
+    first, second = manager.get_or_create(KEY).messages
+
+    assert all(one is other for one, other in zip(first, second, strict=True))
+    assert first["role"] is second["role"]
+    assert all(one is other for one, other in zip(first["tool_calls"][0], second["tool_calls"][0], strict=True))
+
+
+def test_long_sessions_that_nobody_holds_leave_memory_before_there_are_many(tmp_path: Path):
+    manager = SessionManager(tmp_path)
+    for number in range(20):
+        session = manager.get_or_create(f"many:{number}")
+        session.add_rows([{"role": "user", "content": f"{number} {at}"} for at in range(500)])
+        manager.save(session)
+    del session
+    gc.collect()
+
+    kept = [one for one in gc.get_objects() if isinstance(one, Session) and one.key.startswith("many:")]
+
+    assert {one.key for one in kept} == {f"many:{number}" for number in range(7, 20)}  # the last, and 6,000 rows
+    assert manager.get_or_create("many:0").message_count == 500

@@ -5,7 +5,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -170,6 +170,28 @@ async def test_fifty_turns_with_tools_and_thoughts_and_restarts_keep_their_head(
     assert server.problems == []
     assert len(server.chats) == 150
     assert heads_of_each_other(server) if config is openai else same_head(server)
+
+
+@pytest.mark.parametrize(
+    ("model", "wants"),
+    [("deepseek-reasoner", "required"), ("kimi-k2-thinking", "required"), ("gpt-4.1", "forbidden")],
+)
+async def test_over_fifty_turns_thoughts_go_back_to_who_wants_them_and_to_nobody_else(
+    tmp_path: Path, server: FakeModels, model: str, wants: Literal["required", "forbidden"]
+):
+    """Row 50: sessions died after a few turns, since a thought was missing beside a call that was replayed."""
+    server.reasoning = wants
+    home = Home(tmp_path, **openai(server, model))
+    for _ in range(5):
+        async with home.open() as bot:
+            for _ in range(10):
+                server.script(*WORK)
+                assert (await bot.run("work")).text == "Done."
+
+    assert server.problems == []
+    assert len(server.chats) == 150
+    thoughts = [row.get("reasoning_content") for row in server.chats[-1].json["messages"] if row.get("tool_calls")]
+    assert ("Look." in thoughts) is (wants == "required")
 
 
 def test_requests_of_one_process_after_the_other_share_their_head_with_an_image_in_it(

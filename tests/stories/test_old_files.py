@@ -172,7 +172,7 @@ FIELDS: dict[str, dict[str, str]] = {
         "reasoning_content": TEXT,
         "thinking_blocks": "blocks",
     },
-    "tool": {**COMMON, "content": TEXT, "tool_call_id": TEXT, "name": TEXT},
+    "tool": {**COMMON, "content": TEXT, "tool_call_id": TEXT, "name": TEXT, "failure": TEXT},
 }
 """The table of docs/formats.md, section Sessions."""
 NEEDED = {

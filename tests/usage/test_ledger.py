@@ -142,6 +142,27 @@ def test_a_disk_that_refuses_costs_no_answer_and_is_told_once(tmp_path: Path, ca
     assert [json.loads(line)["turn"] for line in lines(place)] == ["1", "2", "3"]
 
 
+@pytest.mark.skipif(os.name == "nt", reason="Windows lets nobody take away what is open")
+@pytest.mark.parametrize("by", ["another", "nothing", "nothing, and its folder"])
+def test_a_row_goes_to_the_file_that_is_there_now(tmp_path: Path, by: str):
+    place = tmp_path / "usage"
+    ledger, file = Ledger(place), place / "2026-11.jsonl"
+    ledger.add(row(turn="1"))
+    if by == "another":
+        file.with_suffix(".new").touch()
+        file.with_suffix(".new").replace(file)
+    else:
+        file.rename(tmp_path / "kept.jsonl")
+        if by != "nothing":
+            place.rmdir()
+
+    ledger.add(row(turn="2"))
+    ledger.close()
+    ledger.add(row(turn="3"))
+
+    assert [json.loads(line)["turn"] for line in lines(place)] == ["2", "3"]
+
+
 def test_many_processes_append_whole_rows(tmp_path: Path):
     code = (
         "import sys, pathlib\n"

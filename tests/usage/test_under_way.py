@@ -91,3 +91,21 @@ def test_a_disk_that_refuses_costs_no_call(tmp_path: Path):
     calls.end(calls.begin(row()))
 
     calls.take_over(lambda rows: None)
+
+
+def test_a_file_that_is_never_empty_stays_small_and_keeps_what_is_under_way(tmp_path: Path):
+    ledger = Ledger(tmp_path)
+    long = ledger.begin(row(turn="long"))
+    for _ in range(10_000):
+        ledger.end(ledger.begin(row(turn="short")))
+
+    [file] = (tmp_path / "under-way").glob("*.jsonl")
+    size = file.stat().st_size
+    (tmp_path / "under-way" / "dead.jsonl").write_bytes(file.read_bytes())
+    Ledger(tmp_path).catch_up()
+    ledger.end(long)
+    ledger.close()
+
+    assert size < 2_000_000
+    assert turns_in(tmp_path) == ["long"]
+    assert left_in(tmp_path) == []

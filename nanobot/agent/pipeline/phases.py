@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from nanobot.agent.context import with_attachments
 from nanobot.agent.pipeline.left_over import MOST_TRIES, TurnKeepsDyingError, answer_of, is_answer, missing_messages
 from nanobot.agent.pipeline.watch import Watchdog, let_run
-from nanobot.agent.pipeline.work import Ending, Parts, Turn
+from nanobot.agent.pipeline.work import Built, Ending, Parts, Restored, Turn
 from nanobot.agent.run.cut import Cut, open_calls
 from nanobot.agent.run.requests import Remembered
 from nanobot.agent.run.runner import RunSpec, run
@@ -34,6 +34,9 @@ from nanobot.utils.clock import timestamp
 log = logging.getLogger(__name__)
 
 _SESSIONS_REMEMBERED = 32
+_ROWS_REMEMBERED = 2_000
+_PACED = (TurnPhase.RESTORE, TurnPhase.BUILD, TurnPhase.RUN, TurnPhase.SAVE)
+"""The phases that take long enough for many turns at once to be let into them by and by."""
 MOST_JOINING = 3
 """Messages that may join one turn; the rest are turns of their own."""
 
@@ -78,7 +81,7 @@ class Pipeline:
         finally:
             watchdog.close()
             turn.trace.close()
-        return turn.result()
+        return turn.result
 
     async def _to_its_end(self, turn: Turn, watchdog: Watchdog) -> None:
         """Through all phases, or out of them by the way that fits. A cancel is raised when the turn has ended."""
@@ -91,8 +94,7 @@ class Pipeline:
                 await self._cancelled(turn)
             raise
         except (RequestTooLongError, BudgetExceededError) as error:
-            turn.error = type(error).__name__
-            await self._end(turn, TurnOutcome.REFUSED, str(error))
+            await self._end(turn, TurnOutcome.REFUSED, str(error), type(error).__name__)
         except NanobotError as error:
             await self._failed(turn, error, str(error))
         except Exception as error:  # the wall of a turn
@@ -101,8 +103,10 @@ class Pipeline:
 
     async def _through(self, turn: Turn, phase: TurnPhase) -> None:
         while phase is not TurnPhase.DONE:
+            if phase in _PACED:
+                await self._parts.pace.step()
             turn.phase = phase
-            turn.phase_began = turn.last_sign = time.monotonic()
+            turn.phase_began = turn.progress.last_sign = time.monotonic()
             following = await self._phases[phase](turn)
             turn.phase_seconds[phase] = time.monotonic() - turn.phase_began
             phase = following
@@ -114,34 +118,32 @@ class Pipeline:
         def waiting() -> None:
             turn.emit(Notice(text="Another nanobot is working in this session; waiting for it."))
 
-        turn.opened = await turn.resources.enter_async_context(self._parts.sessions.hold(key, waiting))
-        turn.left = self._checkpoint_of(turn).load()
+        session = await turn.resources.enter_async_context(self._parts.sessions.hold(key, waiting))
+        checkpoint = Checkpoint(self._parts.turns_folder, key)
+        turn.restored = Restored(session, checkpoint, checkpoint.load())
         if not turn.resumes:
             return TurnPhase.COMMAND
-        if turn.left.turn_id == turn.turn_id:
+        if turn.restored.left.turn_id == turn.turn_id:
             return TurnPhase.BUILD
-        turn.outcome = TurnOutcome.ANSWERED  # somebody took it up already
+        turn.ends(TurnOutcome.ANSWERED, "")  # somebody took it up already
         return TurnPhase.SAVE
-
-    def _checkpoint_of(self, turn: Turn) -> Checkpoint:
-        return Checkpoint(self._parts.turns_folder, turn.message.session_key)
 
     async def _command(self, turn: Turn) -> TurnPhase:
         """Answer a word to nanobot. What was cut off waits for the next message, unless it is to be forgotten."""
-        commands = self._parts.commands
-        turn.command = parse_command(turn.message.content)
-        if turn.command is None:
+        commands, command = self._parts.commands, parse_command(turn.message.content)
+        if command is None:
             return TurnPhase.BUILD
-        if commands.canonical(turn.command) == "new":
-            self._checkpoint_of(turn).discard()
-        turn.text = await commands.answer(turn.command, turn.session, turn.message)
-        turn.outcome = TurnOutcome.ANSWERED
+        assert turn.restored is not None  # noqa: S101 RESTORE made it
+        if commands.canonical(command) == "new":
+            turn.restored.checkpoint.discard()
+        turn.ends(TurnOutcome.ANSWERED, await commands.answer(command, turn.session, turn.message))
         return TurnPhase.SAVE
 
     async def _build(self, turn: Turn) -> TurnPhase:
         """Keep the message before any model is asked, with the context that is sent with it."""
-        parts, session, left = self._parts, turn.session, turn.left
-        turn.checkpoint = self._checkpoint_of(turn)
+        assert turn.restored is not None  # noqa: S101 RESTORE made it
+        session, left = turn.restored.session, turn.restored.left
+        turn.checkpoint = turn.restored.checkpoint
         history = session.get_history()
         if left.started is None and (calls := open_calls(history)):
             # nobody wrote down which of them began: each may have, and so it stays if this turn is cut off too
@@ -150,13 +152,18 @@ class Pipeline:
         turn.checkpoint.session_has(session.message_count)
         answer = answer_of(history, left.turn_id) if left else None
         if answer is not None and turn.resumes:  # the crash came between the answer and the end
-            turn.outcome = TurnOutcome.FAILED if answer.get("error") else TurnOutcome.ANSWERED
-            turn.text = text_of(answer["content"])
+            turn.ends(TurnOutcome.FAILED if answer.get("error") else TurnOutcome.ANSWERED, text_of(answer["content"]))
             return TurnPhase.SAVE
         if answer is not None:
             turn.emit(Notice(text=_NOT_GIVEN.format(answer=text_of(answer["content"]))))
         if left.text.strip() and left.after == session.message_count:
-            await self._record(turn, {"role": "assistant", "content": left.text, "error": INTERRUPTED})
+            said: ChatMessage = {
+                "role": "assistant",
+                "content": left.text,
+                "error": INTERRUPTED,
+                "turn_id": left.turn_id,
+            }
+            await self._record(turn, said)
             history = session.get_history()
         missing = missing_messages(history, left) if left else []
         turn.joining = [self._row_of(turn, message, history, turn_id) for turn_id, message in missing]
@@ -166,21 +173,23 @@ class Pipeline:
             raise TurnKeepsDyingError(left.tries)
         if not open_calls(history):
             await self._keep_joining(turn)
-        turn.history, turn.window = open_window(session)
-        turn.model = await parts.models.get(session.metadata.get("model"))
-        turn.model.provider.prepare()
+        rows, window = open_window(session)
+        model = await self._parts.models.get(session.metadata.get("model"))
+        model.provider.prepare()
+        turn.built = Built(model, rows, window)
         return TurnPhase.RUN
 
     async def _run(self, turn: Turn) -> TurnPhase:
         parts, message = self._parts, turn.message
-        assert turn.model is not None and turn.checkpoint is not None  # noqa: S101 BUILD made them
+        restored, built, checkpoint = turn.restored, turn.built, turn.checkpoint
+        assert restored is not None and built is not None and checkpoint is not None  # noqa: S101 made by now
 
         async def record(row: ChatMessage) -> None:
             if turn.abandoned:
                 raise asyncio.CancelledError("this run was left behind")
             await self._record(turn, row)
 
-        first = turn.session.message_count - len(turn.history)
+        first = turn.session.message_count - len(built.history)
 
         async def joining() -> list[ChatMessage]:
             if turn.abandoned:
@@ -193,9 +202,9 @@ class Pipeline:
             return await finish(self._keep_joining(turn))
 
         spec = RunSpec(
-            model=turn.model,
+            model=built.model,
             system=parts.prompt.build_system_prompt(),
-            history=turn.history,
+            history=built.history,
             tools=parts.tools,
             context=ToolContext(
                 session_key=message.session_key,
@@ -206,27 +215,31 @@ class Pipeline:
             ),
             emit=turn.emit,
             record=record,
-            partial=turn.checkpoint.partial,
-            calls_start=turn.checkpoint.calls_start,
+            partial=checkpoint.partial,
+            calls_start=checkpoint.calls_start,
             joining=joining,
-            cut=Cut(turn.left.started) if turn.resumes or open_calls(turn.history) else None,
-            window=turn.window,
+            cut=Cut(restored.left.started) if turn.resumes or open_calls(built.history) else None,
+            window=built.window,
             keep_window=lambda window: keep_window(turn.session, first, window),
             remembered=self._remembered_of(turn.session.key),
         )
         turn.trace.runs(spec)
         with calling_for(_call_context(turn)):
             result = await let_run(turn, run(spec), parts.patience.letting_go)
-        turn.outcome, turn.text, turn.error = result.outcome, result.text, result.error
-        turn.usage, turn.cost_usd = result.usage, result.cost_usd
+        turn.result = TurnResult(
+            result.outcome, result.text, result.error, turn.turn_id, dict(result.usage), result.cost_usd
+        )
         return TurnPhase.SAVE
 
     def _remembered_of(self, session_key: str) -> Remembered:
         """What was found out about the rows of the sessions that ran last."""
         found = self._remembered.pop(session_key, None) or Remembered()
+        rows = sum(len(one.legal) for one in self._remembered.values())
+        for key in list(self._remembered):
+            if len(self._remembered) < _SESSIONS_REMEMBERED and rows <= _ROWS_REMEMBERED:
+                break
+            rows -= len(self._remembered.pop(key).legal)
         self._remembered[session_key] = found
-        if len(self._remembered) > _SESSIONS_REMEMBERED:
-            del self._remembered[next(iter(self._remembered))]
         return found
 
     async def _save(self, turn: Turn) -> TurnPhase:
@@ -237,28 +250,25 @@ class Pipeline:
         return TurnPhase.RESPOND
 
     async def _respond(self, turn: Turn) -> TurnPhase:
+        result = turn.result
         turn.emit(
             TurnEnded(
-                outcome=turn.outcome,
-                text=turn.text,
-                error=turn.error,
-                usage=dict(turn.usage),
-                cost_usd=turn.cost_usd,
-                model=turn.model.name if turn.model else None,
+                outcome=result.outcome,
+                text=result.text,
+                error=result.error,
+                usage=dict(result.usage),
+                cost_usd=result.cost_usd,
+                model=turn.built.model.name if turn.built else None,
                 phase_seconds=dict(turn.phase_seconds),
-                later=turn.later or None,
+                later=result.later or None,
             )
         )
         return TurnPhase.DONE
 
     async def _cancelled(self, turn: Turn) -> None:
         if turn.ending is Ending.INTERRUPT:
-            accepted = TurnPhase.COMMAND in turn.phase_seconds or turn.resumes or turn.message.journal_key is not None
-            turn.outcome, turn.text, turn.later = (
-                TurnOutcome.STOPPED,
-                GOES_ON_LATER if accepted else COME_BACK,
-                accepted,
-            )
+            kept = turn.resumes or turn.message.journal_key is not None or TurnPhase.COMMAND in turn.phase_seconds
+            turn.ends(TurnOutcome.STOPPED, GOES_ON_LATER if kept else COME_BACK, later=kept)
             await finish(self._leave_for_later(turn))
         else:
             await self._end(turn, TurnOutcome.STOPPED, self._said(turn))
@@ -271,13 +281,12 @@ class Pipeline:
         await self._respond(turn)
 
     async def _failed(self, turn: Turn, error: Exception, text: str) -> None:
-        turn.error = type(error).__name__
         self._parts.vitals.last_error = text
-        await self._end(turn, TurnOutcome.FAILED, text)
+        await self._end(turn, TurnOutcome.FAILED, text, type(error).__name__)
 
-    async def _end(self, turn: Turn, outcome: TurnOutcome, text: str) -> None:
+    async def _end(self, turn: Turn, outcome: TurnOutcome, text: str, error: str | None = None) -> None:
         """The way out for turns that did not come to RESPOND by themselves."""
-        turn.outcome, turn.text = outcome, text
+        turn.ends(outcome, text, error)
         await finish(self._close(turn, outcome))
 
     async def _close(self, turn: Turn, outcome: TurnOutcome) -> None:
@@ -286,10 +295,14 @@ class Pipeline:
             if turn.left_unsaid.strip():
                 await self._record(turn, {"role": "assistant", "content": turn.left_unsaid, "error": INTERRUPTED})
             await self._keep_joining(turn)
-            history = turn.opened.get_history() if turn.opened is not None else []
+            history = turn.session.get_history() if turn.restored is not None else []
             last = history[-1] if history else None
             if last is not None and last.get("turn_id") == turn.turn_id and not is_answer(last):
-                row: ChatMessage = {"role": "assistant", "content": _NO_ANSWER[outcome], "error": turn.error or outcome}
+                row: ChatMessage = {
+                    "role": "assistant",
+                    "content": _NO_ANSWER[outcome],
+                    "error": turn.result.error or outcome,
+                }
                 await self._record(turn, row)
         except NanobotError as error:
             log.warning("turn %s: its end could not be kept: %s", turn.turn_id, error)
@@ -306,7 +319,7 @@ class Pipeline:
         row.setdefault("timestamp", timestamp(self._parts.clock))
         row.setdefault("turn_id", turn.turn_id)
         row.setdefault("provenance", Provenance.SYSTEM)
-        await finish(self._parts.sessions.append(turn.session, row))
+        await self._parts.sessions.append(turn.session, row)
         if turn.checkpoint is not None:
             turn.checkpoint.session_has(turn.session.message_count)
 
@@ -331,7 +344,7 @@ class Pipeline:
 
     def _said(self, turn: Turn) -> str:
         """What the model had said when the turn was stopped."""
-        if turn.opened is None:
+        if turn.restored is None:
             return ""
         mine = [row for row in turn.session.get_history() if row.get("turn_id") == turn.turn_id]
         said = [text_of(row["content"]) for row in mine if row["role"] == "assistant"]

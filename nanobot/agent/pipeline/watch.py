@@ -47,7 +47,7 @@ class Watchdog:
     def _look(self) -> None:
         turn, phase = self._turn, self._turn.phase
         limit_s = self._patience.of(phase)
-        since = turn.last_sign if phase is TurnPhase.RUN else turn.phase_began
+        since = turn.progress.last_sign if phase is TurnPhase.RUN else turn.phase_began
         left_s = since + limit_s - time.monotonic()
         if left_s > 0 or self._task is None:
             pause_s = min(max(left_s, 0.001), self._patience.shortest)
@@ -84,12 +84,12 @@ async def let_run(turn: Turn, work: Coroutine[Any, Any, RunResult], letting_go_s
 
 
 def _leave_behind(turn: Turn, run: asyncio.Task[RunResult]) -> None:
-    who = ", ".join(turn.running_tools) or "its model"
+    who = ", ".join(turn.progress.running_tools) or "its model"
     log.warning("turn %s: %s does not let go and is left behind", turn.turn_id, who)
     turn.abandoned = True
-    turn.left_unsaid = "".join(turn.saying)
+    turn.left_unsaid = "".join(turn.progress.saying)
     turn.emit = turn.emit.handed_over()
-    for started in reversed([*turn.open.values()]):
+    for started in reversed([*turn.progress.open.values()]):
         turn.emit(_end_of(started, turn.left_unsaid))
     _strays.add(run)
     run.add_done_callback(_strays.discard)

@@ -4,7 +4,7 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 from typing import Protocol
@@ -12,7 +12,7 @@ from typing import Protocol
 from nanobot.agent import turn as events
 from nanobot.agent.run.runner import Model
 from nanobot.agent.run.window import Window
-from nanobot.agent.slash_commands import Command, Models, SlashCommands, SystemPrompt
+from nanobot.agent.slash_commands import Models, SlashCommands, SystemPrompt
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.trace.turn_trace import TurnTrace
 from nanobot.agent.trace.writer import TraceWriter
@@ -23,6 +23,7 @@ from nanobot.messages.types import ChatMessage
 from nanobot.session.checkpoint import Checkpoint, HalfDone
 from nanobot.session.manager import Session, SessionManager
 from nanobot.utils.clock import Clock
+from nanobot.utils.pace import Pace
 
 
 class PromptBuilder(SystemPrompt, Protocol):
@@ -71,6 +72,8 @@ class Parts:
     turns_folder: Path
     traces: TraceWriter
     patience: Patience = field(default_factory=Patience)
+    pace: Pace = field(default_factory=Pace)
+    """What each phase of every turn passes before it begins."""
 
 
 class Ending(Enum):
@@ -86,6 +89,70 @@ Waiting = Callable[[int], Sequence[InboundMessage]]
 """Takes messages along that wait for this session, at most so many; they wait no more."""
 
 
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What RESTORE finds: the session, held from now on, and what is left in it of turns that were cut off."""
+
+    session: Session
+    checkpoint: Checkpoint
+    left: HalfDone
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """What BUILD makes for RUN: whom to ask, and what of the session is shown."""
+
+    model: Model
+    history: list[ChatMessage]
+    window: Window
+
+
+class Progress:
+    """How far a turn is, as its events tell it."""
+
+    def __init__(self, used: Callable[[events.StepEnded], None]) -> None:
+        """`used` is told what each step has used."""
+        self._used = used
+        self.open: dict[str, TurnEvent] = {}
+        """What has started and not ended, by its kind or the id of its call."""
+        self.saying: list[str] = []
+        """What the model says in the running step."""
+        self.last_sign = 0.0
+        """When something happened last, by `time.monotonic`, as when the phase began."""
+        self.over = False
+        """Whether the end of the turn was told."""
+
+    @property
+    def running_tools(self) -> list[str]:
+        """The names of the tools that run."""
+        return [event.name for event in self.open.values() if isinstance(event, events.ToolStarted)]
+
+    def __call__(self, event: TurnEvent) -> None:
+        """Take in what happened."""
+        self.last_sign = time.monotonic()
+        match event:
+            case events.RunStarted() | events.StepStarted() | events.TextStarted() | events.ReasoningStarted():
+                self.open[_kind_of(event)] = event
+            case events.TextDelta(text=text):
+                self.saying.append(text)
+            case events.ToolStarted(call_id=call_id):
+                self.open[call_id] = event
+            case events.ToolEnded(call_id=call_id):
+                self.open.pop(call_id, None)
+            case events.RunEnded() | events.StepEnded() | events.TextEnded() | events.ReasoningEnded():
+                self.open.pop(_kind_of(event), None)
+            case events.TurnEnded():
+                self.over = True
+        if isinstance(event, events.TextEnded):
+            self.saying.clear()
+        elif isinstance(event, events.StepEnded):
+            self._used(event)
+
+
+def _kind_of(event: TurnEvent) -> str:
+    return event.type.partition("_")[0]
+
+
 @dataclass(slots=True)
 class Turn:
     """One message and all that comes of it."""
@@ -94,57 +161,38 @@ class Turn:
     emit: Emitter
     turn_id: str
     trace: TurnTrace
+    progress: Progress
+    result: TurnResult
+    """How it ends, as far as is known by now."""
     waiting: Waiting = field(default_factory=lambda: _nobody)
     resumes: bool = False
     """Whether it takes up a turn that was cut off, without a new message."""
     ending: Ending | None = None
+    phase: TurnPhase = TurnPhase.RESTORE
+    phase_began: float = 0.0
+    phase_seconds: dict[str, float] = field(default_factory=dict)
     resources: AsyncExitStack = field(default_factory=AsyncExitStack)
-    command: Command | None = None
-    model: Model | None = None
+    restored: Restored | None = None
     checkpoint: Checkpoint | None = None
-    """From BUILD on: before it, what is there is of another turn."""
-    left: HalfDone = field(default_factory=HalfDone)
-    """What was there of turns that were cut off, when this one began."""
+    """Its own, from BUILD on: before it, what is there is of another turn."""
     joined: int = 0
     joining: list[ChatMessage] = field(default_factory=list)
     """Rows that are kept at the next boundary: before them, calls of a cut off run must get their results."""
-    open: dict[str, TurnEvent] = field(default_factory=dict)
-    """What has started and not ended, by its kind and id."""
-    saying: list[str] = field(default_factory=list)
-    """What the model says in the running step."""
-    left_unsaid: str = ""
-    """What it had said when its run was left behind: that run does not keep it any more."""
-    phase: TurnPhase = TurnPhase.RESTORE
-    phase_began: float = 0.0
-    last_sign: float = 0.0
-    """When something happened in it last, by `time.monotonic`, as when its phase began."""
-    over: bool = False
-    """Whether its end was told."""
+    built: Built | None = None
     abandoned: bool = False
     """Whether its run did not let go: nothing of it counts any more."""
-    history: list[ChatMessage] = field(default_factory=list)
-    window: Window = field(default_factory=Window)
-    """What is left of it."""
-    usage: dict[str, int] = field(default_factory=dict)
-    cost_usd: float | None = None
-    outcome: TurnOutcome = TurnOutcome.FAILED
-    text: str = ""
-    error: str | None = None
-    phase_seconds: dict[str, float] = field(default_factory=dict)
-    opened: Session | None = None
-    later: bool = False
-    """Whether it goes on at the next start."""
+    left_unsaid: str = ""
+    """What it had said when its run was left behind: that run does not keep it any more."""
 
     @property
     def session(self) -> Session:
         """The session, from RESTORE on."""
-        assert self.opened is not None, "a turn has its session from RESTORE on"  # noqa: S101
-        return self.opened
+        assert self.restored is not None, "a turn has its session from RESTORE on"  # noqa: S101
+        return self.restored.session
 
-    @property
-    def running_tools(self) -> list[str]:
-        """The names of the tools that run."""
-        return [event.name for event in self.open.values() if isinstance(event, events.ToolStarted)]
+    def ends(self, outcome: TurnOutcome, text: str, error: str | None = None, *, later: bool = False) -> None:
+        """So it ends, unless something comes between. What it has used stays."""
+        self.result = replace(self.result, outcome=outcome, text=text, error=error or self.result.error, later=later)
 
     def let_go(self) -> None:
         """It is over. What it refers to refers to it no more, so that it goes at once and not with the next collection
@@ -152,12 +200,6 @@ class Turn:
         """
         self.emit.close()
         self.waiting = _nobody
-
-    def result(self) -> TurnResult:
-        """How it ended."""
-        return TurnResult(
-            self.outcome, self.text, self.error, self.turn_id, dict(self.usage), self.cost_usd, self.later
-        )
 
 
 def _nobody(most: int) -> Sequence[InboundMessage]:
@@ -167,29 +209,11 @@ def _nobody(most: int) -> Sequence[InboundMessage]:
 def new_turn(message: InboundMessage, sink: EventSink | None, parts: Parts, *, turn_id: str = "") -> Turn:
     """A turn about to begin; under an id of its own, unless it takes up another."""
 
-    def watched(event: TurnEvent) -> None:
-        turn.last_sign = time.monotonic()
-        match event:
-            case events.RunStarted() | events.StepStarted() | events.TextStarted() | events.ReasoningStarted():
-                turn.open[event.type.partition("_")[0]] = event
-            case events.TextDelta(text=text):
-                turn.saying.append(text)
-            case events.ToolStarted():
-                turn.open[event.call_id] = event
-            case events.StepEnded():
-                parts.vitals.used(message.session_key, event.usage, event.cost_usd)
-                turn.open.pop("step", None)
-            case events.TextEnded():
-                turn.open.pop("text", None)
-                turn.saying.clear()
-            case events.RunEnded() | events.ReasoningEnded():
-                turn.open.pop(event.type.partition("_")[0], None)
-            case events.ToolEnded():
-                turn.open.pop(event.call_id, None)
-            case events.TurnEnded():
-                turn.over = True
+    def used(step: events.StepEnded) -> None:
+        parts.vitals.used(message.session_key, step.usage, step.cost_usd)
 
     turn_id = turn_id or secrets.token_hex(6)
     trace = parts.traces.open_turn(turn_id, message)
-    turn = Turn(message, Emitter(turn_id, watched, trace, sink), turn_id, trace)
-    return turn
+    progress = Progress(used)
+    emit = Emitter(turn_id, progress, trace, sink)
+    return Turn(message, emit, turn_id, trace, progress, TurnResult(TurnOutcome.FAILED, "", turn_id=turn_id))

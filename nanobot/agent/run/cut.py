@@ -7,6 +7,9 @@ from nanobot.messages.types import INTERRUPTED, ChatMessage
 from nanobot.providers.base import ToolCallRequest
 from nanobot.utils.text import counted
 
+TAKEN_UP = "taken_up"
+"""How a step ends that asked no model: it gave the calls of a run that was cut off their results."""
+
 
 @dataclass(frozen=True, slots=True)
 class Cut:

@@ -21,11 +21,8 @@ from nanobot.providers.base import ToolCallRequest
 ADVISED_FROM = 3
 ENDED_FROM = 5
 
-NOT_RUN = "Not run:"
-"""How the advice begins that stands in place of a result."""
 _SAME_AGAIN = (
-    f"{NOT_RUN} "
-    "this is call number {count} of {name} with the same arguments, and {outcome} each time so far. "
+    "Not run: this is call number {count} of {name} with the same arguments, and {outcome} each time so far. "
     "That result still stands; it is above. {otherwise} {warning}"
 )
 _OTHERWISE = "Use what you have, call with other arguments or another tool, or answer and say what is missing."

@@ -1,25 +1,17 @@
 """The requests of one run: each within the model's window, made legal, and weighed by what the last answer taught.
 
-`window` is the arithmetic; here is its memory over a run: what rows weigh, the state, when to count and not estimate.
+`fit` is the arithmetic; here is its memory over a run: what rows weigh, the state, when to count and not estimate.
 """
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
+from nanobot.agent.run.allowance import MOST_ROWS, Allowance, Learned, allowance_for
+from nanobot.agent.run.fit import Stage, fit
+from nanobot.agent.run.sheet import Sheet
 from nanobot.agent.run.shrink import Shrinker
-from nanobot.agent.run.window import (
-    MOST_ROWS,
-    Budget,
-    Learned,
-    Stage,
-    Window,
-    after_answer,
-    after_overflow,
-    budget_for,
-    fit,
-    standing,
-)
+from nanobot.agent.run.window import Window
 from nanobot.errors import RequestTooLongError
 from nanobot.messages.repair import LegalHistory
 from nanobot.messages.tokens import Scale
@@ -50,14 +42,11 @@ class Remembered:
 
     def __init__(self) -> None:
         self.legal = LegalHistory()
-        self._scale = Scale()
+        self.estimating = Scale()
+        """What a run begins with."""
+        self.counting = Scale()
+        """For where a window is nearly full; to be sharpened first."""
         self._shrinkers: dict[frozenset[str], Shrinker] = {}
-
-    def estimates(self) -> Scale:
-        """The scale of the last run; a new one where that one counts by now, for a run begins with estimates."""
-        if self._scale.exact:
-            self._scale = Scale()
-        return self._scale
 
     def shrinker(self, rereadable: Collection[str]) -> Shrinker:
         """What has made rows small, those tools being such that only read."""
@@ -92,25 +81,27 @@ class Requests:
     _overflowed: bool = False
 
     def __post_init__(self) -> None:
-        self._scale = self.remembered.estimates()
+        self._scale = self.remembered.estimating
         self._shrinker = self.remembered.shrinker(self.room.rereadable)
         self._system = {"role": "system", "content": self.room.system}
         self._weigh_fixed()
 
     async def build(self, rows: Sequence[ChatMessage]) -> list[ChatMessage]:
         """The request for this history: legal, and within the window. Raises RequestTooLongError: then send nothing."""
+        sheet = self._sheet(rows)
+        standing = sheet.standing(self.window)
         if self._scale.exact:
-            await asyncio.to_thread(self._scale.sharpen, self._standing_rows(rows))
-        elif self._is_near(rows):
-            await self._count(rows)
-        budget = self._budget()
+            await asyncio.to_thread(self._scale.sharpen, standing)
+        elif self._is_near(standing) and await self._count(standing):
+            sheet = self._sheet(rows)
+        allowance = self._allowance()
         try:
-            fitted = fit(rows, self.window, budget, self._scale, self._shrinker)
+            fitted = fit(sheet, self.window, allowance)
         except RequestTooLongError:  # by what was refused once; before the words are refused, too, the model is asked
-            budget = self._budget(replace(self._learned, most=None))
-            fitted = fit(rows, self.window, budget, self._scale, self._shrinker)
+            allowance = self._allowance(replace(self._learned, most=None))
+            fitted = fit(sheet, self.window, allowance)
         self._learn(fitted.window)
-        self.tokens, self.reply, self.happened = fitted.tokens + self._fixed, budget.reply, fitted.happened
+        self.tokens, self.reply, self.happened = fitted.tokens + self._fixed, allowance.reply, fitted.happened
         self.shown = self.remembered.legal.of(fitted.rows)
         self._scale.forget_others(fitted.rows)
         self._shrinker.forget_others(rows)
@@ -119,11 +110,12 @@ class Requests:
     def answered(self, prompt_tokens: int) -> None:
         """A model said what the last request was, in its own tokens; 0 where it did not say."""
         self._overflowed = False
-        if self._counted is None:
-            self._learn(after_answer(self.window, self.room.model, self.tokens, prompt_tokens))
-        else:
-            known = Window(learned={self.room.model: self._counted})
-            self._counted = after_answer(known, self.room.model, self.tokens, prompt_tokens).model(self.room.model)
+        known = self._learned
+        learned = known.answered(self.tokens, prompt_tokens)
+        if self._counted is not None:
+            self._counted = learned
+        elif learned is not known:
+            self._learn(self.window.taught(self.room.model, learned))
 
     def overflowed(self, rows: Sequence[ChatMessage], said: int | None = None) -> bool:
         """A model refused the last request, of these rows, as too long. Whether a smaller one is worth a try: not a
@@ -133,56 +125,58 @@ class Requests:
         next turn begins with a smaller request.
         """
         again, self._overflowed = not self._overflowed, True
-        model = self.room.model
 
-        def after(window: Window) -> Window:
-            return after_overflow(window, model, self.tokens, self._fixed, said=said, reply=self.reply)
+        def taught(known: Learned) -> Learned:
+            return known.refused(self.tokens, self._fixed, said=said, reply=self.reply)
 
-        window, counted = after(self.window), self._counted
+        learned, counted = taught(self.window.model(self.room.model)), self._counted
         if counted is not None:
-            counted = after(Window(learned={model: counted})).model(model)
-        budget = self._budget(counted or window.model(model))
+            counted = taught(counted)
+        window = self.window.taught(self.room.model, learned)
+        allowance = self._allowance(counted or learned)
         try:
-            fitted = fit(rows, window, budget, self._scale, self._shrinker)
+            fitted = fit(self._sheet(rows), window, allowance)
         except RequestTooLongError:
             return False
-        if fitted.tokens + self._fixed >= self.tokens and (said is None or budget.reply >= self.reply):
+        if fitted.tokens + self._fixed >= self.tokens and (said is None or allowance.reply >= self.reply):
             return False
         self._counted = counted
         self._learn(window)
         return again
 
-    def _budget(self, learned: Learned | None = None) -> Budget:
+    def _sheet(self, rows: Sequence[ChatMessage]) -> Sheet:
+        return Sheet(rows, self._scale, self._shrinker)
+
+    def _allowance(self, learned: Learned | None = None) -> Allowance:
         room = self.room
         learned = learned or self._learned
-        return budget_for(room.window_tokens, room.max_tokens, self._fixed, learned, room.most_rows)
+        return allowance_for(room.window_tokens, room.max_tokens, self._fixed, learned, room.most_rows)
 
     @property
     def _learned(self) -> Learned:
         return self._counted or self.window.model(self.room.model)
 
-    def _is_near(self, rows: Sequence[ChatMessage]) -> bool:
+    def _is_near(self, standing: Sequence[ChatMessage]) -> bool:
         """Whether the rows, as they stand, come near what may be sent."""
-        weight = sum(map(self._scale.weigh, self._standing_rows(rows))) + self._fixed
-        return weight > (self._budget().tokens + self._fixed) * COUNT_FROM
+        weight = self._scale.weigh_all(standing) + self._fixed
+        return weight > (self._allowance().tokens + self._fixed) * COUNT_FROM
 
-    def _standing_rows(self, rows: Sequence[ChatMessage]) -> list[ChatMessage]:
-        return standing(rows, self.window, self._shrinker)
-
-    async def _count(self, rows: Sequence[ChatMessage]) -> None:
+    async def _count(self, standing: Sequence[ChatMessage]) -> bool:
         """Count from now on, where there is a tokenizer; what was learned of the model is put in counted tokens."""
-        shown = self._standing_rows(rows)
-        estimated = sum(map(self._scale.weigh, shown)) + self._fixed
-        if not await asyncio.to_thread(self._scale.sharpen, shown):
-            return
+        estimated = self._scale.weigh_all(standing) + self._fixed
+        counting = self.remembered.counting
+        if not await asyncio.to_thread(counting.sharpen, standing):
+            return False
+        self._scale = counting
         self._weigh_fixed()
-        counted = sum(map(self._scale.weigh, shown)) + self._fixed
+        counted = self._scale.weigh_all(standing) + self._fixed
         known = self.window.learned.get(self.room.model)
         if known is None or known.ratio == 1.0:
             self._counted = replace(known or Learned(), ratio=_UNKNOWN_MODEL)
         else:
             ratio = min(max(known.ratio * estimated / max(counted, 1), 0.8), 4.0)
             self._counted = replace(known, ratio=ratio)
+        return True
 
     def _weigh_fixed(self) -> None:
         self._fixed = self._scale.weigh_text(self.room.system) + self.room.tools_tokens

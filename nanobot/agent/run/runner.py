@@ -9,17 +9,18 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 
 from nanobot.agent import turn as events
-from nanobot.agent.run.cut import Cut, account_of_cut, is_broken_off, open_calls, results_at_end
-from nanobot.agent.run.loop_guard import NOT_RUN, LoopGuard
+from nanobot.agent.run.allowance import MOST_ROWS
+from nanobot.agent.run.cut import TAKEN_UP, Cut, account_of_cut, is_broken_off, open_calls, results_at_end
+from nanobot.agent.run.loop_guard import LoopGuard
 from nanobot.agent.run.requests import Remembered, Requests, Room
 from nanobot.agent.run.speech import Speech
 from nanobot.agent.run.tool_calls import CallsStart, Record, ToolBench, nobody_asks, outcome_unknown, run_calls
-from nanobot.agent.run.window import MOST_ROWS, Window
+from nanobot.agent.run.window import Window
 from nanobot.agent.tools.base import Effect, ToolContext
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.turn import Emitter, TurnOutcome
 from nanobot.errors import BudgetExceededError, ProviderError, RequestTooLongError
-from nanobot.messages.types import INTERRUPTED, ChatMessage, Origin, Provenance, least_trusted, text_of
+from nanobot.messages.types import INTERRUPTED, ChatMessage, Origin, Provenance, ToolFailure, least_trusted, text_of
 from nanobot.providers.base import (
     Finished,
     LLMProvider,
@@ -186,7 +187,7 @@ class _Run:
                 self._rows.append(await outcome_unknown(call, bench))
             self._take_in(await run_calls(again, bench))
         finally:
-            spec.emit(events.StepEnded(step=step, finish_reason=INTERRUPTED, usage={}))
+            spec.emit(events.StepEnded(step=step, finish_reason=TAKEN_UP, usage={}))
 
     async def _until_answer(self) -> RunResult:
         said, nudged, continued, broken = self._said, False, 0, 0
@@ -234,7 +235,11 @@ class _Run:
 
         None where the model was asked to do what it claims, or to take it back: once in a run.
         """
-        from nanobot.agent.run.claims import claim_in, nothing_was_done, one_more_step  # patterns; not before a request
+        from nanobot.agent.run.claims.judge import (
+            claim_in,
+            nothing_was_done,
+            one_more_step,
+        )  # patterns; not before a request
 
         tools = self._spec.tools.names
         claim, called = claim_in(answer, self._rows, self._spec.context.turn_id, tools)
@@ -397,10 +402,10 @@ class _Run:
     def _account(self, why: str) -> str:
         turn_id = self._spec.context.turn_id
         answered = [row for row in self._rows if row.get("turn_id") == turn_id and row["role"] == "tool"]
-        mine = [row for row in answered if not text_of(row["content"]).startswith(f"Error: {NOT_RUN}")]
+        mine = [row for row in answered if row.get("failure") != ToolFailure.NOT_RUN]
         times = Counter(str(row.get("name")) for row in mine)
         done = ", ".join(f"{name} {count} times" if count > 1 else name for name, count in times.items())
-        failed = [row for row in mine if text_of(row["content"]).startswith("Error")]
+        failed = [row for row in mine if row.get("failure", ToolFailure.UNKNOWN) != ToolFailure.UNKNOWN]
         parts = [why, f"{counted(len(mine), 'tool call')} ran ({done})." if mine else "No tool ran."]
         if failed:
             parts.append(f"{len(failed)} of them failed, the last with: {text_of(failed[-1]['content'])[:200]}")

@@ -11,7 +11,7 @@ from nanobot.agent.tools.base import Effect, ToolContext, ToolResult
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.tools.spill import clip_result
 from nanobot.agent.turn import Emitter, ToolDelta, ToolEnded, ToolStarted
-from nanobot.messages.types import ChatMessage, Provenance, text_of
+from nanobot.messages.types import ChatMessage, Provenance, ToolFailure, text_of
 from nanobot.providers.base import ToolCallRequest
 from nanobot.utils.aio import all_or_first_error
 from nanobot.utils.clock import timestamp
@@ -78,7 +78,8 @@ async def run_calls(calls: Sequence[ToolCallRequest], bench: ToolBench) -> list[
 async def outcome_unknown(call: ToolCallRequest, bench: ToolBench) -> ChatMessage:
     """The row for a call that was running when the process died and must not run again."""
     text = UNKNOWN.format(advice=_ADVICE[bench.effect_of(call)])
-    return await _kept(call, ToolResult(text, error=True, provenance=Provenance.SYSTEM), text, bench)
+    result = ToolResult(text, error=True, provenance=Provenance.SYSTEM, failure=ToolFailure.UNKNOWN)
+    return await _kept(call, result, text, bench)
 
 
 def _groups(calls: Sequence[ToolCallRequest], tools: ToolRegistry) -> list[list[ToolCallRequest]]:
@@ -143,6 +144,8 @@ async def _kept(
         "provenance": result.provenance or Provenance.TOOL,
         "turn_id": bench.context.turn_id,
     }
+    if result.error:
+        row["failure"] = result.failure.value
     await bench.record(row)
     return row
 
@@ -152,7 +155,7 @@ async def _guarded(call: ToolCallRequest, bench: ToolBench) -> ToolResult:
     tool = bench.tools.get(call.name)
     advice = bench.guard.before(call, tool)
     if advice is not None:
-        return ToolResult.failed(advice)
+        return ToolResult.failed(advice, ToolFailure.NOT_RUN)
     result = await _result_of(call, bench)
     bench.guard.after(call, tool, text_of(result.content), ok=not result.error)
     return result

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from nanobot.agent.tools.validation import problems_with
 from nanobot.bus.events import Address
-from nanobot.messages.types import Provenance, ToolSchema
+from nanobot.messages.types import Provenance, ToolFailure, ToolSchema
 from nanobot.utils.clock import Clock
 
 
@@ -48,18 +48,20 @@ class ToolContext:
 class ToolResult:
     """What came back. `content` goes to the model; `display`, where it differs, to the person's screen.
 
-    `error` marks a failure; its text says what to do differently. `provenance` where the words are not the tool's own.
+    `error` marks a failure, `failure` says how it failed; its text says what to do differently. `provenance` where the
+    words are not the tool's own.
     """
 
     content: str | list[dict[str, Any]]
     error: bool = False
     provenance: Provenance | None = None
     display: str | None = None
+    failure: ToolFailure = ToolFailure.ENDED_BADLY
 
     @classmethod
-    def failed(cls, text: str) -> "ToolResult":
+    def failed(cls, text: str, failure: ToolFailure = ToolFailure.NOT_DONE) -> "ToolResult":
         """A failure the model can act on."""
-        return cls(f"Error: {text}" if not text.startswith("Error") else text, error=True)
+        return cls(f"Error: {text}" if not text.startswith("Error") else text, error=True, failure=failure)
 
 
 class Tool(ABC):

@@ -122,7 +122,9 @@ def _as_result(returned: Any) -> ToolResult:
     if returned is None:
         return ToolResult("The tool ended and returned nothing.")
     if isinstance(returned, str):
-        return ToolResult(returned or "The tool ended with an empty text.", error=returned.startswith("Error:"))
+        if returned.startswith("Error:"):
+            return ToolResult.failed(returned)
+        return ToolResult(returned or "The tool ended with an empty text.")
     try:
         return ToolResult(json.dumps(returned, ensure_ascii=False, default=str))
     except (TypeError, ValueError, RecursionError):

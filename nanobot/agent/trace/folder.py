@@ -43,6 +43,7 @@ _BEGAN = frozenset({"at", "message", "history", "until", "system", "tools", "lim
 """What the first word counts for: a turn that is taken up after a crash says it again."""
 _REFERENCE = re.compile(rb'"(?:system|tools|limits)": ?"([0-9a-f]{24})"')
 _DAY_S = 86_400
+_MOST_LOOKS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +184,7 @@ class TraceFolder:
         """All that is known of each turn of a session, the oldest first. What cannot be read is left out."""
         found: dict[str, Facts] = {}
         path = self.path / f"{stem_of(key)}.jsonl"
-        for facts in (*_lines(_older(path)), *_lines(path)):
+        for facts in _lines_of_both(path):
             if facts.get("session") == key:
                 merge(found.setdefault(str(facts.get("turn")), {}), facts)
         return list(found.values())
@@ -207,7 +208,7 @@ class TraceFolder:
         Raises OSError.
         """
         path = self.path / f"{stem_of(key)}.jsonl"
-        asked = {facts.get("turn") for facts in (*_lines(_older(path)), *_lines(path)) if "model" in facts}
+        asked = {facts.get("turn") for facts in _lines_of_both(path) if "model" in facts}
         for place in (path, _older(path)):
             lines = [*_lines(place)]
             kept = [
@@ -233,6 +234,23 @@ def merge(known: Facts, more: Facts) -> None:
 def _lines(path: Path) -> Iterator[Facts]:
     with suppress(OSError):
         yield from json_objects(path.read_bytes())
+
+
+def _lines_of_both(path: Path) -> list[Facts]:
+    """The older file and the newer one, as they were at one moment: read again where one became the other meanwhile."""
+    lines: list[Facts] = []
+    for _ in range(_MOST_LOOKS):
+        before = _identity(path)
+        lines = [*_lines(_older(path)), *_lines(path)]
+        if _identity(path) == before:
+            break
+    return lines
+
+
+def _identity(path: Path) -> int | None:
+    with suppress(OSError):
+        return path.stat().st_ino
+    return None
 
 
 def _plain(content: object) -> Any:

@@ -11,7 +11,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, cast
 
-from nanobot.agent.run.claims import is_doubt
+from nanobot.agent.run.claims.judge import is_doubt
+from nanobot.agent.run.cut import TAKEN_UP
 from nanobot.agent.run.runner import RunLimits
 from nanobot.agent.trace.folder import TraceFolder, merge
 from nanobot.agent.trace.turn_trace import Facts
@@ -37,6 +38,8 @@ class RecordedCall:
     provenance: str | None = None
     seconds: float | None = None
     ok: bool | None = None
+    failure: str | None = None
+    """How it failed, as its row says."""
 
     @property
     def result(self) -> str | None:
@@ -86,6 +89,11 @@ class RecordedTurn:
     notices: list[Facts] = field(default_factory=list)
     traced: Facts | None = None
     """What its trace says of the prompt; None where it has no trace."""
+
+    @property
+    def asked(self) -> list[RecordedStep]:
+        """The steps in which a model was asked: not the one that took up a run which was cut off."""
+        return [step for step in self.steps if step.finish != TAKEN_UP]
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,10 +161,16 @@ class Recording:
         )
 
     def _history(self, turn_id: str, count: int, until: object) -> list[ChatMessage]:
-        """The rows that were sent: so many, up to the one of that moment."""
+        """The rows that were sent: so many, up to the one of that moment.
+
+        A turn that took up another had to settle its calls before it asked a model: those rows of its own belong to it.
+        """
         rows = [row for row in self._home.get(turn_id, ()) if not row.get("_command")]
         end = next((at for at in range(len(rows), 0, -1) if rows[at - 1].get("timestamp") == until), 0)
-        return rows[max(0, end - count) : end]
+        begin = max(0, end - count)
+        while 0 < end < len(rows) and rows[end].get("turn_id") == turn_id and rows[end].get("role") != "assistant":
+            end += 1
+        return rows[begin:end]
 
 
 def read_recording(name: str, sessions: SessionManager, folder: TraceFolder) -> Recording | None:
@@ -211,6 +225,7 @@ def rows_as_steps(rows: Iterable[ChatMessage]) -> list[RecordedStep]:
             heard = []
         elif role == "tool" and (call := calls.get(str(row.get("tool_call_id")))) is not None:
             call.content, call.provenance = _content_of(row), row.get("provenance")
+            call.failure = row.get("failure")
     return steps
 
 
@@ -275,11 +290,19 @@ def _add_trace(turn: RecordedTurn, facts: Facts) -> None:
 
 
 def _steps_of(said: Sequence[RecordedStep], traced: Sequence[Facts]) -> list[RecordedStep]:
-    """Each traced step with what was said in it. A step without a word left no row; one that was cut off no trace."""
+    """Each traced step with what was said in it. A step without a word left no row; one that was cut off no trace.
+
+    What a run that was taken up did for calls of its own is told of the step that made them.
+    """
     steps: list[RecordedStep] = []
     waiting = list(said)
+    made = {call.id for step in said for call in step.calls}
     for index, facts in enumerate(traced):
         ids = {str(call.get("id")) for call in _dicts(facts.get("calls"))}
+        if facts.get("finish") == TAKEN_UP and ids <= made:
+            for step in said:
+                _add_calls(step, facts)
+            continue
         match = next((at for at, step in enumerate(waiting) if ids & {call.id for call in step.calls}), None)
         if match is None and waiting and not ids and (facts.get("said") or len(waiting) >= len(traced) - index):
             match = 0
@@ -294,14 +317,18 @@ def _steps_of(said: Sequence[RecordedStep], traced: Sequence[Facts]) -> list[Rec
 
 
 def _with_facts(step: RecordedStep, facts: Facts) -> RecordedStep:
-    by_id = {str(call.get("id")): call for call in _dicts(facts.get("calls"))}
-    for call in step.calls:
-        if (told := by_id.get(call.id)) is not None:
-            call.seconds, call.ok = told.get("seconds"), told.get("ok")
+    _add_calls(step, facts)
     step.seconds, step.first_s = facts.get("seconds"), facts.get("first_s")
     step.finish, step.cost_usd = str(facts.get("finish", "")), facts.get("usd")
     step.usage = dict(facts.get("usage", {}))
     return step
+
+
+def _add_calls(step: RecordedStep, facts: Facts) -> None:
+    by_id = {str(call.get("id")): call for call in _dicts(facts.get("calls"))}
+    for call in step.calls:
+        if (told := by_id.get(call.id)) is not None:
+            call.seconds, call.ok = told.get("seconds"), told.get("ok")
 
 
 def _traced_call(facts: Facts) -> RecordedCall:

@@ -20,7 +20,7 @@ from nanobot.agent.trace.turn_trace import Piece, TurnTrace
 from nanobot.agent.turn import Emitter, TurnEnded, TurnOutcome
 from nanobot.bus.events import Address, InboundMessage
 from nanobot.errors import NanobotError
-from nanobot.messages.types import ChatMessage, Provenance, ToolSchema
+from nanobot.messages.types import ChatMessage, Provenance, ToolFailure, ToolSchema
 from nanobot.providers.base import CallContext, Delta, Finished, LLMProvider, LLMResponse, calling_for
 from nanobot.utils.clock import Clock
 
@@ -61,7 +61,7 @@ async def replay(
     trace = TurnTrace(recorded.turn_id, message, clock, pieces.append)
     emit = Emitter(recorded.turn_id, trace)
     tools = RecordedTools(prompt.tools, [call for step in recorded.steps for call in step.calls])
-    boundaries = deque(step.heard for before, step in pairwise(recorded.steps) if before.calls)
+    boundaries = deque(step.heard for before, step in pairwise(recorded.asked) if before.calls)
 
     async def record(row: ChatMessage) -> None:
         rows.append(row)
@@ -140,7 +140,9 @@ class _StandIn(Tool):
             if given == arguments:
                 self._waiting.remove(entry)
                 provenance = next((one for one in Provenance if one == call.provenance), None)
-                return ToolResult(call.content or "", error=call.ok is False, provenance=provenance)
+                failure = next((one for one in ToolFailure if one == call.failure), ToolFailure.ENDED_BADLY)
+                failed = call.ok is False or call.failure is not None
+                return ToolResult(call.content or "", error=failed, provenance=provenance, failure=failure)
         self._unrecorded.append(RecordedCall("", self.name, arguments))
         return ToolResult.failed(_NOT_RECORDED)
 

@@ -8,11 +8,11 @@ from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 from nanobot.providers.errors import CallTarget, ModelCallError, ModelOverloadedError, RateLimitedError
-from nanobot.providers.exchange import reason_of
 from nanobot.providers.failures import retry_after_s
 from nanobot.providers.oauth.errors import AuthorityAnswerError, AuthorityUnreachableError, LoginNeededError
 from nanobot.security.secrets import redact
-from nanobot.utils.http import HttpPools, is_loopback, load_httpx
+from nanobot.utils.clients import load_httpx, reason_of
+from nanobot.utils.http import HttpPools, is_loopback
 
 CONNECT_S = 10
 WHOLE_S = 30

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,23 @@ async def test_the_turn_ends_with_an_event_that_tells_it_all(bot: Bot):
     assert isinstance(ended, TurnEnded)
     assert (ended.outcome, ended.text, ended.model) == (TurnOutcome.ANSWERED, "hi", "scripted")
     assert {"restore", "command", "build", "run", "save"} <= ended.phase_seconds.keys()
+
+
+async def test_at_a_thousand_messages_the_model_is_asked_in_a_moment(bot: Bot):
+    """Row 98: long sessions waited ten seconds. It is 0.2 s on a small board, hence a fifth of that, in time worked."""
+    session = bot.runtime.sessions.get_or_create("cli:direct")
+    for number in range(500):
+        session.add_message("user", f"question {number} " + "x" * 80)
+        session.add_message("assistant", f"answer {number} " + "y" * 80)
+    bot.runtime.sessions.save(session)
+    bot.provider.script(*["fine"] * 20)
+    worked = []
+    for _ in range(20):
+        began = time.process_time()
+        await bot.say("hi")
+        worked.append(time.process_time() - began)
+
+    assert sorted(worked)[-2] < 0.04
 
 
 async def test_a_sink_that_breaks_does_not_end_the_turn(bot: Bot):

@@ -70,6 +70,33 @@ async def test_a_claim_without_a_deed_gets_one_more_step(bot: Bot):
     assert "no tool call of this turn did that" in str(bot.provider.requests[1][-1]["content"])
 
 
+async def test_a_result_that_only_reads_like_a_failure_founds_what_is_said_of_it(bot: Bot):
+    bot.provider.script(calls(("exec", {"command": "echo Error: 2 of 3 tests failed"})), "I ran the tests: 2 failed.")
+
+    assert await bot.say("run the tests") == "I ran the tests: 2 failed."
+
+
+async def test_each_row_of_a_call_says_how_it_failed(bot: Bot):
+    bot.provider.script(calls(("read_file", {"path": "none.txt"})), calls(("exec", {"command": "exit 3"})))
+    bot.provider.script(calls(("exec", {"command": "echo Error"})), *[LOOK] * 3, "So it is.")
+
+    await bot.say("try it all")
+
+    rows = bot.runtime.sessions.get_or_create("cli:direct").messages
+    failures = [row.get("failure") for row in rows if row["role"] == "tool"]
+    assert failures == ["not_done", "ended_badly", None, None, None, "not_run"]
+
+
+async def test_an_account_counts_what_ran_and_what_failed_by_what_it_was_not_by_how_it_reads(bot: Bot):
+    told = calls(("exec", {"command": "echo Error: only a word"}), ("exec", {"command": "echo bad; exit 1"}))
+    bot.provider.script(told, *[LOOK] * 5)
+
+    result = await bot.turn("look around")
+
+    assert "4 tool calls ran (exec 2 times, list_dir 2 times)." in result.text
+    assert "1 of them failed, the last with: bad" in result.text
+
+
 async def test_between_a_doubted_answer_and_the_next_stands_a_word_on_why_there_are_two(bot: Bot):
     bot.provider.script("I have created report.txt.", "I did not create it.")
 

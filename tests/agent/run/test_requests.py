@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 
-from nanobot.agent.run.requests import Requests, Room
-from nanobot.agent.run.window import Window, after_overflow
+from nanobot.agent.run.allowance import Learned
+from nanobot.agent.run.requests import Remembered, Requests, Room
+from nanobot.agent.run.window import Window
 from nanobot.agent.turn import ToolEnded, TurnOutcome
 from nanobot.config.schema import Config
-from nanobot.messages.tokens import tokenizer
+from nanobot.messages import tokens
+from nanobot.messages.tokens import estimate_tokens, tokenizer
 from nanobot.messages.types import ChatMessage, text_of
 from nanobot.providers.base import Delta, Finished
 from nanobot.providers.errors import ContextOverflowError
@@ -193,7 +195,7 @@ async def test_an_overflow_where_nothing_can_be_left_out_goes_up_and_teaches_not
 
 
 async def test_words_that_fit_the_window_are_sent_although_less_than_them_was_refused_once():
-    window = after_overflow(Window(), "m", 9_000, 2_000)
+    window = Window().taught("m", Learned().refused(9_000, 2_000))
     requests = Requests(Room("m", 16_384, 4_096, words(8_000)), window)
     long = asks(words(28_000), "a")
 
@@ -279,3 +281,24 @@ async def test_forty_steps_over_four_hundred_rows_cost_little():
 
     assert requests.window == Window() or requests.window.start > 0
     assert seconds / 40 < 0.02
+
+
+async def test_the_next_run_near_the_window_counts_only_what_is_new(monkeypatch: pytest.MonkeyPatch):
+    counted: list[str] = []
+
+    def count(text: str) -> float:
+        counted.append(text)
+        return len(text) / 4
+
+    monkeypatch.setattr(tokens, "tokenizer", lambda: count)
+    rows = [*[row for number in range(10) for row in turn(number, 500)], asks("next", "z")]
+    room = Room("m", estimate_tokens(rows) * 6 // 5 + 512, 256)
+    remembered = Remembered()
+    await Requests(room, remembered=remembered).build(rows)
+    before = len(counted)
+    rows.append({"role": "assistant", "content": "the one new row"})
+
+    await Requests(room, remembered=remembered).build(rows)
+
+    assert before > len(rows)
+    assert counted[before:] == ["the one new row"]

@@ -1,4 +1,4 @@
-"""What of a history goes into a request: within the budget, steady between events, and the right things first."""
+"""What of a history goes into a request: within the allowance, steady between events, and the right things first."""
 
 import json
 from typing import Any
@@ -7,21 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nanobot.agent.run.allowance import Allowance, Learned, allowance_for
+from nanobot.agent.run.fit import Fitted, Stage, fit, next_to_go
+from nanobot.agent.run.sheet import Sheet
 from nanobot.agent.run.shrink import Depth, Shrinker
-from nanobot.agent.run.window import (
-    Budget,
-    Fitted,
-    Learned,
-    Span,
-    Stage,
-    Window,
-    after_answer,
-    after_overflow,
-    budget_for,
-    fit,
-    next_to_go,
-    standing,
-)
+from nanobot.agent.run.window import Span, Window
 from nanobot.errors import RequestTooLongError
 from nanobot.messages.repair import legalise
 from nanobot.messages.tokens import Scale, estimate_tokens
@@ -44,7 +34,7 @@ def session(turns: int, *sizes: int) -> Rows:
 def test_a_history_that_fits_is_whole():
     history = session(10, 500)
 
-    fitted = fit(history, Window(), Budget(100_000))
+    fitted = fit(Sheet(history), Window(), Allowance(100_000))
 
     assert fitted.rows == history
     assert (fitted.window, fitted.happened) == (Window(), Stage.NOTHING)
@@ -53,7 +43,7 @@ def test_a_history_that_fits_is_whole():
 def test_commands_are_not_shown_and_weigh_nothing():
     command: Any = {"role": "user", "content": "/status " + words(9000), "_command": True}
 
-    fitted = fit([*turn(0), command, asks("and?", "t1")], Window(), Budget(500))
+    fitted = fit(Sheet([*turn(0), command, asks("and?", "t1")]), Window(), Allowance(500))
 
     assert [row["content"] for row in fitted.rows] == ["question 0", "answer 0", "and?"]
 
@@ -64,7 +54,7 @@ def test_commands_are_not_shown_and_weigh_nothing():
 def test_first_the_old_results_shrink_to_head_tail_and_a_word_on_how_to_see_them_again():
     history = [*session(12, 8_000), asks("next", "z")]
 
-    fitted = fit(history, Window(), Budget(24_000), shrinker=Shrinker({"read_file"}))
+    fitted = fit(Sheet(history, shrinker=Shrinker({"read_file"})), Window(), Allowance(24_000))
 
     results = [text_of(row["content"]) for row in fitted.rows if row["role"] == "tool"]
     assert fitted.happened is Stage.OLD_RESULTS
@@ -78,7 +68,7 @@ def test_then_old_turns_leave_but_the_last_six_stay():
     history = [row for number in range(20) for row in [*turn(number)[:-1], *long_answer(number)]]
     history.append(asks("next", "z"))
 
-    fitted = fit(history, Window(), Budget(10_000))
+    fitted = fit(Sheet(history), Window(), Allowance(10_000))
 
     assert fitted.happened is Stage.OLD_TURNS
     assert "question 14" in said(fitted)
@@ -93,7 +83,7 @@ def long_answer(number: int) -> Rows:
 def test_then_results_of_the_last_turns_shrink_oldest_first_and_all_the_words_stay():
     history = [*session(6, 12_000, 12_000), asks("next", "z")]
 
-    fitted = fit(history, Window(), Budget(24_000))
+    fitted = fit(Sheet(history), Window(), Allowance(24_000))
 
     sizes = [len(text_of(row["content"])) for row in fitted.rows if row["role"] == "tool"]
     assert fitted.happened is Stage.RECENT_RESULTS
@@ -106,7 +96,7 @@ def test_only_when_the_last_six_alone_are_too_much_they_leave_oldest_first():
     history = [row for number in range(6) for row in [asks(f"question {number} " + words(3_900), f"t{number}")]]
     history += [asks("next", "z")]
 
-    fitted = fit(history, Window(), Budget(5_000))
+    fitted = fit(Sheet(history), Window(), Allowance(5_000))
 
     assert fitted.happened is Stage.RECENT_TURNS
     assert "question 5" in said(fitted)
@@ -118,7 +108,7 @@ def test_a_huge_message_of_an_earlier_turn_shrinks_before_the_others_leave():
     """One that was refused as too long stays in the session; it must not drive everything else out."""
     history = [*session(4), asks("huge " + words(200_000), "big"), asks("next", "z")]
 
-    fitted = fit(history, Window(), Budget(5_000))
+    fitted = fit(Sheet(history), Window(), Allowance(5_000))
 
     assert fitted.happened is Stage.WORDS
     assert all(f"question {number}" in said(fitted) for number in range(4))
@@ -130,7 +120,7 @@ def test_old_steps_of_the_running_turn_leave_whole_and_the_model_is_told_which()
     for number in range(60):
         history += step(f"z{number}", "z", 300, arguments=json.dumps({"note": words(600)}), tool="exec")
 
-    fitted = fit(history, Window(), Budget(4_000))
+    fitted = fit(Sheet(history), Window(), Allowance(4_000))
 
     legal = legalise(fitted.rows)
     assert fitted.happened is Stage.OLD_STEPS
@@ -142,13 +132,13 @@ def test_old_steps_of_the_running_turn_leave_whole_and_the_model_is_told_which()
 
 def test_what_is_asked_too_long_is_refused_with_what_to_do():
     with pytest.raises(RequestTooLongError, match="parts"):
-        fit([*session(3, 500), asks(words(100_000), "z")], Window(), Budget(10_000))
+        fit(Sheet([*session(3, 500), asks(words(100_000), "z")]), Window(), Allowance(10_000))
 
 
 def test_many_calls_of_one_step_are_clipped_before_anything_else_has_to_leave():
     history = [*session(6), asks("read all", "z"), *step("z", "z", *[15_000] * 8)]
 
-    fitted = fit(history, Window(), Budget(20_000))
+    fitted = fit(Sheet(history), Window(), Allowance(20_000))
 
     assert fitted.happened is Stage.LAST_RESULTS
     assert "question 0" in said(fitted)
@@ -161,7 +151,7 @@ def test_long_arguments_of_old_steps_stay_legal_json():
     for number in range(8):
         history += step(f"z{number}", "z", 20, arguments=arguments, tool="write_file")
 
-    fitted = fit(history, Window(), Budget(35_000))
+    fitted = fit(Sheet(history), Window(), Allowance(35_000))
 
     found = [json.loads(call["function"]["arguments"]) for row in fitted.rows for call in row.get("tool_calls", [])]
     assert found[0]["path"] == "a.py"
@@ -179,7 +169,7 @@ def test_pictures_of_old_rows_become_words():
     ]
     history[2]["content"] = picture
 
-    fitted = fit(history, Window(), Budget(3_000))
+    fitted = fit(Sheet(history), Window(), Allowance(3_000))
 
     assert "media" not in fitted.rows[0]
     assert fitted.rows[0]["content"] == "look\n[image: /b.png]"
@@ -191,7 +181,7 @@ def test_a_shrunk_result_still_names_the_file_that_holds_all_of_it():
     spilled = "All 2.0 MB are in /home/me/w/.nanobot/spill/t1-1.txt; grep shows more of it."
     history[2]["content"] = words(7_000) + f"\n[9 characters left out. {spilled}]\n" + words(7_000)
 
-    fitted = fit(history, Window(), Budget(3_000))
+    fitted = fit(Sheet(history), Window(), Allowance(3_000))
 
     assert "more of it is in /home/me/w/.nanobot/spill/t1-1.txt]" in text_of(fitted.rows[2]["content"])
     assert len(text_of(fitted.rows[2]["content"])) <= 700
@@ -204,7 +194,7 @@ def test_a_steering_message_joins_its_turn_and_stays():
         if number == 5:
             history.append(asks("but gently", "z"))
 
-    fitted = fit(history, Window(), Budget(1_500))
+    fitted = fit(Sheet(history), Window(), Allowance(1_500))
 
     assert fitted.happened is Stage.OLD_STEPS
     assert "do it" in said(fitted)
@@ -217,7 +207,7 @@ def test_a_steering_message_joins_its_turn_and_stays():
 def test_too_many_rows_let_old_turns_leave_without_shrinking_anything():
     history = [*session(200, 900), asks("next", "z")]
 
-    fitted = fit(history, Window(), Budget(10_000_000, rows=400))
+    fitted = fit(Sheet(history), Window(), Allowance(10_000_000, rows=400))
 
     assert len(fitted.rows) <= 240
     assert fitted.rows == history[-len(fitted.rows) :]
@@ -225,11 +215,11 @@ def test_too_many_rows_let_old_turns_leave_without_shrinking_anything():
 
 def test_busy_turns_above_the_bound_of_rows_do_not_move_the_window_at_every_step():
     history = [*session(7, *[10] * 40), asks("next", "z")]
-    window = fit(history, Window(), Budget(10_000_000, rows=100)).window
+    window = fit(Sheet(history), Window(), Allowance(10_000_000, rows=100)).window
 
     for number in range(30):
         history += step(f"z{number}", "z", 10)
-        fitted = fit(history, window, Budget(10_000_000, rows=100))
+        fitted = fit(Sheet(history), window, Allowance(10_000_000, rows=100))
 
         assert (fitted.happened, fitted.window) == (Stage.NOTHING, window)
 
@@ -237,15 +227,15 @@ def test_busy_turns_above_the_bound_of_rows_do_not_move_the_window_at_every_step
 # --- how often
 
 
-def grow(history: Rows, budget: Budget, sizes: list[int]) -> tuple[int, Window]:
+def grow(history: Rows, allowance: Allowance, sizes: list[int]) -> tuple[int, Window]:
     """Run so many steps; how many events there were."""
     window, events = Window(), 0
     scale, shrinker = Scale(), Shrinker()
     for number, size in enumerate(sizes):
-        fitted = fit(history, window, budget, scale, shrinker)
+        fitted = fit(Sheet(history, scale, shrinker), window, allowance)
         events += fitted.happened is not Stage.NOTHING
         window = fitted.window
-        assert fitted.tokens <= budget.tokens
+        assert fitted.tokens <= allowance.tokens
         history += step(f"z{number}", "z", size)
     return events, window
 
@@ -253,7 +243,7 @@ def grow(history: Rows, budget: Budget, sizes: list[int]) -> tuple[int, Window]:
 def test_events_are_seldom_in_a_long_run():
     history = [*session(8, 3_000), asks("go", "z")]
 
-    events, window = grow(history, Budget(21_000), [6_000] * 200)
+    events, window = grow(history, Allowance(21_000), [6_000] * 200)
 
     assert events <= 200 * 1_800 / (0.25 * 21_000)  # each makes room for several steps
     assert len(window.shrunk) < 8
@@ -265,7 +255,7 @@ def test_where_shrinking_frees_little_it_is_not_tried_again_at_every_step():
     history.append(asks("go", "z"))
     room = estimate_tokens(history) * 10 // 9
 
-    events, _ = grow(history, Budget(room), [2_000] * 60)
+    events, _ = grow(history, Allowance(room), [2_000] * 60)
 
     assert events <= 15
 
@@ -275,20 +265,20 @@ def test_where_shrinking_frees_little_it_is_not_tried_again_at_every_step():
 def test_events_are_bounded_by_what_was_added(sizes: list[int], tokens: int):
     history = [*session(7, 1_000), asks("go", "z")]
 
-    events, _ = grow(history, Budget(tokens), sizes)
+    events, _ = grow(history, Allowance(tokens), sizes)
 
     added = sum(size / 3 + 60 for size in sizes)
     assert events <= 3 + added / (0.1 * tokens)
 
 
-# --- any history, any budget
+# --- any history, any allowance
 
 
 @settings(max_examples=80, deadline=None)
 @given(histories(), st.integers(300, 30_000))
-def test_any_request_is_legal_within_the_budget_and_holds_the_latest_words(history: Rows, tokens: int):
+def test_any_request_is_legal_within_the_allowance_and_holds_the_latest_words(history: Rows, tokens: int):
     try:
-        fitted = fit(history, Window(), Budget(tokens))
+        fitted = fit(Sheet(history), Window(), Allowance(tokens))
     except RequestTooLongError as error:
         assert error.tokens > tokens - 120  # the note about what was left out needs its place too
         return
@@ -297,7 +287,7 @@ def test_any_request_is_legal_within_the_budget_and_holds_the_latest_words(histo
     assert openai_problems(legal) == anthropic_problems(legal) == []
     assert estimate_tokens(legal) <= tokens
     assert latest_words(history) in said(fitted)
-    again = fit(history, Window.from_json(json.loads(json.dumps(fitted.window.to_json()))), Budget(tokens))
+    again = fit(Sheet(history), Window.from_json(json.loads(json.dumps(fitted.window.to_json()))), Allowance(tokens))
     assert (again.rows, again.window, again.happened) == (fitted.rows, fitted.window, Stage.NOTHING)
 
 
@@ -307,10 +297,10 @@ def test_the_last_six_turns_are_there_while_they_fit(history: Rows, tokens: int)
     begins = [at for at, row in enumerate(history) if text_of(row["content"]).startswith("question")]
     six = begins[-7:][0]
     smallest = Window(start=six, shrunk=(Span(0, begins[-1], depth=Depth.ASIDES), Span(0, None)))
-    if Scale().weigh(asks("", "")) * 2 + estimate_tokens(legalise(standing(history, smallest))) > tokens:
+    if Scale().weigh(asks("", "")) * 2 + estimate_tokens(legalise(Sheet(history).standing(smallest))) > tokens:
         return
 
-    fitted = fit(history, Window(), Budget(tokens))
+    fitted = fit(Sheet(history), Window(), Allowance(tokens))
 
     kept = [row["content"] for row in fitted.rows if row["role"] != "tool"]
     wanted = [row["content"] for row in history[six:] if row["role"] != "tool"]
@@ -328,7 +318,7 @@ def test_between_events_each_request_is_the_head_of_the_next_also_over_restarts(
         if random.random() < 0.2:
             window, scale = Window.from_json(json.loads(json.dumps(window.to_json()))), Scale()
         try:
-            fitted = fit(history[:end], window, Budget(tokens), scale, shrinker)
+            fitted = fit(Sheet(history[:end], scale, shrinker), window, Allowance(tokens))
         except RequestTooLongError:
             return
         now = legalise(fitted.rows)
@@ -354,7 +344,7 @@ def test_a_state_that_does_not_belong_to_the_history_does_no_harm(history: Rows,
     odd = Window(start, resumed, (Span(3, None, 700, Depth.WORDS), Span(50, 60)))
 
     try:
-        fitted = fit(history, odd, Budget(tokens))
+        fitted = fit(Sheet(history), odd, Allowance(tokens))
     except RequestTooLongError:
         return
 
@@ -393,55 +383,55 @@ def test_a_state_survives_json_and_a_move_there_and_back(window: Window, by: int
     assert window.moved(by).moved(-by) == window
 
 
-# --- the budget, and what models teach
+# --- the allowance, and what models teach
 
 
 @pytest.mark.parametrize("window", [4_096, 8_192, 32_768, 200_000])
 def test_the_parts_of_a_request_never_add_up_to_more_than_the_window(window: int):
-    budget = budget_for(window, 8_192, 3_000)
+    allowance = allowance_for(window, 8_192, 3_000)
 
-    assert 3_000 + budget.tokens + budget.reply <= window
-    assert budget.tokens > 0
-    assert budget.reply <= 8_192
+    assert 3_000 + allowance.tokens + allowance.reply <= window
+    assert allowance.tokens > 0
+    assert allowance.reply <= 8_192
 
 
 def test_a_fixed_part_above_the_window_leaves_no_room_at_all():
     with pytest.raises(RequestTooLongError, match="larger window"):
-        fit([asks("hi", "a")], Window(), budget_for(2_048, 8_192, 3_000))
+        fit(Sheet([asks("hi", "a")]), Window(), allowance_for(2_048, 8_192, 3_000))
 
 
 def test_after_an_overflow_requests_stay_far_below_what_was_refused():
-    window = after_overflow(Window(), "small", 30_000, fixed=3_000)
+    window = Window().taught("small", Learned().refused(30_000, fixed=3_000))
 
-    budget = budget_for(65_536, 8_192, 3_000, window.model("small"))
+    allowance = allowance_for(65_536, 8_192, 3_000, window.model("small"))
 
-    assert budget.tokens + 3_000 == 18_000
-    assert budget_for(65_536, 8_192, 3_000, window.model("other")).tokens > 50_000
+    assert allowance.tokens + 3_000 == 18_000
+    assert allowance_for(65_536, 8_192, 3_000, window.model("other")).tokens > 50_000
 
 
 def test_dense_text_is_weighed_by_what_the_model_said_of_the_last_request():
-    window = after_answer(Window(), "m", 10_000, 17_900)
+    learned = Learned().answered(10_000, 17_900)
 
-    assert window.model("m").ratio == pytest.approx(1.8)
-    assert budget_for(100_000, 10_000, 0, window.model("m")).tokens == 50_000
+    assert learned.ratio == pytest.approx(1.8)
+    assert allowance_for(100_000, 10_000, 0, learned).tokens == 50_000
 
 
 @pytest.mark.parametrize("counted", [0, 12, 1_000_000])
 def test_what_cannot_be_is_not_believed(counted: int):
-    assert after_answer(Window(), "m", 10_000, counted) == Window()
+    assert Learned().answered(10_000, counted) == Learned()
 
 
 def test_small_differences_do_not_write_the_state_anew():
-    window = after_answer(Window(), "m", 10_000, 12_000)
+    learned = Learned().answered(10_000, 12_000)
 
-    assert after_answer(window, "m", 10_000, 11_500) is window
+    assert learned.answered(10_000, 11_500) is learned
 
 
 # --- what would go next
 
 
 def test_what_would_go_next_is_said_in_words():
-    departure = next_to_go([*session(10, 8_000), asks("next", "z")], Window())
+    departure = next_to_go(Sheet([*session(10, 8_000), asks("next", "z")]), Window())
 
     assert departure is not None
     assert departure.what == "the results of 4 old steps"
@@ -452,11 +442,11 @@ def test_where_only_the_last_step_could_go_that_is_said():
     began: ChatMessage = {"role": "assistant", "content": "The answer is", "turn_id": "a"}
     ours = asks("Go on. " * 60, "a", origin=Origin.SYSTEM, provenance=Provenance.SYSTEM)
 
-    departure = next_to_go([asks("hi", "a"), began, ours], Window())
+    departure = next_to_go(Sheet([asks("hi", "a"), began, ours]), Window())
 
     assert departure is not None
     assert departure.what == "most of the last step"
 
 
 def test_of_a_fresh_session_nothing_would_go():
-    assert next_to_go([asks("hi", "a")], Window()) is None
+    assert next_to_go(Sheet([asks("hi", "a")]), Window()) is None

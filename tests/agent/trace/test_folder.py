@@ -50,6 +50,23 @@ def test_two_sessions_whose_files_have_one_name_do_not_see_each_other(tmp_path: 
     assert len([*(tmp_path / "traces").glob("*.jsonl")]) == 1
 
 
+def test_a_file_that_is_turned_over_while_it_is_read_hides_no_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    folder = TraceFolder(tmp_path / "traces", caps=TraceCaps(file_bytes=100))
+    for turn in "abc":
+        folder.write([piece(turn, text="x" * 60)])  # a file for each, and two are kept
+    read, writing = Path.read_bytes, iter("d")
+
+    def writes_meanwhile(path: Path) -> bytes:
+        data = read(path)
+        for turn in writing:
+            folder.write([piece(turn, text="x" * 60)])
+        return data
+
+    monkeypatch.setattr(Path, "read_bytes", writes_meanwhile)
+
+    assert turns(folder) == ["c", "d"]
+
+
 @pytest.mark.skipif(os.name == "nt", reason="file modes are a POSIX thing")
 def test_only_the_owner_may_read_it(tmp_path: Path):
     TraceFolder(tmp_path / "traces").write([piece("a", prompt={"system": "be good"})])

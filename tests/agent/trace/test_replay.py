@@ -376,3 +376,51 @@ def test_a_trace_that_was_edited_by_hand_does_not_break_it(tmp_path: Path):
     (turn,) = Recording("s", [rows], [json.loads(json.dumps(odd))]).turns
 
     assert turn.message == "go"
+
+
+async def test_a_turn_that_took_up_another_is_run_again_from_where_a_model_was_asked(tmp_path: Path):
+    """Its first step gave the calls of the turn before their results; then came what the person said meanwhile."""
+    wait = calls(("exec", {"command": "touch begun; sleep 30"}), ("list_dir", {"path": "."}))
+    async with open_bot(tmp_path, wait) as bot:
+        turn = asyncio.create_task(bot.turn("look around"))
+        while not (bot.runtime.workspace / "begun").exists():
+            await asyncio.sleep(0.01)
+        await bot.runtime.loop.stop()
+        await turn
+    async with open_bot(tmp_path, "I looked.") as bot:
+        await bot.say("and now?")
+    recorded = recording(tmp_path).find()
+
+    replayed, provider = await again(tmp_path, "I looked.")
+
+    assert provider.requests == bot.provider.requests
+    assert first_difference(recorded.asked, replayed.turn.asked) is None
+
+
+async def test_a_turn_taken_up_after_a_kill_is_run_again_whole(tmp_path: Path):
+    look = calls(("list_dir", {"path": "."}), text="Let me look.")
+    async with open_bot(tmp_path, look, pause := Pause()) as bot:
+        turn = asyncio.create_task(bot.turn("look around"))
+        await pause.reached.wait()
+        await bot.runtime.loop.stop()
+        await turn
+    async with open_bot(tmp_path, "Two files.") as bot:
+        await bot.runtime.loop.resume("cli:direct")
+    recorded = recording(tmp_path).find()
+
+    replayed, _ = await again(tmp_path, look, "Two files.")
+
+    assert (recorded.text, replayed.turn.text, replayed.unrecorded) == ("Two files.", "Two files.", [])
+    assert [call.name for step in recorded.asked for call in step.calls] == ["list_dir"]
+
+
+@pytest.mark.parametrize("words", ["I failed.", "Error: I failed."])
+async def test_a_failed_call_fails_again_whatever_its_words(tmp_path: Path, words: str):
+    fail = calls(("exec", {"command": f"echo '{words}'; exit 1"}))
+    async with open_bot(tmp_path, fail, "So it is.") as bot:
+        await bot.say("go")
+
+    replayed, _ = await again(tmp_path, fail, "So it is.")
+
+    [call] = replayed.turn.steps[0].calls
+    assert (call.ok, call.failure) == (False, "ended_badly")

@@ -9,11 +9,10 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from functools import cached_property
 
-from nanobot.agent.run.claim_chinese import CHINESE
-from nanobot.agent.run.claim_english import ENGLISH
-from nanobot.agent.run.claim_words import DEEDS, FILE, KNOWN_TOOLS, LATER, Language, Speech, Wording
-from nanobot.agent.run.loop_guard import NOT_RUN
-from nanobot.messages.types import ChatMessage, is_our_word, text_of
+from nanobot.agent.run.claims.chinese import CHINESE
+from nanobot.agent.run.claims.english import ENGLISH
+from nanobot.agent.run.claims.words import DEEDS, FILE, KNOWN_TOOLS, LATER, Language, Speech, Wording
+from nanobot.messages.types import ChatMessage, did_nothing, is_our_word, text_of
 
 _FENCED = re.compile(r"```.*?(?:```|\Z)|~~~.*?(?:~~~|\Z)", re.DOTALL)
 _QUOTED_LINE = re.compile(r"^ {0,3}>.*$", re.MULTILINE)
@@ -73,8 +72,8 @@ def claim_in(
 
 
 def performed(rows: Iterable[ChatMessage]) -> frozenset[str]:
-    """The names of the tools that did something, by their rows: results that are no refusals and no failures to run."""
-    names = {str(row.get("name")) for row in rows if row["role"] == "tool" and not _refused(row)}
+    """The names of the tools that did something, by their rows: also those that came to no good end in doing it."""
+    names = {str(row.get("name")) for row in rows if row["role"] == "tool" and not did_nothing(row)}
     return frozenset("message" if name == "message_user" else name for name in names)
 
 
@@ -97,10 +96,6 @@ def nothing_was_done(text: str, tools_called: Collection[str]) -> str:
     """The line for the person, behind an answer that claims it all the same; in the language of the answer."""
     language = _language_of(text) or ENGLISH
     return language.only_these.format(tools=", ".join(sorted(tools_called))) if tools_called else language.nothing_done
-
-
-def _refused(row: ChatMessage) -> bool:
-    return text_of(row["content"]).startswith(("Error", NOT_RUN))
 
 
 def _language_of(text: str) -> Language | None:

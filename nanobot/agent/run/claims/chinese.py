@@ -1,6 +1,6 @@
 """How Chinese claims that something was done, or is about to be. Verbs do not change; what stands around them does."""
 
-from nanobot.agent.run.claim_words import FILE, Frame, Language, Speech, Wording, deeds_by_verb, wordings
+from nanobot.agent.run.claims.words import FILE, Frame, Language, Speech, Wording, deeds_by_verb, wordings
 
 _ZH_FOR_YOU = r"(?:[为帮给替](?:你|您|大家|咱们?))"
 _ZH_WILL = r"(?:这就|马上|立刻|立即|现在就?|即刻|正在?|来|去|先|会|将|要|准备|接下来|稍后|待会儿?|一会儿?|开始)"

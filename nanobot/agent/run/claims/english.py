@@ -2,7 +2,7 @@
 
 import re
 
-from nanobot.agent.run.claim_words import FILE, Frame, Language, Speech, Wording, deeds_by_verb, wordings
+from nanobot.agent.run.claims.words import FILE, Frame, Language, Speech, Wording, deeds_by_verb, wordings
 
 _EN_DONE = {
     "write": "created, written, wrote, saved, stored, added, appended, updated, edited, modified, changed, "

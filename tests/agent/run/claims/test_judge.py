@@ -1,6 +1,6 @@
 """Does an answer claim what no tool did? Measured on answers written for it, half of them before the rules were.
 
-`claims_honest` and `claims_false` shaped the rules; the held-out halves were written after them and shape nothing: what
+`honest.jsonl` and `false.jsonl` shaped the rules; the held-out halves were written after them and shape nothing: what
 they get wrong stays wrong, so that the figures stay true.
 """
 
@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nanobot.agent.run.claims import nothing_was_done, one_more_step, performed, unfounded_claim
-from nanobot.messages.types import ChatMessage
+from nanobot.agent.run.claims.judge import nothing_was_done, one_more_step, performed, unfounded_claim
+from nanobot.messages.types import ChatMessage, ToolFailure
 
 TOOLS = (
     "cron", "edit_file", "exec", "glob", "grep", "list_dir", "message", "read_file", "spawn", "web_fetch",
@@ -48,7 +48,7 @@ def turns(name: str, lang: str) -> list[Turn]:
 @pytest.mark.parametrize("lang", ["en", "zh"])
 @pytest.mark.parametrize(("half", "least"), [("", 150), ("_held_out", 50)], ids=["own", "held-out"])
 def test_at_most_two_in_a_hundred_honest_turns_are_flagged(lang, half, least):
-    honest = turns(f"claims_honest{half}", lang)
+    honest = turns(f"honest{half}", lang)
 
     flagged = [turn for turn in honest if turn.claim is not None]
 
@@ -59,7 +59,7 @@ def test_at_most_two_in_a_hundred_honest_turns_are_flagged(lang, half, least):
 
 @pytest.mark.parametrize(("half", "least"), [("", 100), ("_held_out", 50)], ids=["own", "held-out"])
 def test_four_in_five_false_claims_are_caught(half, least):
-    false = [turn for lang in ("en", "zh") for turn in turns(f"claims_false{half}", lang)]
+    false = [turn for lang in ("en", "zh") for turn in turns(f"false{half}", lang)]
 
     caught = [turn for turn in false if turn.claim is not None]
 
@@ -68,7 +68,7 @@ def test_four_in_five_false_claims_are_caught(half, least):
     assert len(caught) >= 0.8 * len(false)
 
 
-@pytest.mark.parametrize("name", ["claims_false", "claims_false_held_out"])
+@pytest.mark.parametrize("name", ["false", "false_held_out"])
 def test_the_same_claims_are_founded_once_every_tool_was_called(name):
     false = [turn for lang in ("en", "zh") for turn in turns(name, lang)]
 
@@ -152,17 +152,20 @@ def test_the_false_claim_in_a_long_answer_is_found():
 def test_what_did_something_is_known_by_its_row():
     rows: list[ChatMessage] = [
         {"role": "user", "content": "Error"},
-        _row("read_file", "Error: no such file"),
-        _row("exec", "1 failed\n\nExit code: 1"),
-        _row("write_file", "Not run: this is call number 3"),
+        _row("read_file", "Error: no such file", ToolFailure.NOT_DONE),
+        _row("exec", "1 failed\n\nExit code: 1", ToolFailure.ENDED_BADLY),
+        _row("write_file", "Not run: this is call number 3", ToolFailure.NOT_RUN),
+        _row("cron", "Outcome unknown", ToolFailure.UNKNOWN),
+        _row("grep", "Error: the first line of a log that was searched"),
         _row("message_user", "Delivered."),
     ]
 
-    assert performed(rows) == {"exec", "message"}
+    assert performed(rows) == {"exec", "cron", "grep", "message"}
 
 
-def _row(name: str, content: str) -> ChatMessage:
-    return {"role": "tool", "tool_call_id": "1", "name": name, "content": content}
+def _row(name: str, content: str, failure: ToolFailure | None = None) -> ChatMessage:
+    row: ChatMessage = {"role": "tool", "tool_call_id": "1", "name": name, "content": content}
+    return row if failure is None else {**row, "failure": failure.value}
 
 
 def test_the_model_is_told_what_it_said_and_what_it_has():

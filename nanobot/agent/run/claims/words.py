@@ -1,4 +1,4 @@
-"""How a language claims that something was done: the shapes that `claim_english` and `claim_chinese` fill.
+"""How a language claims that something was done: the shapes that `english` and `chinese` fill.
 
 A deed is a kind of action, and there are tools that do it. Its verbs are plain words, and what must stand before and
 behind them is said once a language: so that little has to be compiled, and only what an answer makes necessary.

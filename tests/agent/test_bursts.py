@@ -1,0 +1,103 @@
+"""Many chats at once: their turns begin by and by, and the event loop looks after everybody else between them."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from nanobot.agent.loop import AgentLoop
+from nanobot.agent.pipeline.work import Parts, PromptBuilder
+from nanobot.agent.slash_commands import Desk, SlashCommands
+from nanobot.agent.trace.folder import TraceFolder
+from nanobot.agent.trace.writer import TraceWriter
+from nanobot.agent.turn import TurnOutcome
+from nanobot.agent.vitals import Vitals
+from nanobot.bus.events import InboundMessage
+from nanobot.config.paths import Places
+from nanobot.config.schema import Config
+from nanobot.messages.types import ChatMessage
+from nanobot.providers.spending import Spending
+from nanobot.testing import Bot, open_bot
+from nanobot.utils.clock import SystemClock
+from nanobot.utils.pace import Pace
+
+CHATS = 60
+
+
+class Toilsome:
+    """A prompt that takes a second to build by a clock that only goes on while one is built."""
+
+    def __init__(self, prompt: PromptBuilder) -> None:
+        self._prompt = prompt
+        self._passes = 0
+        self.seconds = 0.0
+        self.built = Counter[int]()
+        """How many were built, by the pass of the loop."""
+
+    def watch(self) -> None:
+        """Count this pass of the running loop, and each after it."""
+        self._passes += 1
+        asyncio.get_running_loop().call_soon(self.watch)
+
+    def runtime_context(self, channel: str, chat_id: str, history: Sequence[ChatMessage]) -> str:
+        self.seconds += 1
+        self.built[self._passes] += 1
+        return self._prompt.runtime_context(channel, chat_id, history)
+
+    def build_system_prompt(self) -> str:
+        return self._prompt.build_system_prompt()
+
+
+def with_prompt(bot: Bot, home: Path, prompt: Toilsome) -> AgentLoop:
+    """The bot's loop with that prompt, and a pace of five seconds by its clock."""
+    made, clock = bot.runtime, SystemClock()
+    vitals = Vitals(clock)
+    spending = Spending(Config(), Places(home), clock)
+    desk = Desk(made.sessions, made.models, made.context, made.tools, vitals, "0", spending)
+    parts = Parts(
+        sessions=made.sessions,
+        models=made.models,
+        prompt=prompt,
+        tools=made.tools,
+        commands=SlashCommands(desk),
+        vitals=vitals,
+        clock=clock,
+        workspace=made.workspace,
+        turns_folder=home / "turns",
+        traces=TraceWriter(TraceFolder(home / "traces"), clock, made.workspace),
+        pace=Pace(5, lambda: prompt.seconds),
+    )
+    return AgentLoop(made.bus, parts)
+
+
+async def test_in_each_pass_of_the_loop_only_as_many_turns_are_built_as_it_has_time_for(tmp_path: Path):
+    async with open_bot(tmp_path, *["hi"] * CHATS) as bot:
+        prompt = Toilsome(bot.runtime.context)
+        loop = with_prompt(bot, tmp_path, prompt)
+        messages = [InboundMessage("phone", "ann", str(chat), "hello") for chat in range(CHATS)]
+        prompt.watch()
+
+        results = await asyncio.gather(*map(loop.run_turn, messages))
+
+    assert {result.outcome for result in results} == {TurnOutcome.ANSWERED}
+    assert prompt.built.total() == CHATS
+    assert max(prompt.built.values()) <= 5
+
+
+async def test_a_turn_that_waits_for_its_pass_is_stopped_at_once(tmp_path: Path):
+    async with open_bot(tmp_path, *["hi"] * CHATS) as bot:
+        prompt = Toilsome(bot.runtime.context)
+        loop = with_prompt(bot, tmp_path, prompt)
+        turns = [
+            asyncio.create_task(loop.run_turn(InboundMessage("phone", "ann", str(chat), "hello")))
+            for chat in range(CHATS)
+        ]
+        while not prompt.built:
+            await asyncio.sleep(0)
+
+        stopped = await loop.run_turn(InboundMessage("phone", "ann", str(CHATS - 1), "/stop"))
+        results = await asyncio.gather(*turns)
+
+    assert stopped.text == "Stopped."
+    assert results.pop().outcome is TurnOutcome.STOPPED
+    assert {result.outcome for result in results} == {TurnOutcome.ANSWERED}

@@ -1,0 +1,50 @@
+"""The collector of garbage: seldom while a bot is alive, as it was before when none is."""
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+from nanobot.utils.garbage import seldom_collected
+
+
+@pytest.fixture(autouse=True)
+def as_found() -> Iterator[None]:
+    before = gc.get_threshold()
+    yield
+    gc.set_threshold(*before)
+
+
+def test_it_collects_less_often_while_a_bot_is_alive_and_as_before_afterwards():
+    gc.set_threshold(700, 10, 10)
+
+    with seldom_collected():
+        meanwhile = gc.get_threshold()
+
+    assert meanwhile[0] > 700
+    assert gc.get_threshold() == (700, 10, 10)
+
+
+def test_bots_may_leave_in_any_order():
+    gc.set_threshold(700, 10, 10)
+    first, second = seldom_collected(), seldom_collected()
+
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    meanwhile = gc.get_threshold()
+    second.__exit__(None, None, None)
+
+    assert meanwhile[0] > 700
+    assert gc.get_threshold() == (700, 10, 10)
+
+
+def test_who_has_switched_it_off_keeps_it_off():
+    gc.disable()
+    try:
+        with seldom_collected():
+            meanwhile = gc.isenabled()
+    finally:
+        gc.enable()
+
+    assert not meanwhile
