@@ -28,6 +28,14 @@ COMMANDS = {
     "provider list": ("nanobot.cli.providers:list_", "Providers of models: keys, addresses, default models."),
     "provider login": ("nanobot.cli.login:login", "Log in to a provider that is reached by an account."),
     "provider logout": ("nanobot.cli.login:logout", "Forget the tokens of an account."),
+    "cron list": ("nanobot.cli.cron:list_", "Jobs and reminders, those first that run first."),
+    "cron add": ("nanobot.cli.cron:add", "Make a job: once, every so often, or by a cron expression."),
+    "cron remove": ("nanobot.cli.cron:remove", "Remove a job."),
+    "cron enable": ("nanobot.cli.cron:enable", "Switch a job on."),
+    "cron disable": ("nanobot.cli.cron:disable", "Switch a job off."),
+    "cron run": ("nanobot.cli.cron:run", "Run a job now."),
+    "cron history": ("nanobot.cli.cron:history", "What became of each due instant."),
+    "cron rehearse": ("nanobot.cli.cron:rehearse", "What would fire in the days to come."),
     "skills list": ("nanobot.cli.skills:list_", "All skills, and whether each can be used here."),
     "skills show": ("nanobot.cli.skills:show", "What a skill tells the agent."),
     "usage": ("nanobot.cli.usage:usage", "Tokens and money: today, this month, and what is left."),
@@ -36,6 +44,7 @@ COMMANDS = {
 GROUPS = {
     "sessions": "Stored conversations.",
     "provider": "Providers of models.",
+    "cron": "Jobs and reminders.",
     "skills": "What the agent has learnt to do.",
     "tools": "What the agent can call.",
 }

@@ -200,3 +200,10 @@ class ChannelsConfig(Section):
     matrix: MatrixConfig = Field(default_factory=MatrixConfig)
     mochat: MochatConfig = Field(default_factory=MochatConfig)
     websocket: WebSocketConfig = Field(default_factory=WebSocketConfig)
+
+    def switched_on(self) -> dict[str, bool]:
+        """Every channel by name, a plugin's too, and whether it is switched on."""
+        sections = {name: getattr(self, name) for name in type(self).model_fields} | (self.model_extra or {})
+        known = {name: one.enabled for name, one in sections.items() if isinstance(one, ChannelConfig)}
+        theirs = {name: one.get("enabled") is True for name, one in sections.items() if isinstance(one, dict)}
+        return known | theirs

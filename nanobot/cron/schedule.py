@@ -70,6 +70,15 @@ def next_instant(schedule: CronSchedule, after_ms: int, *, zone: tzinfo, anchor_
     return next(instants(schedule, after_ms, zone=zone, anchor_ms=anchor_ms), None)
 
 
+def is_moved(schedule: CronSchedule, due_ms: int, zone: tzinfo) -> bool:
+    """Whether this instant of an expression stands for a time of day that the clocks have just jumped over."""
+    due = from_ms(due_ms, zone)
+    if schedule.kind != "cron" or due.utcoffset() == from_ms(due_ms - 1, zone).utcoffset():
+        return False
+    wall = wall_at(due, zone)
+    return next(_walls(schedule.expr or "", wall - timedelta(seconds=1)), None) != wall
+
+
 def count_between(
     schedule: CronSchedule, first_ms: int, until_ms: int, *, zone: tzinfo, anchor_ms: int, most: int
 ) -> tuple[int, int]:

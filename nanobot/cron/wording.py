@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from datetime import datetime, timedelta, tzinfo
 
+from nanobot.cron.judging import job_zone
 from nanobot.cron.schedule import from_ms, to_ms
 from nanobot.cron.types import CronError, CronJob, CronSchedule
-from nanobot.cron.zones import reading, zone_of
+from nanobot.cron.zones import HOST, reading, zone_of
 from nanobot.utils.clock import zone_name
 
 _UNITS = ((86_400_000, "day"), (3_600_000, "hour"), (60_000, "minute"), (1_000, "second"))
@@ -48,6 +49,14 @@ def instant_of(text: str, zone: tzinfo) -> datetime:
         return reading(told, zone).first
     except (ValueError, OverflowError) as error:
         raise CronError(f"{text!r} is no time. Write it like 2026-12-24T18:00.") from error
+
+
+def job_zone_or_host(job: CronJob, user_zone: str | None) -> tzinfo:
+    """Where to tell a job's times: one with a made-up zone is listed too."""
+    try:
+        return job_zone(job, user_zone)
+    except CronError:
+        return HOST
 
 
 def told_schedule(schedule: CronSchedule, zone: tzinfo) -> str:
