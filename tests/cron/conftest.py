@@ -12,12 +12,20 @@ from nanobot.cron.types import CronJob, CronSchedule, Due
 from nanobot.utils.clock import FrozenClock
 
 
+class SetClock(FrozenClock):
+    """One that somebody sets."""
+
+    def set(self, now: datetime) -> None:
+        """Show another time; no time goes by."""
+        self._now = now
+
+
 class Crew:
     """Services on one store and one clock, and what they ran."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "cron" / "jobs.json"
-        self.clock = FrozenClock(datetime(2026, 11, 22, 8, 0, tzinfo=UTC))
+        self.clock = SetClock(datetime(2026, 11, 22, 8, 0, tzinfo=UTC))
         self.ran: list[Due] = []
         self.answers: dict[str, str] = {}
         self.services: list[CronService] = []

@@ -277,7 +277,7 @@ async def test_clocks_set_back_fire_nothing_twice_and_stall_no_interval(crew: Cr
     hourly = service.add_job("hourly", CronSchedule("cron", expr="0 * * * *"), "x")
     await crew.pass_(HOUR + 300, service, step=300)
 
-    crew.clock._now = datetime(2026, 11, 22, 8, 30, tzinfo=UTC)
+    crew.clock.set(datetime(2026, 11, 22, 8, 30, tzinfo=UTC))
     await crew.look(service)
     before = len(crew.ran)
     await crew.pass_(HOUR, service, step=300)
@@ -289,12 +289,12 @@ async def test_clocks_set_back_fire_nothing_twice_and_stall_no_interval(crew: Cr
 
 
 async def test_a_clock_that_was_a_year_ahead_leaves_no_job_waiting_for_it(crew: Crew):
-    crew.clock._now = datetime(2027, 11, 22, 8, 0, tzinfo=UTC)
+    crew.clock.set(datetime(2027, 11, 22, 8, 0, tzinfo=UTC))
     service = crew.service()
     service.add_job("daily", CronSchedule("cron", expr="0 9 * * *"), "x")
     await crew.pass_(2 * HOUR, service)
 
-    crew.clock._now = datetime(2026, 11, 22, 8, 0, tzinfo=UTC)
+    crew.clock.set(datetime(2026, 11, 22, 8, 0, tzinfo=UTC))
     await crew.pass_(2 * HOUR, service)
 
     assert [due.at_ms for due in crew.ran] == [ms("2027-11-22T09:00"), ms("2026-11-22T09:00")]
