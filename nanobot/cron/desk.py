@@ -4,7 +4,6 @@ Every refusal is a NanobotError whose text says what would be right. Store and c
 """
 
 import asyncio
-from collections.abc import Callable
 from typing import TypeVar
 
 from nanobot.cron.judging import job_zone
@@ -18,11 +17,10 @@ NEEDS_GATEWAY = "Nothing runs jobs right now: they begin when `nanobot gateway` 
 
 
 class CronDesk:
-    """The jobs as the agent asks for them. `runs_jobs` says that this process will serve them itself."""
+    """The jobs as the agent asks for them. Where nobody runs them, its answers say so."""
 
-    def __init__(self, service: CronService, *, runs_jobs: Callable[[], bool] = lambda: False) -> None:
+    def __init__(self, service: CronService) -> None:
         self._service = service
-        self._runs_jobs = runs_jobs
 
     async def add(
         self,
@@ -111,7 +109,7 @@ class CronDesk:
         return "; ".join(parts)
 
     def _remarks(self) -> tuple[str, ...]:
-        return () if self._runs_jobs() or self._service.is_served() else (NEEDS_GATEWAY,)
+        return () if self._service.is_served() else (NEEDS_GATEWAY,)
 
     async def _unknown(self, job_id: str) -> CronError:
         jobs = await asyncio.to_thread(self._service.list_jobs, True)

@@ -60,6 +60,7 @@ class Rounds:
         """The leases whose runs are at work in this process, by job."""
         self.refused: set[str] = set()
         """Jobs that the last round could make nothing of."""
+        self._planned: dict[str, tuple[object, ...]] = {}
         self._clock = clock
         self._history = history
         self._was_begun = was_begun
@@ -67,6 +68,10 @@ class Rounds:
     def now_ms(self) -> int:
         """What time it is."""
         return to_ms(self._clock.now())
+
+    def forget_plans(self) -> None:
+        """The clock was set: what was planned by the old one is planned anew."""
+        self._planned = {}
 
     def settle(self, book: Book, rows: list[HistoryRow]) -> list[Begun]:
         """Judge every job; what is to be run is leased."""
@@ -121,7 +126,10 @@ class Rounds:
         if state.run_requested_at_ms is not None:
             state.run_requested_at_ms = None
             return self._leased(job, Due(job.id, now, now, manual=True))
+        if self._planned.get(job.id) == _plan_of(job) and (state.next_run_at_ms or 0) > now:
+            return None
         state.next_run_at_ms = plan(job, now, self.timezone)
+        self._planned[job.id] = _plan_of(job)
         if state.next_run_at_ms is None:
             if job.enabled and job.schedule.kind == "at" and job.is_ours:
                 at = job.schedule.at_ms or 0
@@ -206,6 +214,13 @@ class Rounds:
 
     def _remember(self, job: CronJob, run: RunRecord) -> None:
         job.state.run_history = [*job.state.run_history, run][-RUNS_KEPT:]
+
+
+def _plan_of(job: CronJob) -> tuple[object, ...]:
+    """What a plan was made from, and what came of it. Asking the calendar is what costs."""
+    when, state = job.schedule, job.state
+    schedule = (when.kind, when.at_ms, when.every_ms, when.expr, when.tz)
+    return job.enabled, schedule, state.next_run_at_ms, state.last_due_at_ms
 
 
 def _row(job: CronJob, lease: Lease, ended: Ended) -> HistoryRow:

@@ -234,7 +234,8 @@ class CronService:
         self._rounds.leases = Leases(self._store.locks)
         self._loop, self._wake, self._looked = asyncio.get_running_loop(), asyncio.Event(), False
         self._ticked_s = self._clock.monotonic()
-        await finish(asyncio.to_thread(self._take_locks))
+        if self.on_job is not None:
+            await finish(asyncio.to_thread(self._take_locks))
         self._task = asyncio.create_task(self._serve(), name="cron")
 
     def stop(self) -> None:
@@ -327,7 +328,7 @@ class CronService:
 
     async def _serve(self) -> None:
         while True:
-            if not self._rounds.leases.complete:
+            if self.on_job is not None and not self._rounds.leases.complete:
                 await finish(asyncio.to_thread(self._take_locks))
             try:
                 wait_s = await self.tick()
@@ -356,6 +357,8 @@ class CronService:
         """Whether a round may change anything."""
         skew_s = self._clock.now().timestamp() - self._clock.monotonic()
         stepped, self._skew_s = abs(skew_s - self._skew_s) > _STEP_S, skew_s
+        if stepped:
+            self._rounds.forget_plans()
         if not self._looked or stepped or self._keeper.is_behind() or self._is_any_due():
             return True
         running = [(job, job.state.running) for job in self._keeper.jobs]

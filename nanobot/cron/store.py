@@ -68,11 +68,10 @@ class Book:
         """Take it out."""
         self.entries = [entry for entry in self.entries if entry is not job]
 
-    def to_text(self) -> str:
-        """The file."""
+    def to_json(self) -> dict[str, Any]:
+        """All of the file."""
         entries = [entry.to_json() if isinstance(entry, CronJob) else entry.raw for entry in self.entries]
-        whole = {"version": 1, **self.raw, "jobs": entries}
-        return json.dumps(whole, ensure_ascii=False, indent=2) + "\n"
+        return {"version": 1, **self.raw, "jobs": entries}
 
 
 class CronStore:
@@ -82,7 +81,7 @@ class CronStore:
         self.path = path
         self.locks = path.parent / ".locks"
         self.history = History(path.parent)
-        self._read: str | None = None
+        self._read: dict[str, Any] | None = None
 
     def stamp(self) -> Stamp | None:
         """What changes when the file does; None where there is none. Never raises."""
@@ -102,7 +101,7 @@ class CronStore:
         except OSError as error:
             raise refusal(f"{self.path} cannot be read", error) from error
         book = self._parsed(data)
-        self._read = book.to_text()
+        self._read = book.to_json()
         return book
 
     @contextmanager
@@ -134,16 +133,16 @@ class CronStore:
 
     def save(self, book: Book) -> None:
         """Write the jobs where they changed since they were loaded. Only while held. Raises StorageError."""
-        text = book.to_text()
-        if self._read == text or (self._read is None and not book.entries):
+        whole = book.to_json()
+        if self._read == whole or (self._read is None and not book.entries):
             return
         try:
             make_private_folder(self.path.parent)
             sweep_temps(self.path, older_than_s=_OLD_TEMPS_S)
-            write_atomic(self.path, text)
+            write_atomic(self.path, json.dumps(whole, ensure_ascii=False, indent=2) + "\n")
         except OSError as error:
             raise refusal(f"{self.path} cannot be written", error) from error
-        self._read = text
+        self._read = whole
 
     def adopt(self, old: Path) -> None:
         """Move the file from where earlier releases kept it, once. Raises StorageError."""

@@ -5,7 +5,6 @@ is written back into it.
 """
 
 import math
-from copy import deepcopy
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal, get_args
@@ -153,7 +152,7 @@ class CronJob:
     misfire: Misfire = Misfire.RUN_ONCE
     misfire_within_s: float | None = None
     raw: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
-    """The object it was read from."""
+    """The object it was read from; never changed."""
 
     @property
     def run_session(self) -> str:
@@ -197,7 +196,7 @@ class CronJob:
             delete_after_run=told.flag("deleteAfterRun", default=False),
             misfire=Misfire(told.one_of("misfire", tuple(Misfire), default=Misfire.RUN_ONCE)),
             misfire_within_s=told.amount("misfireWithinS"),
-            raw=deepcopy(raw),
+            raw=raw,
         )
 
     def to_json(self) -> dict[str, Any]:

@@ -1,5 +1,7 @@
 """What the `cron` tool asks for, told back in words; and where a job may post."""
 
+import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -12,9 +14,13 @@ from nanobot.config.channels import ChannelsConfig
 from nanobot.cron.desk import NEEDS_GATEWAY, CronDesk
 from nanobot.cron.service import CronService
 from nanobot.cron.targets import KnownChannels
-from nanobot.cron.types import Notify
+from nanobot.cron.types import CronJob, Notify
 from nanobot.messages.types import Origin
 from nanobot.utils.clock import SystemClock
+
+
+async def nothing(_job: CronJob) -> None:
+    """What a job does here."""
 
 
 class Asking:
@@ -25,11 +31,13 @@ class Asking:
             {"telegram": {"enabled": True}, "mine": {"enabled": True}, "slack": {}}
         )
         self.service = CronService(
-            folder / "cron" / "jobs.json", timezone="Europe/Berlin", targets=KnownChannels(channels.switched_on())
+            folder / "cron" / "jobs.json",
+            nothing,
+            timezone="Europe/Berlin",
+            targets=KnownChannels(channels.switched_on()),
         )
-        self.served = True
         self._tools = ToolRegistry()
-        self._tools.register(CronTool(CronDesk(self.service, runs_jobs=lambda: self.served)))
+        self._tools.register(CronTool(CronDesk(self.service)))
         address = Address("telegram", "12345", "topic-7")
         self.ctx = ToolContext("telegram:12345", address, "t", folder, SystemClock(), origin=origin)
 
@@ -44,8 +52,12 @@ class Asking:
 
 
 @pytest.fixture
-def asking(tmp_path: Path) -> Asking:
-    return Asking(tmp_path)
+async def asking(tmp_path: Path) -> AsyncIterator[Asking]:
+    """Beside a clockwork that runs."""
+    asking = Asking(tmp_path)
+    await asking.service.start()
+    yield asking
+    await asking.service.close()
 
 
 async def test_a_job_is_for_the_chat_that_asks_thread_included(asking: Asking):
@@ -84,9 +96,9 @@ async def test_jobs_are_listed_switched_run_and_removed(asking: Asking):
     assert "switched off" in await asking.say(action="list")
     assert "Next runs:" in await asking.say(action="enable", job_id=job.id)
     assert "within seconds" in await asking.say(action="run", job_id=job.id)
-    kept = asking.service.get_job(job.id)
-    assert kept is not None
-    assert kept.state.run_requested_at_ms is not None
+    async with asyncio.timeout(5):
+        while not asking.service.history(job.id):
+            await asyncio.sleep(0.01)
     assert "removed" in await asking.say(action="remove", job_id=job.id)
     assert asking.service.list_jobs() == []
 
@@ -129,7 +141,7 @@ async def test_a_job_makes_no_jobs(tmp_path: Path, action: str):
 
 
 async def test_it_says_when_nothing_runs_jobs(asking: Asking):
-    asking.served = False
+    await asking.service.close()
 
     said = await asking.say(action="add", message="Tea", every_seconds=60)
 
