@@ -272,24 +272,15 @@ async def _run_there(service: CronService, job: CronJob) -> "HistoryRow | None":
 async def _run_here(jobs: _Jobs, job: CronJob) -> "HistoryRow | None":
     """In this process: its answer is printed, since no channel is open here."""
     from nanobot.agent.turn import TurnOutcome  # the engine: only where something is run
-    from nanobot.bus.events import InboundMessage
-    from nanobot.cron.notify import may_tell, words_for
+    from nanobot.cron.notify import may_tell, message_for
     from nanobot.cron.types import Due
-    from nanobot.messages.types import Origin
     from nanobot.runtime import build_runtime
 
     setup, payload = jobs.setup, job.payload
     async with build_runtime(setup.config, data_dir=setup.data_dir, workspace=setup.workspace) as runtime:
 
         async def on_job(job: CronJob, due: Due) -> str:
-            message = InboundMessage.from_owner(
-                payload.channel or "cli",
-                payload.to or "direct",
-                words_for(job, due),
-                session_key=job.run_session,
-                origin=Origin.CRON,
-            )
-            result = await runtime.loop.run_turn(message)
+            result = await runtime.loop.run_turn(message_for(job, due))
             if result.outcome not in (TurnOutcome.ANSWERED, TurnOutcome.PARTIAL):
                 raise NanobotError(result.text)
             say_text(result.text)

@@ -10,6 +10,7 @@ from nanobot.cron.judging import job_zone
 from nanobot.cron.service import CronService
 from nanobot.cron.types import CronError, CronJob, Notify
 from nanobot.cron.wording import job_zone_or_host, schedule_of, told_instant, told_job, told_schedule
+from nanobot.messages.types import least_trusted
 
 T = TypeVar("T")
 
@@ -37,6 +38,7 @@ class CronDesk:
         thread_id: str | None,
         session_key: str | None,
         notify: str | None,
+        provenance: str,
     ) -> str:
         """Make a job; what was made, with its next three runs."""
 
@@ -56,6 +58,7 @@ class CronDesk:
                 session_key=session_key,
                 thread_id=thread_id,
                 notify=Notify(notify or Notify.ALWAYS),
+                provenance=least_trusted([provenance]),
             )
             return self._told(job)
 

@@ -1,14 +1,35 @@
-"""What a run is told, what of its answer reaches a person, and when. The one place that decides either."""
+"""What a run is asked, what of its answer reaches a person, and when. The one place that decides either."""
 
 import hashlib
 import re
 
+from nanobot.bus.events import InboundMessage
 from nanobot.cron.judging import late_words
 from nanobot.cron.types import CronJob, Due, Notify
+from nanobot.messages.types import Origin
 
 NOTHING_TO_REPORT = "NOTHING_TO_REPORT"
 """What the model answers in a job with `notify: on_alert` when there is no alert."""
 _EDGES = re.compile(r"[\s`*_\"'.!]+")
+
+
+def message_for(job: CronJob, due: Due) -> InboundMessage:
+    """The message that a run is: at the job's target, in the job's own session, with the run's id as its own.
+
+    Every attempt at an instant has the same id, so a journal takes it in once.
+    """
+    payload = job.payload
+    return InboundMessage(
+        payload.channel or "cli",
+        "cron",
+        payload.to or "direct",
+        words_for(job, due),
+        session_key_override=job.run_session,
+        message_id=due.run_id,
+        thread_id=payload.thread_id,
+        origin=Origin.CRON,
+        provenance=payload.provenance,
+    )
 
 
 def words_for(job: CronJob, due: Due) -> str:

@@ -37,6 +37,7 @@ from nanobot.cron.types import (
     Notify,
 )
 from nanobot.errors import StorageError
+from nanobot.messages.types import Provenance
 from nanobot.utils.aio import finish
 from nanobot.utils.clock import Clock, SystemClock
 
@@ -110,6 +111,7 @@ class CronService:
         session_key: str | None = None,
         thread_id: str | None = None,
         notify: Notify = Notify.ALWAYS,
+        provenance: Provenance = Provenance.OWNER,
         misfire: Misfire = Misfire.RUN_ONCE,
         misfire_within_s: float | None = None,
     ) -> CronJob:
@@ -131,6 +133,7 @@ class CronService:
                 session_key=session_key,
                 thread_id=thread_id,
                 notify=notify,
+                provenance=provenance,
             ),
             created_at_ms=now,
             updated_at_ms=now,

@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Any, Literal, get_args
 
 from nanobot.errors import NanobotError
+from nanobot.messages.types import Provenance, least_trusted
 
 Kind = Literal["at", "every", "cron"]
 Status = Literal["ok", "error", "skipped"]
@@ -72,6 +73,8 @@ class CronPayload:
     """The chat the job was made in."""
     thread_id: str | None = None
     notify: Notify = Notify.ALWAYS
+    provenance: Provenance = Provenance.OWNER
+    """The least trusted words that had a part in making it: its runs are worth no more trust."""
 
 
 @dataclass(slots=True)
@@ -189,6 +192,7 @@ class CronJob:
                 session_key=payload.text("sessionKey") or None,
                 thread_id=payload.text("threadId") or None,
                 notify=Notify(payload.one_of("notify", tuple(Notify), default=Notify.ALWAYS)),
+                provenance=least_trusted(filter(None, [payload.text("provenance")])),
             ),
             state=_state(state),
             created_at_ms=told.whole("createdAtMs") or 0,
@@ -222,6 +226,7 @@ class CronJob:
                 "sessionKey": _said(payload.session_key),
                 "threadId": _said(payload.thread_id),
                 "notify": _said(payload.notify, unless=Notify.ALWAYS),
+                "provenance": _said(payload.provenance, unless=Provenance.OWNER),
             },
             "state": {
                 "nextRunAtMs": state.next_run_at_ms,

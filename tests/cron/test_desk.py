@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from nanobot.cron.desk import NEEDS_GATEWAY, CronDesk
 from nanobot.cron.service import CronService
 from nanobot.cron.targets import KnownChannels
 from nanobot.cron.types import CronJob, Notify
-from nanobot.messages.types import Origin
+from nanobot.messages.types import Origin, Provenance
 from nanobot.utils.clock import SystemClock
 
 
@@ -75,6 +76,14 @@ async def test_a_job_is_for_the_chat_that_asks_thread_included(asking: Asking):
     assert heading == "Next runs:"
     assert [run[-15:-7] for run in runs] == ["09:00:00"] * 3
     assert not job.delete_after_run
+
+
+async def test_words_from_the_web_make_a_job_that_is_trusted_no_more(asking: Asking):
+    asking.ctx = replace(asking.ctx, provenance=Provenance.WEB)
+
+    await asking.say(action="add", message="Report", every_seconds=3600)
+
+    assert asking.service.list_jobs()[0].payload.provenance is Provenance.WEB
 
 
 async def test_a_reminder_goes_when_it_was_said_and_a_silent_job_is_silent(asking: Asking):

@@ -2,8 +2,10 @@
 
 import pytest
 
-from nanobot.cron.notify import NOTHING_TO_REPORT, fingerprint, may_tell, words_for, worth_telling
+from nanobot.bus.events import Address
+from nanobot.cron.notify import NOTHING_TO_REPORT, fingerprint, may_tell, message_for, words_for, worth_telling
 from nanobot.cron.types import CronJob, Due, Notify
+from nanobot.messages.types import Origin, Provenance
 
 
 def job(notify: Notify = Notify.ALWAYS, *, deliver: bool = True) -> CronJob:
@@ -39,6 +41,18 @@ def test_a_silent_job_stays_silent_whatever_else_it_says(notify: Notify):
 
     assert not may_tell(silent)
     assert not worth_telling(silent, "Fire!")
+
+
+def test_a_run_is_a_message_at_the_target_in_a_session_of_its_own():
+    made = job()
+    made.payload.channel, made.payload.to, made.payload.thread_id = "telegram", "5", "7"
+    made.payload.session_key, made.payload.provenance = "telegram:5", Provenance.WEB
+
+    message = message_for(made, Due("a", 60_000, 61_000))
+
+    assert (message.session_key, message.address) == ("cron:a", Address("telegram", "5", "7"))
+    assert (message.origin, message.provenance, message.message_id) == (Origin.CRON, Provenance.WEB, "cron:a:60000")
+    assert message.message_id == message_for(made, Due("a", 60_000, 90_000, attempt=2)).message_id
 
 
 def test_a_run_is_told_that_it_is_late_and_stands_for_others():

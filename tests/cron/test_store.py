@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from nanobot.cron.service import CronService
 from nanobot.cron.types import CronError, CronJob, CronSchedule, Misfire, Notify
+from nanobot.messages.types import Provenance
 
 OLD: dict[str, Any] = {
     "version": 1,
@@ -121,18 +122,19 @@ def test_the_file_moves_from_its_old_place_once(tmp_path: Path):
 @given(
     misfire=st.sampled_from(Misfire),
     notify=st.sampled_from(Notify),
+    provenance=st.sampled_from(Provenance),
     words=st.text(max_size=20),
     amount=st.one_of(st.none(), st.integers(0, 2**40)),
     extra=st.dictionaries(st.sampled_from(["x", "y"]), st.integers(), max_size=2),
 )
 def test_what_is_written_is_read_back(
-    misfire: Misfire, notify: Notify, words: str, amount: int | None, extra: dict[str, int]
+    misfire: Misfire, notify: Notify, provenance: Provenance, words: str, amount: int | None, extra: dict[str, int]
 ):
     job = CronJob(
         "a", words or "a", schedule=CronSchedule("at", at_ms=amount), misfire=misfire, created_at_ms=amount or 0
     )
     job.payload.message, job.payload.notify, job.payload.to = words, notify, words or None
-    job.state.last_due_at_ms = amount
+    job.state.last_due_at_ms, job.payload.provenance = amount, provenance
     job.raw = {**extra, "schedule": {**extra}}
 
     again = CronJob.from_json(json.loads(json.dumps(job.to_json())))

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult
 from nanobot.agent.tools.schema import boolean, number, string, takes
 from nanobot.errors import NanobotError
-from nanobot.messages.types import Origin
+from nanobot.messages.types import Origin, Provenance
 
 ACTIONS = ("add", "list", "remove", "enable", "disable", "run")
 _MAKES_WORK = ("add", "enable", "run")
@@ -33,6 +33,7 @@ class Jobs(Protocol):
         thread_id: str | None,
         session_key: str | None,
         notify: str | None,
+        provenance: str,
     ) -> str:
         """Make a job; its target is fixed from here on."""
         ...
@@ -134,4 +135,5 @@ class CronTool(Tool):
             thread_id=here.thread_id if here is not None else None,
             session_key=ctx.session_key if ctx is not None else None,
             notify=notify,
+            provenance=ctx.provenance if ctx is not None else Provenance.OWNER,
         )
