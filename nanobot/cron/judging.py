@@ -10,7 +10,8 @@ from nanobot.cron.zones import zone_of
 DAY_MS = 24 * 60 * 60 * 1000
 _STEP_MS = 1_000
 """Clocks are set right by so much all the time."""
-_COUNTED = 1_000
+_COUNTED = 10_000
+"""So far missed instants are counted: a week of minutes, half a second of work."""
 _WITHIN_S = 3_600.0
 """`run_if_within`, where the job does not say how long."""
 

@@ -10,18 +10,17 @@
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, tzinfo
-from typing import TYPE_CHECKING, Any
+from functools import lru_cache
+from typing import Any
 
 from nanobot.cron.types import CronError, CronSchedule
 from nanobot.cron.zones import reading, wall_at
-
-if TYPE_CHECKING:
-    from croniter import croniter
 
 _HOUR = 1
 _EVERY_HOUR = frozenset(range(24))
 _BY_CHANCE = re.compile(r"(?:^|[\s,])[rh](?:$|[\s,/(])", re.IGNORECASE)
 """Croniter's R and H: a time that is drawn anew at each reading is no time to wait for."""
+_LONG_AGO = datetime(2000, 1, 1)
 LAST_MS = 253_370_000_000_000
 """The year 9999, where a datetime ends."""
 
@@ -45,7 +44,7 @@ def check(schedule: CronSchedule) -> None:
         if not schedule.every_ms or not 0 < schedule.every_ms < LAST_MS:
             raise CronError("An interval must be more than 0 seconds.")
     elif schedule.kind == "cron":
-        _parsed(schedule.expr or "", datetime(2000, 1, 1))
+        _runs_every_hour(schedule.expr or "")
     else:
         raise CronError(f"unknown kind of schedule {schedule.kind!r}. Use at, every or cron.")
 
@@ -117,46 +116,40 @@ def _up_to(schedule: CronSchedule, after_ms: int, until_ms: int, zone: tzinfo, a
         yield due
 
 
-def _parsed(expr: str, start: datetime) -> "croniter":
-    """The expression, about to be asked from a wall time on."""
-    from croniter import croniter  # 50 ms, for those who have such a job
+@lru_cache(maxsize=256)
+def _runs_every_hour(expr: str) -> bool:
+    """Whether the expression leaves out no hour of a day. Raises CronError where it says nothing that ever comes."""
+    from croniter import CroniterBadDateError, croniter  # 50 ms, for those who have such a job
 
     told = f"{expr!r} is no cron expression"
     hint = "Use minute, hour, day of the month, month, day of the week: `0 9 * * 1-5` is every weekday at 9:00."
     if _BY_CHANCE.search(expr):
         raise CronError(f"{told} that can be kept: R and H draw their time by chance. {hint}")
     try:
-        parsed = croniter(expr, start)
-        croniter(expr, start).get_next(datetime)
+        parsed = croniter(expr, _LONG_AGO)
+        parsed.get_next(datetime)
+    except CroniterBadDateError as error:
+        raise CronError(f"{expr!r} never comes due: no calendar has such a day. {hint}") from error
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:  # as it stumbles
-        from croniter import CroniterBadDateError
-
-        if isinstance(error, CroniterBadDateError):
-            raise CronError(f"{expr!r} never comes due: no calendar has such a day. {hint}") from error
         raise CronError(f"{told}: {error}. {hint}") from error
-    return parsed
+    hours: Any = parsed.expanded[_HOUR]
+    return hours == ["*"] or set(hours) >= _EVERY_HOUR
 
 
 def _walls(expr: str, start: datetime) -> Iterator[datetime]:
     """The wall times after that one that match, in order, until the calendar ends."""
-    from croniter import CroniterBadDateError
+    from croniter import CroniterBadDateError, croniter
 
     try:
-        parsed = _parsed(expr, start)
+        parsed = croniter(expr, start)
         while True:
             yield parsed.get_next(datetime)
     except (CroniterBadDateError, OverflowError):
         return
-    except CronError:
-        _parsed(expr, datetime(2000, 1, 1))  # one that only had its days in the past is sound, and over
-        return
 
 
 def _matches(expr: str, after: datetime, zone: tzinfo) -> Iterator[datetime]:
-    hours: Any = _parsed(expr, datetime(2000, 1, 1)).expanded[_HOUR]
-    if hours == ["*"] or set(hours) >= _EVERY_HOUR:
-        return _by_passing_time(expr, after, zone)
-    return _by_the_wall(expr, after, zone)
+    return _by_passing_time(expr, after, zone) if _runs_every_hour(expr) else _by_the_wall(expr, after, zone)
 
 
 def _by_the_wall(expr: str, after: datetime, zone: tzinfo) -> Iterator[datetime]:
@@ -170,14 +163,19 @@ def _by_the_wall(expr: str, after: datetime, zone: tzinfo) -> Iterator[datetime]
 
 
 def _by_passing_time(expr: str, after: datetime, zone: tzinfo) -> Iterator[datetime]:
-    """Every instant at which the clocks show a matching time."""
-    last = after
-    while True:
+    """Every instant at which the clocks show a matching time. Near a clock change each is looked for by itself."""
+    last, walls = after, _walls(expr, wall_at(after, zone).replace(fold=0))
+    while (wall := next(walls, None)) is not None:
+        shown = reading(wall, zone)
+        if shown.is_plain and reading(wall_at(last, zone).replace(fold=0), zone).is_plain:
+            yield shown.first
+            last = shown.first
+            continue
         found = _next_shown(expr, last, zone)
         if found is None:
             return
         yield found
-        last = found
+        last, walls = found, _walls(expr, wall_at(found, zone).replace(fold=0))
 
 
 def _next_shown(expr: str, after: datetime, zone: tzinfo) -> datetime | None:

@@ -34,9 +34,9 @@ def schedule_of(
         return CronSchedule("at", at_ms=to_ms(instant_of(at, zone)), tz=tz or None)
     if tz:
         raise CronError("A time zone says nothing about an interval. Leave it out, or use a cron expression.")
-    if every_seconds is None or not 0 < every_seconds < 3e9:
-        raise CronError("An interval must be more than 0 seconds and less than a hundred years.")
-    return CronSchedule("every", every_ms=max(round(every_seconds * 1000), 1))
+    if every_seconds is None or not 1 <= every_seconds < 3e9:
+        raise CronError("An interval must be at least a second, and less than a hundred years.")
+    return CronSchedule("every", every_ms=round(every_seconds * 1000))
 
 
 def instant_of(text: str, zone: tzinfo) -> datetime:

@@ -76,6 +76,11 @@ class Reading:
     second: datetime | None = None
     jump: datetime | None = None
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is shown once, as on nearly every day."""
+        return self.second is None and self.jump is None
+
 
 def reading(wall: datetime, zone: tzinfo) -> Reading:
     """The instants, in UTC, of a naive wall time."""

@@ -59,9 +59,9 @@ def test_a_time_without_an_offset_is_of_the_job_s_zone_else_the_user_s_else_the_
         ({}, "One of them is needed"),
         ({"every_seconds": 5, "at": "2026-12-24T18:00"}, "Only one of them"),
         ({"at": "tomorrow"}, "no time. Write it like"),
-        ({"every_seconds": 0}, "more than 0"),
-        ({"every_seconds": -3}, "more than 0"),
-        ({"every_seconds": float("nan")}, "more than 0"),
+        ({"every_seconds": 0}, "at least a second"),
+        ({"every_seconds": 0.5}, "at least a second"),
+        ({"every_seconds": float("nan")}, "at least a second"),
         ({"every_seconds": 60, "tz": "UTC"}, "says nothing about an interval"),
         (
             {"cron_expr": "0 9 * * *", "tz": "Europe/Berln"},

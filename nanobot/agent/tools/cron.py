@@ -68,7 +68,7 @@ class CronTool(Tool):
         action=string("What to do", enum=list(ACTIONS)),
         message=string("What is to be done or said when it is due, for add"),
         name=string("A short name for the job"),
-        every_seconds=number("Run every so many seconds", exclusiveMinimum=0),
+        every_seconds=number("Run every so many seconds", minimum=1),
         cron_expr=string("Cron expression such as `0 9 * * 1-5`"),
         tz=string("IANA time zone of cron_expr or at (default: the user's)"),
         at=string("Run once at this ISO time, such as 2026-12-24T18:00"),
