@@ -88,17 +88,17 @@ class Rounds:
                 begun.append(found)
         return begun
 
-    def lease_by_hand(self, book: Book, rows: list[HistoryRow], job_id: str, *, force: bool) -> Begun | None:
-        """A job to be run now; None where there is none, it is off, or it is at work already."""
+    def lease_by_hand(self, book: Book, rows: list[HistoryRow], job_id: str, *, force: bool) -> list[Begun]:
+        """A job to be run now; nothing where there is none, it is off, or it is at work already."""
         job = book.get(job_id)
         if job is None or not (job.enabled or force):
-            return None
+            return []
         if job.state.running is not None:
             if self.is_at_work(job, job.state.running):
-                return None
+                return []
             self._settle_lease(job, job.state.running, Ended("error", _KILLED), rows)
         now = self.now_ms()
-        return self._leased(job, Due(job.id, now, now, manual=True))
+        return [self._leased(job, Due(job.id, now, now, manual=True))]
 
     def ended(self, book: Book, rows: list[HistoryRow], job: CronJob, ended: Ended) -> None:
         """Write down how a run of this process ended; of a job that was removed meanwhile too."""

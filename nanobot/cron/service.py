@@ -119,6 +119,12 @@ class CronService:
         if not message.strip():
             raise CronError("A job needs a message: what is to be done or said when it is due.")
         check(schedule)
+        if notify in (Notify.ON_CHANGE, Notify.ON_ALERT) and not deliver:
+            raise CronError(
+                f"notify {notify} says when a chat hears of the job, and it delivers to none. Use --deliver."
+            )
+        if misfire_within_s is not None and misfire is not Misfire.RUN_IF_WITHIN:
+            raise CronError("How late a run may be (--within) counts for `--misfire run_if_within` alone.")
         check_target(deliver, channel, to, thread_id, self._targets)
         now = self._rounds.now_ms()
         job = CronJob(
@@ -298,20 +304,14 @@ class CronService:
         """
         if self.on_job is None:
             return False
-
-        begun = await finish(
-            asyncio.to_thread(
-                self._keeper.change, lambda book, rows: self._rounds.lease_by_hand(book, rows, job_id, force=force)
-            )
-        )
-        if begun is None:
-            return False
+        begun = await self._leasing(lambda book, rows: self._rounds.lease_by_hand(book, rows, job_id, force=force))
         try:
-            await self._begin(*begun)
+            for job, due in begun:
+                await self._begin(job, due)
         finally:
             if self._task is None and not self._runs:
                 self._rounds.leases.close()
-        return True
+        return bool(begun)
 
     async def tick(self) -> float | None:
         """Look at the clock and the file; begin what is due. Seconds until the next instant; None where none is."""
@@ -319,8 +319,9 @@ class CronService:
         if self.on_job is None:
             return None
         if self._has_work():
-            for job, due in await finish(asyncio.to_thread(self._round)):
+            for job, due in await self._leasing(self._rounds.settle):
                 self._begin(job, due)
+            self._looked = True
         waits = [job.state.next_run_at_ms for job in self._waiting() if job.state.next_run_at_ms is not None]
         return max(min(waits) - self._rounds.now_ms(), 0) / 1000 if waits else None
 
@@ -367,10 +368,15 @@ class CronService:
         running = [(job, job.state.running) for job in self._keeper.jobs]
         return any(lease is not None and not self._rounds.is_at_work(job, lease) for job, lease in running)
 
-    def _round(self) -> list[Begun]:
-        begun = self._keeper.change(self._rounds.settle)
-        self._looked = True
-        return begun
+    async def _leasing(self, change: Callable[[Book, list[HistoryRow]], list[Begun]]) -> list[Begun]:
+        """What a change has leased. Where the wait is cancelled, nothing of it is at work here: the leases are left."""
+        work = asyncio.ensure_future(asyncio.to_thread(self._keeper.change, change))
+        try:
+            return await finish(work)
+        except asyncio.CancelledError:
+            for job, _ in work.result() if work.exception() is None else ():
+                self._rounds.running.pop(job.id, None)
+            raise
 
     def _is_any_due(self) -> bool:
         now = self._rounds.now_ms()

@@ -13,6 +13,7 @@ from nanobot.cron.schedule import to_ms
 from nanobot.cron.service import TICK_S, CronService
 from nanobot.cron.types import CronError, CronJob, CronSchedule, Due, JobSkippedError, Misfire, Notify
 from nanobot.errors import StorageError
+from nanobot.utils.clock import SystemClock
 from tests.cron.conftest import Crew
 
 Every = Callable[[float], CronSchedule]
@@ -69,6 +70,8 @@ def test_it_is_a_plain_library_without_an_event_loop(tmp_path: Path):
             "the very chat",
         ),
         (CronSchedule("every", every_ms=60_000), {"message": "  "}, "needs a message"),
+        (CronSchedule("every", every_ms=60_000), {"notify": Notify.ON_CHANGE}, "it delivers to none"),
+        (CronSchedule("every", every_ms=60_000), {"misfire_within_s": 5.0}, "run_if_within"),
     ],
 )
 def test_a_job_that_cannot_be_is_refused_and_nothing_is_written(
@@ -433,6 +436,23 @@ async def test_a_run_that_the_agent_never_saw_is_begun_again_under_the_same_name
     assert [(due.attempt, due.late_ms) for due in crew.ran] == [(1, 0), (2, 600_000)]
     assert crew.ran[0].run_id == crew.ran[1].run_id
     assert outcomes(later) == ["ran"]
+
+
+async def test_a_stop_at_any_moment_leaves_jobs_that_the_next_start_runs(crew: Crew, every: Every):
+    service = crew.service(clock=SystemClock(), was_begun=lambda _job, _due: False)
+    service.add_job("a", every(0.02), "x")
+
+    for number in range(15):
+        await service.start()
+        await asyncio.sleep(0.005 * number)
+        service.stop()
+    await asyncio.sleep(0.05)
+    before = len(crew.ran)
+    await service.start()
+    await asyncio.sleep(0.3)
+
+    assert len(crew.ran) > before + 3
+    assert not [row for row in service.history() if row["outcome"] == "failed"]
 
 
 async def test_a_job_removed_while_it_runs_still_has_its_row(crew: Crew, every: Every):
