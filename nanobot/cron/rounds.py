@@ -80,7 +80,7 @@ class Rounds:
         for job in book.jobs:
             try:
                 found = self._settle_job(job, rows)
-            except CronError as error:
+            except (ValueError, OverflowError) as error:  # one odd job keeps no other from its time
                 self.refused.add(job.id)
                 job.state.last_status, job.state.last_error = "error", str(error)
                 continue
@@ -91,7 +91,7 @@ class Rounds:
     def lease_by_hand(self, book: Book, rows: list[HistoryRow], job_id: str, *, force: bool) -> list[Begun]:
         """A job to be run now; nothing where there is none, it is off, or it is at work already."""
         job = book.get(job_id)
-        if job is None or not (job.enabled or force):
+        if job is None or not job.is_ours or not (job.enabled or force):
             return []
         if job.state.running is not None:
             if self.is_at_work(job, job.state.running):
@@ -116,13 +116,15 @@ class Rounds:
 
     def _settle_job(self, job: CronJob, rows: list[HistoryRow]) -> Begun | None:
         state, now = job.state, self.now_ms()
-        if job.id in self.running:
+        if job.id in self.running or not job.is_ours:
             return None
         if state.running is not None:
             if self.is_at_work(job, state.running):
                 return None
             if (again := self._take_over(job, state.running, rows)) is not None:
                 return again
+        if job.enabled and not job.payload.message.strip():
+            raise CronError("it has no message, so there is nothing to do")
         if state.run_requested_at_ms is not None:
             state.run_requested_at_ms = None
             return self._leased(job, Due(job.id, now, now, manual=True))
@@ -131,7 +133,7 @@ class Rounds:
         state.next_run_at_ms = plan(job, now, self.timezone)
         self._planned[job.id] = _plan_of(job)
         if state.next_run_at_ms is None:
-            if job.enabled and job.schedule.kind == "at" and job.is_ours:
+            if job.enabled and job.schedule.kind == "at":
                 at = job.schedule.at_ms or 0
                 self._pass(job, [] if state.last_due_at_ms == at else [Passed(at, at, 1, _NEVER_WAITED_FOR)], rows)
                 job.enabled = False

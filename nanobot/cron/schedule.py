@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
 from typing import Any
 
-from nanobot.cron.types import CronError, CronSchedule
+from nanobot.cron.types import LAST_MS, CronError, CronSchedule
 from nanobot.cron.zones import reading, wall_at
 
 _HOUR = 1
@@ -21,8 +21,6 @@ _EVERY_HOUR = frozenset(range(24))
 _BY_CHANCE = re.compile(r"(?:^|[\s,])[rh](?:$|[\s,/(])", re.IGNORECASE)
 """Croniter's R and H: a time that is drawn anew at each reading is no time to wait for."""
 _LONG_AGO = datetime(2000, 1, 1)
-LAST_MS = 253_370_000_000_000
-"""The year 9999, where a datetime ends."""
 
 
 def to_ms(instant: datetime) -> int:

@@ -386,7 +386,8 @@ class CronService:
         )
 
     def _waiting(self) -> list[CronJob]:
-        return [job for job in self._keeper.jobs if job.state.running is None and job.id not in self._rounds.refused]
+        jobs, refused = self._keeper.jobs, self._rounds.refused
+        return [job for job in jobs if job.state.running is None and job.is_ours and job.id not in refused]
 
     # -- a run -----------------------------------------------------------------------------------------------------
 

@@ -17,6 +17,8 @@ Status = Literal["ok", "error", "skipped"]
 RUNS_KEPT = 20
 """How many runs a job itself remembers; the history file has more."""
 MINUTE_MS = 60_000
+LAST_MS = 253_370_000_000_000
+"""The year 9999, where a datetime ends."""
 GRACE_MS = MINUTE_MS
 """Up to here a run is on time."""
 AGENT_TURN = "agent_turn"
@@ -367,6 +369,8 @@ class _Told:
 
     def whole(self, key: str) -> int | None:
         found = self.amount(key)
+        if found is not None and abs(found) >= LAST_MS:
+            raise CronError(f"{key} must be in milliseconds and before the year 9999, not {_shown(found)}")
         return None if found is None else int(found)
 
     def one_of(self, key: str, known: tuple[str, ...], **default: Any) -> Any:
