@@ -78,6 +78,9 @@ class Keeper:
         """A change of the clockwork's own: on the disk; where that refuses, in memory, until it takes it."""
         with self._one_at_a_time, ExitStack() as holding:
             refused: StorageError | None = None
+            if self.book is None:  # a start: what the last process knew may be more than the file says
+                self.book = self.store.load_copy()
+                self.ahead = self.book is not None
             self._tried_s = time.monotonic()
             try:
                 holding.enter_context(self.store.held())
@@ -103,6 +106,8 @@ class Keeper:
             except StorageError as error:
                 refused = refused or error
             self.book, self._stamp, self.ahead = book, stamp, refused is not None
+            if self.ahead:
+                self.store.save_copy(book)
             self._on_trouble(str(refused) if refused is not None else None)
             return done
 

@@ -1,14 +1,14 @@
 """jobs.json: read whatever wrote it, written in one step, by one process at a time.
 
-A file that cannot be read is left as it is, byte for byte, and nothing is written until somebody has mended it. One
-job in it that makes no sense is kept as it stands, named, and left out.
+A file that cannot be read is left as it is, byte for byte, and nothing is written until somebody has mended it; a copy
+beside it says what it held. One job in it that makes no sense is kept as it stands, named, and left out.
 """
 
 import json
 import shutil
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 from nanobot.cron.history import History, HistoryRow
 from nanobot.cron.types import CronError, CronJob
 from nanobot.errors import StorageError
-from nanobot.utils.files import make_private_folder, sweep_temps, sync_folder, write_atomic
+from nanobot.utils.files import make_private_folder, sweep_temps, sync_folder, write_atomic, write_in_place
 from nanobot.utils.locks import ProcessLock
 from nanobot.utils.refusals import refusal
 
@@ -80,6 +80,7 @@ class CronStore:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.locks = path.parent / ".locks"
+        self._copy = path.with_name(f"{path.name}.last-good")
         self.history = History(path.parent)
         self._read: dict[str, Any] | None = None
 
@@ -139,10 +140,23 @@ class CronStore:
         try:
             make_private_folder(self.path.parent)
             sweep_temps(self.path, older_than_s=_OLD_TEMPS_S)
-            write_atomic(self.path, json.dumps(whole, ensure_ascii=False, indent=2) + "\n")
+            write_atomic(self.path, _text(whole))
+            write_in_place(self._copy, _text(whole))
         except OSError as error:
             raise refusal(f"{self.path} cannot be written", error) from error
         self._read = whole
+
+    def save_copy(self, book: Book) -> None:
+        """Keep what the file should hold, while it cannot be read. Never raises: it is a copy."""
+        with suppress(OSError):
+            write_in_place(self._copy, _text(book.to_json()))
+
+    def load_copy(self) -> Book | None:
+        """What was last written or should have been; None where nobody knows."""
+        try:
+            return self._parsed(self._copy.read_bytes())
+        except (OSError, StorageError):
+            return None
 
     def adopt(self, old: Path) -> None:
         """Move the file from where earlier releases kept it, once. Raises StorageError."""
@@ -182,3 +196,7 @@ class CronStore:
         return StoreDamagedError(
             f"{self.path} {what}. It was left as it is and no job is changed. Mend it, or move it away to begin anew."
         )
+
+
+def _text(whole: dict[str, Any]) -> str:
+    return json.dumps(whole, ensure_ascii=False, indent=2) + "\n"

@@ -14,6 +14,7 @@ from nanobot.errors import NanobotError
 _OURS_IN_WORKSPACE = (
     "sessions",
     "cron/jobs.json",
+    "cron/jobs.json.last-good",
     "cron/history.jsonl",
     "cron/history.old.jsonl",
     "cron/.locks",

@@ -510,8 +510,30 @@ async def test_a_store_that_is_mended_takes_what_was_run_meanwhile(crew: Crew, e
     assert [job["name"] for job in stored(crew)] == ["a"]
 
 
-async def test_after_a_restart_a_damaged_store_runs_nothing_and_is_told(crew: Crew, every: Every):
-    crew.service().add_job("a", every(60), "x")
+async def test_after_a_restart_the_jobs_of_a_damaged_store_go_on_from_its_copy(crew: Crew, every: Every):
+    first = crew.service()
+    first.add_job("a", every(60), "x")
+    await crew.pass_(60, first)
+    sound = crew.path.read_bytes()
+    crew.path.write_bytes(b"garbage")
+    await first.close()
+
+    for _ in range(2):
+        service = crew.service()
+        await crew.pass_(60, service)
+        assert "is no JSON" in (service.problem or "")
+        await service.close()
+    assert crew.path.read_bytes() == b"garbage"
+    crew.path.write_bytes(sound)
+    await crew.pass_(60, mended := crew.service())
+
+    assert len({due.at_ms for due in crew.ran}) == len(crew.ran) == 4
+    assert accounted(mended) == 4
+    assert mended.problem is None
+
+
+async def test_without_a_copy_a_damaged_store_runs_nothing_and_is_told(crew: Crew):
+    crew.path.parent.mkdir()
     crew.path.write_bytes(b"garbage")
     service = crew.service()
 
