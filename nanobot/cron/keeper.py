@@ -89,9 +89,11 @@ class Keeper:
             except StoreBusyError:
                 raise
             except StorageError as error:
-                if self.book is None:
+                copy = self.store.load_copy()  # others may go on from it too
+                if copy is None and self.book is None:
                     raise
-                refused, stamp, book = error, self.store.stamp(), deepcopy(self.book)
+                refused, stamp = error, self.store.stamp()
+                book = self._caught_up(copy) if copy is not None else deepcopy(self.book or Book())
             self.ahead = refused is not None
             rows: list[HistoryRow] = []
             done = change(book, rows)

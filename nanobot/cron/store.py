@@ -194,7 +194,8 @@ class CronStore:
 
     def _damaged(self, what: str) -> StoreDamagedError:
         return StoreDamagedError(
-            f"{self.path} {what}. It was left as it is and no job is changed. Mend it, or move it away to begin anew."
+            f"{self.path} {what}. It was left as it is and no job is changed. Mend it (what it last held is in "
+            f"{self._copy.name}), or move it away to begin anew."
         )
 
 
