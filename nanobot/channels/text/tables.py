@@ -1,0 +1,44 @@
+"""A table as text: columns under each other where they fit on a screen, else a list of what each row says."""
+
+import unicodedata
+from collections.abc import Sequence
+from itertools import zip_longest
+
+WIDEST = 100
+"""Columns a line may take; phones wrap what is wider into a riddle."""
+_GAP = " | "
+
+
+def width(text: str) -> int:
+    """How many columns a text takes where every letter is as wide as the next: CJK and emoji take two, marks none."""
+    if text.isascii():
+        return len(text)
+    return sum(_columns(char) for char in text)
+
+
+def _columns(char: str) -> int:
+    if unicodedata.category(char) in {"Mn", "Me", "Cf"}:
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
+
+
+def aligned(rows: Sequence[Sequence[str]], aligns: Sequence[str]) -> str | None:
+    """The rows under each other, a line below the first; None if they are too wide. `aligns`: left, right, center."""
+    columns = [[cell.replace("\n", " ") for cell in column] for column in zip_longest(*rows, fillvalue="")]
+    widths = [max(map(width, column)) for column in columns]
+    if sum(widths) + len(_GAP) * (len(widths) - 1) > WIDEST:
+        return None
+    padded = [
+        [_padded(cell, wide, align) for cell in column]
+        for column, wide, align in zip_longest(columns, widths, aligns[: len(columns)], fillvalue="left")
+        if isinstance(column, list) and isinstance(wide, int)
+    ]
+    lines = [_GAP.join(cells).rstrip() for cells in zip(*padded, strict=True)]
+    lines.insert(1, "-+-".join("-" * wide for wide in widths))
+    return "\n".join(lines)
+
+
+def _padded(cell: str, wide: int, align: str) -> str:
+    left = wide - width(cell)
+    before = {"right": left, "center": left // 2}.get(align, 0)
+    return " " * before + cell + " " * (left - before)
