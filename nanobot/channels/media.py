@@ -370,11 +370,17 @@ def _sweep(folder: Path, limits: MediaLimits, now: float) -> None:
                 told = path.lstat()
                 if stat.S_ISREG(told.st_mode):
                     found.append((told.st_mtime, told.st_size, path))
-    total = sum(size for _, size, _ in found)
+    half_done_s = max(_HOUR_S, 2 * limits.download_s)
+    kept = []
     for changed_at, size, path in sorted(found):
-        age = now - changed_at
-        is_left_over = path.suffix == _PARTIAL and age > max(_HOUR_S, 2 * limits.download_s)
-        if is_left_over or age > limits.keep_s or (total > limits.folder_bytes and path.suffix != _PARTIAL):
+        if now - changed_at > (half_done_s if path.suffix == _PARTIAL else limits.keep_s):
+            with suppress(OSError):
+                path.unlink()
+        else:
+            kept.append((size, path))
+    total = sum(size for size, _ in kept)
+    for size, path in kept:
+        if total > limits.folder_bytes and path.suffix != _PARTIAL:
             with suppress(OSError):
                 path.unlink()
                 total -= size

@@ -43,13 +43,18 @@ class Dialect:
 
 def _telegram(markdown: str) -> Rendered:
     text, entities = write(markdown, _TELEGRAM)
-    head = utf16_units(text) - utf16_units(text.lstrip("\n"))
-    kept = _legal(_without_holes(entities), text)
-    moved = [Entity(one.type, one.offset - head, one.length, one.url, one.language) for one in kept]
-    return Rendered(text.strip("\n"), tuple(moved))
+    shown = text.strip("\n")
+    first = text.find(shown)  # line ends: one unit each
+    last = first + utf16_units(shown)
+    within = []
+    for one in entities:
+        start, end = max(one.offset, first), min(one.offset + one.length, last)
+        if end > start:
+            within.append(Entity(one.type, start - first, end - start, one.url, one.language))
+    return Rendered(shown, tuple(_legal(_without_holes(within), shown)))
 
 
-def _without_holes(entities: tuple[Entity, ...]) -> list[Entity]:
+def _without_holes(entities: list[Entity]) -> list[Entity]:
     """Bold cannot hold code: it ends before it and goes on behind it. A link with code in it stays a link."""
     links = [one for one in entities if one.type == "text_link"]
     codes = sorted((one for one in entities if one.type in {"code", "pre"}), key=lambda one: one.offset)

@@ -48,13 +48,17 @@ class Draft:
     def look(self) -> Look:
         """What to show now. Emphasis, code and links that are open are shown closed."""
         self._take_in()
+        if self._fits(self._before + self._tail) and self._fits((piece := self._shown()).text):
+            return Look((), piece if piece.text.strip() else None)
         layout = lay_out(self._before + self._tail, growing=True)
         found = [*fitting(layout, self._dialect, self._limit, len(self._before))]
-        full = found[:-1]
-        for part, _ in full:
+        for part, _ in found[:-1]:
             self._tail = self._tail[len(part.source) :]
             self._before = part.before_next
-        return Look(tuple(joined(piece for _, piece in full)), self._shown(full[-1][1] if full else None))
+        piece = self._shown()
+        if not self._fits(piece.text):
+            piece = found[-1][1]  # what closes it is too much: it is shown open
+        return Look(tuple(joined(one for _, one in found[:-1])), piece if piece.text.strip() else None)
 
     def end(self) -> tuple[Piece, ...]:
         """The text has ended: what is left of it, the first for the message that is open. Empty if nothing is."""
@@ -71,19 +75,19 @@ class Draft:
         self._new = [kept] if kept else []
         self._tail += sound(text[: len(text) - len(kept)])
 
-    def _shown(self, before: Piece | None) -> Piece | None:
+    def _fits(self, text: str) -> bool:
+        limit = self._limit or self._dialect.limit
+        return limit is None or self._dialect.measure(text) <= limit
+
+    def _shown(self) -> Piece:
+        """The open message, closed; its text is empty where there is nothing to show yet."""
         text = self._before + self._tail
         layout = lay_out(text, growing=True)
-        if layout.lines and layout.lines[-1].fence is not None and layout.lines[-1].kind is not Kind.MARK:
-            markdown = text + closing(layout)
-        else:
-            markdown = self._closed(text)
-        done = rendered(markdown, self._dialect)
-        limit = self._limit or self._dialect.limit
-        if limit is not None and self._dialect.measure(done.text) > limit:
-            done = rendered(text, self._dialect)
-        if not done.text.strip() or (before is not None and not self._tail.strip()):
-            return None
+        if not self._tail.strip() or not layout.lines:
+            return Piece(self._tail, "")
+        last = layout.lines[-1]
+        is_code = last.fence is not None and (last.opens or last.kind is not Kind.MARK)
+        done = rendered(text + closing(layout) if is_code else self._closed(text), self._dialect)
         return Piece(self._tail, done.text, done.entities, done.html)
 
     def _closed(self, text: str) -> str:

@@ -115,6 +115,7 @@ class _Writer:
         self._open: list[tuple[str, int, str | None]] = []
         self._plain_depth = 0
         self._closed = False
+        self._ended_at = -1
 
     # -- blocks
 
@@ -136,6 +137,7 @@ class _Writer:
     def paragraph(self, token: "Token") -> None:
         """A paragraph begins."""
         self._gap(1 if token.hidden or (self._tight and self._tight[-1]) else 2)
+        self._ended_at = token.map[1] if token.map else -1
 
     def heading(self, token: "Token") -> None:
         """A heading begins: bold, or with its #."""
@@ -169,7 +171,8 @@ class _Writer:
 
     def list_open(self, token: "Token") -> None:
         """A list begins."""
-        self._gap(1 if self._lists else 2)
+        follows_at_once = token.map is not None and token.map[0] == self._ended_at
+        self._gap(1 if self._lists or follows_at_once else 2)
         start = token.attrGet("start")
         self._lists.append(int(start or 1) if token.type.startswith("ordered") else None)
         if token.type.startswith("ordered") and start == 0:

@@ -16,8 +16,8 @@ FORMS = [
     "{}", "**{}**", "*{}*", "***{}***", "~~{}~~", "`{}`", "[{}](http://a.b)", "![{}](http://a.b)", "- {}\n", "  - {}\n",
     "1. {}\n", "> {}\n", "# {}\n", "\n\n```py\n{}\n```\n\n", "\n\n|{}|b|\n|-|-|\n|c|{}|{}|{}|\n\n", "<b>{}</b>",
     "<div>{}</div>", "<details><summary>{}</summary>", "<!-- {} -->", "<br>{}", "[{}]: http://a.b\n", "[^{}]: note\n",
-    "$${}$$", "\\({}\\)", "    {}\n", "\n===\n{}\n---\n", "- [ ] {}\n", "*{}", "**{}", "`{}", "[{}", "[{}](http", "&{};",
-    "{} ", "{}\n", "{}\n\n", "{}. ", ">>> {}\n", "- - - {}\n", "||{}||", "(漢字**「{}」**漢字)",
+    "$${}$$", "\\({}\\)", "    {}\n", "\n===\n{}\n---\n", "- [ ] {}\n", "*{}", "**{}", "`{}", "[{}", "[{}](http",
+    "&{};", "{} ", "{}\n", "{}\n\n", "{}. ", ">>> {}\n", "- - - {}\n", "||{}||", "(漢字**「{}」**漢字)",
 ]  # fmt: skip
 
 
@@ -30,6 +30,7 @@ def test_no_word_is_lost_whatever_it_stands_in(dialect, forms, limit):
 
     said = "".join(piece.text for piece in pieces(text, dialect, limit))
 
+    said += re.sub(r"\W", "", said)  # where there is no blank far and wide, a word may go on in the next piece
     assert [word for word in re.findall(r"w\d+w", text) if word not in said] == []
 
 
@@ -73,7 +74,11 @@ def test_what_cannot_be_rendered_goes_out_as_it_is_written():
     assert [piece.text for piece in found] == ["**hello**"]
 
 
-@pytest.mark.parametrize("deep", ["> " * 3_000 + "deep", "- " * 3_000 + "deep", "".join(f"{'  ' * n}- x\n" for n in range(200)) + "deep"])
+@pytest.mark.parametrize(
+    "deep",
+    ["> " * 3_000 + "deep", "- " * 3_000 + "deep", "".join(f"{'  ' * n}- x\n" for n in range(200)) + "deep"],
+    ids=["quotes", "items", "lists"],
+)
 def test_a_text_nested_beyond_reason_is_said_all_the_same(deep):
     assert "deep" in "".join(piece.text for piece in pieces(deep, PLAIN))
 

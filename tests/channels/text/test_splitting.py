@@ -33,7 +33,10 @@ def test_then_the_end_of_a_sentence():
 
 
 def test_then_the_end_of_a_word():
-    assert split("one two three four five six seven eight nine", 32) == ["one two three four five six ", "seven eight nine"]
+    assert split("one two three four five six seven eight nine", 32) == [
+        "one two three four five six ",
+        "seven eight nine",
+    ]
 
 
 def test_a_fence_that_is_cut_is_closed_and_opened_again_with_its_language():
@@ -59,7 +62,7 @@ def test_a_table_that_is_cut_gets_its_head_again_and_no_row_is_torn():
 
     assert len(pieces) > 3
     assert all(piece.startswith("| n | words |\n|---|---|\n") for piece in pieces)
-    assert all(line.startswith("| ") or line.startswith("|-") for piece in pieces for line in piece.splitlines())
+    assert all(line.startswith(("| ", "|-")) for piece in pieces for line in piece.splitlines())
 
 
 @pytest.mark.parametrize(
