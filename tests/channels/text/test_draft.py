@@ -24,7 +24,7 @@ def shown(text: str) -> str:
         ("Hello **", "Hello"),
         ("some `co", "some `co`"),
         ("**a *b", "**a *b***"),
-        ("see [the te", "see the te"),
+        ("see [the text", "see the text"),
         ("see [text](https://exa", "see text"),
         ("see [text](https://a.b)", "see [text](https://a.b)"),
         ("```py\nx = 1", "```py\nx = 1\n```"),
