@@ -62,7 +62,10 @@ Chunks = Callable[[], AsyncIterator[bytes]]
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """What a platform says of an attachment, none of it trusted. `id` is the platform's name for the very file."""
+    """What a platform says of an attachment, none of it trusted. `id` is the platform's name for the very file.
+
+    (At Telegram that is `file_unique_id`: a `file_id` is another one each time.)
+    """
 
     kind: MediaKind
     id: str | None = None
@@ -258,7 +261,8 @@ class Outgoing:
 async def outgoing(named: str, *, largest: int) -> Outgoing:
     """What a message wants to send along: a path, or an http(s) address (stickers may have one).
 
-    Raises MediaError, fit for the agent to read, where there is no such file, where it is none, empty or too large.
+    Which paths the agent may name at all is for its tools to say. Raises MediaError, fit for the agent to
+    read, where there is no such file, where it is none, empty or too large.
     """
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", named):
         return _remote(named)

@@ -14,8 +14,8 @@ from nanobot.channels.text.measures import Measure, code_points, utf16_units
 from nanobot.channels.text.writing import Entity, Style, paired_tags, parse, parser, safe_tag, write
 
 _MOST_ENTITIES = 100
-_LARGEST_HTML = 100_000
-"""A longer mail is plain text; nobody reads it for its looks."""
+_LARGEST_PAGE = 100_000
+"""A longer mail goes out as it is written; nobody reads it for its looks."""
 _HTTP = re.compile(r"https?://[^\s<>]+")
 _DISCORD = re.compile(r"https?://[^\s<>]+|[\\*~`|]|\b_|_\b|(?:^|(?<=\n))[ \t]*(?:#{1,3}(?= )|[->]|\d+(?=\. ))")
 _ZERO_WIDTH = "\u200b"
@@ -132,8 +132,9 @@ def _marked(write_in: Style) -> Callable[[str], Rendered]:
 
 
 def _mail(markdown: str) -> Rendered:
-    plain = _marked(_PLAIN)(markdown)
-    return Rendered(plain.text, html=_html(markdown) if len(markdown) <= _LARGEST_HTML else None)
+    if len(markdown) > _LARGEST_PAGE:
+        return Rendered(markdown.strip("\n"))
+    return Rendered(_marked(_PLAIN)(markdown).text, html=_html(markdown))
 
 
 def _html(markdown: str) -> str:

@@ -67,7 +67,8 @@ def _fitted(layout: Layout, start: int, before: str, dialect: Dialect, most: int
             end = max(furthest(layout.text, first, min(most, SHORTEST), dialect.measure), first + 1)
             bare = layout.text[first:end]
             return Part(bare, bare, part.before_next), Piece(bare, bare.strip() or bare)
-        budget = max(SHORTEST, min(budget - 1, int(budget * most / size * 0.95)))
+        taken = min(budget, dialect.measure(part.markdown))
+        budget = max(SHORTEST, min(taken - 1, int(taken * most / size * 0.95)))
 
 
 def rendered(markdown: str, dialect: Dialect) -> Rendered:
