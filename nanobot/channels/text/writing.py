@@ -175,7 +175,8 @@ class _Writer:
     def list_open(self, token: "Token") -> None:
         """A list begins."""
         follows_at_once = token.map is not None and token.map[0] == self._ended_at
-        self._gap(1 if self._lists or follows_at_once else 2)
+        if self._newlines >= 0:  # else its first item stands beside what it is in
+            self._gap(1 if self._lists or follows_at_once else 2)
         start = token.attrGet("start")
         self._lists.append(int(start or 1) if token.type.startswith("ordered") else None)
         if token.type.startswith("ordered") and start == 0:
@@ -322,10 +323,10 @@ class _Writer:
     def _link_close(self, url: str) -> None:
         kind, start, _ = self._open[-1]
         if kind == "text_link":
-            if self._style.link is not None:
-                self._put(self._style.link[1].replace("{url}", _in_brackets(url)))
             if self._size == start:
                 self._put(self._style.escape(url))  # a link without a text
+            if self._style.link is not None:
+                self._put(self._style.link[1].replace("{url}", _in_brackets(url)))
         said = self._since(start)
         self.close(kind)
         shown = kind == "text_link" and (self._style.link is not None or self._style.entities)
