@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from nanobot.channels.text.dialects import Dialect
 from nanobot.channels.text.layout import Kind, lay_out
 from nanobot.channels.text.pieces import Piece, fitting, joined, rendered, sound
-from nanobot.channels.text.splitting import closing
+from nanobot.channels.text.splitting import as_prose, closing
 
 _HALF = re.compile("[\r\ud800-\udbff]")
 """What may be the first half of a line end, or of a character."""
@@ -40,6 +40,7 @@ class Draft:
         self._new: list[str] = []
         self._before = ""
         self._tail = ""
+        self._inside = False
 
     def add(self, delta: str) -> None:
         """The text goes on. Costs next to nothing."""
@@ -50,11 +51,11 @@ class Draft:
         self._take_in()
         if self._fits(self._before + self._tail) and self._fits((piece := self._shown()).text):
             return Look((), piece if piece.text.strip() else None)
-        layout = lay_out(self._before + self._tail, growing=True)
-        found = [*fitting(layout, self._dialect, self._limit, len(self._before))]
+        layout = lay_out(self._tail, before=self._before, inside=self._inside, growing=True)
+        found = [*fitting(layout, self._dialect, self._limit)]
         for part, _ in found[:-1]:
             self._tail = self._tail[len(part.source) :]
-            self._before = part.before_next
+            self._before, self._inside = part.before_next, part.ends_inside
         piece = self._shown()
         if not self._fits(piece.text):
             piece = found[-1][1]  # what closes it is too much: it is shown open
@@ -63,8 +64,8 @@ class Draft:
     def end(self) -> tuple[Piece, ...]:
         """The text has ended: what is left of it, the first for the message that is open. Empty if nothing is."""
         self._take_in(last=True)
-        layout = lay_out(self._before + self._tail)
-        left = tuple(joined(piece for _, piece in fitting(layout, self._dialect, self._limit, len(self._before))))
+        layout = lay_out(self._tail, before=self._before, inside=self._inside)
+        left = tuple(joined(piece for _, piece in fitting(layout, self._dialect, self._limit)))
         self._before = self._tail = ""
         return left
 
@@ -81,7 +82,8 @@ class Draft:
 
     def _shown(self) -> Piece:
         """The open message, closed; its text is empty where there is nothing to show yet."""
-        text = self._before + self._tail
+        is_prose = self._inside and not self._before.endswith("\n")
+        text = self._before + (as_prose(self._tail) if is_prose else self._tail)
         layout = lay_out(text, growing=True)
         if not self._tail.strip() or not layout.lines:
             return Piece(self._tail, "")

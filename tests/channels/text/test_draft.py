@@ -82,6 +82,17 @@ def test_a_stream_in_any_steps_says_all_and_each_look_fits(dialect, text, limit,
     assert "".join(piece.source for piece in settled).strip() == sound(text).strip()
 
 
+def test_what_stood_in_the_middle_of_a_line_is_no_heading_in_the_next_message():
+    draft = Draft(DISCORD, 40)
+    draft.add("The one that matters most of all is the # 1 of them")
+
+    look = draft.look()
+
+    assert look.open is not None
+    assert look.open.text == "\\# 1 of them"
+    assert [piece.text for piece in draft.end()] == ["\\# 1 of them"]
+
+
 def test_halves_of_a_character_that_come_one_by_one_are_one():
     draft = Draft(DISCORD)
     draft.add("a \ud83d")
