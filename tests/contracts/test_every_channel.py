@@ -559,7 +559,7 @@ async def test_a_reply_that_may_have_been_sent_before_a_crash_says_so(platform, 
     async with live(platform, tmp_path) as life:
         shown = await life.shows("the reply")
 
-    assert "received this before" in shown.text
+    assert "received this before" in shown.text or platform.takes_once
 
 
 @needs("has_token")
