@@ -66,6 +66,8 @@ class Platform(ABC):
     """Whether the bot can put a sign on somebody's message; then `signs_on` says which."""
     types: ClassVar[bool] = False
     """Whether a person sees that the bot is at work; then `typed` says whether one did."""
+    shows_progress: ClassVar[bool] = True
+    """Whether a person sees how the work goes."""
     refuses: ClassVar[bool] = True
     """Whether sendings can be refused; then `refuse` does it."""
     limits_rate: ClassVar[bool] = True
