@@ -108,12 +108,20 @@ class MessageBus:
     async def publish_inbound(self, message: InboundMessage) -> bool:
         """Put a message in for the agent. False where it was here before: then it is dropped.
 
-        Raises StorageError where the journal refuses: the platform must not be told that the message came.
+        Raises StorageError where the journal refuses: the platform must not be told that the message came. Cancelling
+        leaves it accepted, or not here at all.
         """
-        if self._journal is not None and not await self._journal.receive(message):
-            return False
-        self._inbound.put(message)
-        return True
+        if self._journal is None:
+            self._inbound.put(message)
+            return True
+        return await finish(self._accept(self._journal, message))
+
+    async def _accept(self, journal: Journal, message: InboundMessage) -> bool:
+        """Cut short between the two, it would be in the journal and in no queue, and a repeat when it comes again."""
+        accepted = await journal.receive(message)
+        if accepted:
+            self._inbound.put(message)
+        return accepted
 
     async def consume_inbound(self) -> InboundMessage | None:
         """Take the next message in; None once the bus is closed and drained. Cancelling loses nothing."""

@@ -141,6 +141,19 @@ async def test_a_journal_that_cannot_be_opened_says_so(tmp_path: Path):
             pass
 
 
+async def test_a_message_whose_channel_is_cut_off_meanwhile_is_in_the_journal_and_in_the_queue(tmp_path: Path):
+    async with open_journal(tmp_path / "journal.db") as journal, MessageBus(journal).open() as bus:
+        receiving = asyncio.create_task(bus.publish_inbound(inbound(1)))
+        await asyncio.sleep(0)
+        receiving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await receiving
+        again = await bus.publish_inbound(inbound(1))
+
+        assert not again
+        assert bus.inbound_size == 1
+
+
 async def test_a_disk_that_refuses_keeps_the_platform_from_being_told(tmp_path: Path):
     async with open_journal(tmp_path / "journal.db") as journal:
         other = sqlite3.connect(tmp_path / "journal.db", isolation_level=None)
