@@ -7,7 +7,9 @@ import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from nanobot import __version__
 from nanobot.agent.context import ContextBuilder
@@ -18,6 +20,8 @@ from nanobot.agent.pipeline.work import Parts, Patience
 from nanobot.agent.run.runner import Model, RunLimits
 from nanobot.agent.slash_commands import Desk, SlashCommands
 from nanobot.agent.tools.builtin import ToolPolicies, build_tools
+from nanobot.agent.tools.cron import CronTool, Jobs
+from nanobot.agent.tools.message import Chats, MessageTool
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.tools.shell import ExecPolicy
 from nanobot.agent.trace.folder import TraceFolder
@@ -41,6 +45,9 @@ from nanobot.utils.garbage import seldom_collected
 from nanobot.utils.resources import skills_dir
 from nanobot.utils.workspace import open_workspace
 
+if TYPE_CHECKING:
+    from nanobot.cron.service import CronService
+
 DEFAULT_MOST_AT_ONCE = 64
 
 
@@ -58,6 +65,8 @@ class Runtime:
     context: ContextBuilder
     models: "ConfiguredModels"
     clock: Clock
+    cron: Callable[[], "CronService"]
+    """The jobs, opened when they are first asked for. Who lives for days starts them, with an `on_job`."""
     pairing: PairingStore
 
 
@@ -74,11 +83,13 @@ async def build_runtime(
     chains: Chains | None = None,
     bus: MessageBus | None = None,
     streams: Callable[[str], bool] = lambda channel: False,
+    chats: Chats | None = None,
     restart: Callable[[], None] | None = None,
 ) -> AsyncIterator[Runtime]:
     """Open a bot; at the end of the block its turns are stopped and its connections closed.
 
-    `bus` is the road to its channels, and `streams` says of a channel's name whether it shows an answer as it grows.
+    `bus` is the road to its channels, `chats` knows those that can be reached, and `streams` says of a channel's name
+    whether it shows an answer as it grows.
     `model` goes before the config's; `provider` stands in for whatever would be chosen, and is asked as it is; `chains`
     say how the others are held: retries, fallbacks, breakers. `restart` is what `/restart` does. No model is asked and
     no network is touched before the first turn. Raises NanobotError where the workspace cannot be made.
@@ -91,7 +102,16 @@ async def build_runtime(
     bus = bus or MessageBus()
     places = Places(data_dir)
     sessions = SessionManager(workspace, old_folder=places.old_sessions)
-    tools = build_tools(tool_policies(config, data_dir, workspace))
+    policies = tool_policies(config, data_dir, workspace)
+    tools = build_tools(policies)
+
+    @cache
+    def cron() -> "CronService":
+        return _cron_service(config, workspace, places, clock)
+
+    tools.register(CronTool(lambda: _cron_desk(cron())))
+    if chats is not None:
+        tools.register(MessageTool(bus, chats, policies.paths))
     context = ContextBuilder(
         workspace, clock=clock, name=defaults.bot_name, disabled_skills=frozenset(defaults.disabled_skills)
     )
@@ -138,7 +158,7 @@ async def build_runtime(
         lives.push_async_callback(loop.stop)
         if idle is not None:
             lives.push_async_callback(idle.close)
-        yield Runtime(config, data_dir, workspace, loop, bus, sessions, tools, context, models, clock, pairing)
+        yield Runtime(config, data_dir, workspace, loop, bus, sessions, tools, context, models, clock, cron, pairing)
 
 
 class ConfiguredModels:
@@ -199,6 +219,26 @@ def _limits(config: Config, model: str) -> RunLimits:
         window_tokens=active.context_window_tokens or context_window(model),
         max_result_chars=defaults.max_tool_result_chars,
     )
+
+
+def _cron_service(config: Config, workspace: Path, places: Places, clock: Clock) -> "CronService":
+    from nanobot.cron.service import CronService  # 40 ms that a turn without a calendar need not wait
+    from nanobot.cron.targets import KnownChannels
+
+    service = CronService(
+        workspace / "cron" / "jobs.json",
+        clock=clock,
+        timezone=config.agents.defaults.timezone,
+        targets=KnownChannels(config.channels.switched_on()),
+    )
+    service.adopt(places.old_jobs)
+    return service
+
+
+def _cron_desk(service: "CronService") -> Jobs:
+    from nanobot.cron.desk import CronDesk
+
+    return CronDesk(service)
 
 
 def tool_policies(config: Config, data_dir: Path, workspace: Path) -> ToolPolicies:

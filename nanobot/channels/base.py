@@ -108,6 +108,10 @@ class BaseChannel(ABC):
     async def send_reasoning_end(self, chat_id: str, metadata: Mapping[str, Any] | None = None) -> None:  # noqa: B027
         """That thought is at its end."""
 
+    async def find(self, name: str) -> str | None:
+        """The id of the chat that a person would call so. An id is what it is; names are the platform's own matter."""
+        return name
+
     async def login(self, force: bool = False) -> bool:
         """Whatever a person has to do once at a keyboard. True where nothing is left to do."""
         return True

@@ -76,6 +76,11 @@ class ChannelManager:
         """The channel of that name."""
         return self._channels.get(name)
 
+    async def find(self, channel: str, name: str) -> str | None:
+        """The id of the chat that a person would call so; None where the channel knows no such chat."""
+        found = self._channels.get(channel)
+        return await found.find(name) if found is not None else None
+
     def evidence(self) -> dict[str, Evidence]:
         """The signs of life of each."""
         return {name: channel.evidence for name, channel in self._channels.items()}

@@ -72,7 +72,7 @@ class PostingChannel(BaseChannel):
 
     async def edit(self, to: Address, platform_id: str, piece: Piece) -> None:
         """Make a posted message say this. Raises SendError, UndeliverableError where it is gone; safe to cancel."""
-        raise UndeliverableError(f"{self.name} cannot edit messages")
+        raise UndeliverableError(f"{self.name} cannot edit messages such as {platform_id}")
 
     async def post_file(self, to: Address, file: Outgoing, how: Posting) -> str:
         """Post one file; the id of its message there. Raises SendError; safe to cancel."""
