@@ -59,6 +59,7 @@ class Runtime:
     models: "ConfiguredModels"
     clock: Clock
     pairing: PairingStore
+    vitals: Vitals
 
 
 @asynccontextmanager
@@ -138,7 +139,7 @@ async def build_runtime(
         lives.push_async_callback(loop.stop)
         if idle is not None:
             lives.push_async_callback(idle.close)
-        yield Runtime(config, data_dir, workspace, loop, bus, sessions, tools, context, models, clock, pairing)
+        yield Runtime(config, data_dir, workspace, loop, bus, sessions, tools, context, models, clock, pairing, vitals)
 
 
 class ConfiguredModels:
@@ -237,10 +238,10 @@ def _exec_policy(config: Config) -> ExecPolicy | None:
 
 
 def _delivery(config: Config, streams: Callable[[str], bool]) -> Callable[[str], DeliveryPolicy]:
-    """What people on a channel are sent: what its section says, else what `channels` says for all."""
-    channels = config.channels
+    """What people on a channel are sent: what its section says now, else what `channels` says for all."""
 
     def policy(name: str) -> DeliveryPolicy:
+        channels = config.channels
         own = channels.section(name)
         return DeliveryPolicy(
             channels.send_progress if own.send_progress is None else own.send_progress,
