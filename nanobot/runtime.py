@@ -68,6 +68,7 @@ class Runtime:
     cron: Callable[[], "CronService"]
     """The jobs, opened when they are first asked for. Who lives for days starts them, with an `on_job`."""
     pairing: PairingStore
+    vitals: Vitals
 
 
 @asynccontextmanager
@@ -158,7 +159,9 @@ async def build_runtime(
         lives.push_async_callback(loop.stop)
         if idle is not None:
             lives.push_async_callback(idle.close)
-        yield Runtime(config, data_dir, workspace, loop, bus, sessions, tools, context, models, clock, cron, pairing)
+        yield Runtime(
+            config, data_dir, workspace, loop, bus, sessions, tools, context, models, clock, cron, pairing, vitals
+        )
 
 
 class ConfiguredModels:
@@ -277,10 +280,10 @@ def _exec_policy(config: Config) -> ExecPolicy | None:
 
 
 def _delivery(config: Config, streams: Callable[[str], bool]) -> Callable[[str], DeliveryPolicy]:
-    """What people on a channel are sent: what its section says, else what `channels` says for all."""
-    channels = config.channels
+    """What people on a channel are sent: what its section says now, else what `channels` says for all."""
 
     def policy(name: str) -> DeliveryPolicy:
+        channels = config.channels
         own = channels.section(name)
         return DeliveryPolicy(
             channels.send_progress if own.send_progress is None else own.send_progress,
