@@ -48,6 +48,7 @@ class _Stream:
     text: str = ""
     ids: list[str] = field(default_factory=list)
     shown: list[Piece] = field(default_factory=list)
+    reply_to: str | None = None
     whole: bool = False
     """Whether this part is at its end. What comes then is another part, or the reply itself."""
 
@@ -152,6 +153,7 @@ class PostingChannel(BaseChannel):
         stream = self._streams.get(message.turn_id or "")
         if stream is None or stream.whole:
             stream = self._new_stream(message.turn_id or "")
+            stream.reply_to = message.reply_to
         stream.text += message.content
         await self._show(to, stream, stream.text)
 
@@ -183,7 +185,8 @@ class PostingChannel(BaseChannel):
             return
         for number, piece in enumerate(pieces(text, self.dialect)):
             if number >= len(stream.ids):
-                stream.ids.append(await self.post(to, piece, Posting(quiet=not stream.whole)))
+                how = Posting(reply_to=stream.reply_to if number == 0 else None)  # it is heard once, when it begins
+                stream.ids.append(await self.post(to, piece, how))
                 stream.shown.append(piece)
             elif stream.shown[number] != piece:
                 await self.edit(to, stream.ids[number], piece)
