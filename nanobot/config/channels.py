@@ -211,3 +211,10 @@ class ChannelsConfig(Section):
             return known
         kept = (self.model_extra or {}).get(name)
         return ChannelConfig.model_validate(kept if isinstance(kept, dict) else {})
+
+    def switched_on(self) -> dict[str, bool]:
+        """Every channel by name, a plugin's too, and whether it is switched on."""
+        sections = {name: getattr(self, name) for name in type(self).model_fields} | (self.model_extra or {})
+        known = {name: one.enabled for name, one in sections.items() if isinstance(one, ChannelConfig)}
+        theirs = {name: one.get("enabled") is True for name, one in sections.items() if isinstance(one, dict)}
+        return known | theirs
