@@ -2,7 +2,7 @@
 
 import asyncio
 from contextlib import suppress
-from typing import Any, ClassVar
+from typing import Any
 
 import discord
 
@@ -32,7 +32,7 @@ class DiscordChannel(PostingChannel):
     can_edit = True
     can_react = True
     stall_s = 60.0  # Discord answers a heartbeat each 41 s
-    guilds_s: ClassVar[float] = GUILDS_S
+    guilds_s: float = GUILDS_S
 
     def __init__(self, config: Any, bus: MessageBus) -> None:
         super().__init__(config, bus)

@@ -20,7 +20,7 @@ from nanobot.channels.errors import ChannelSetupError, NotConnectedError
 
 GUILDS_S = 1.0
 """How long no further server may be announced until all of them are believed to be."""
-_GOODBYE_S = 2.0
+_GOODBYE_S = 1.0
 _PORTAL = "https://discord.com/developers/applications"
 _SWITCHES = {
     "message_content": ("MESSAGE CONTENT INTENT", ("gateway_message_content", "gateway_message_content_limited")),
