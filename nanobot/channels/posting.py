@@ -85,6 +85,10 @@ class PostingChannel(BaseChannel):
     async def react(self, to: Address, message_id: str, emoji: str) -> None:
         """Put a sign on somebody's message. Raises SendError."""
 
+    def largest_to(self, to: Address) -> int:
+        """In bytes, for platforms that say it chat by chat."""
+        return self.largest_file
+
     @property
     def supports_streaming(self) -> bool:
         """Whether answers are shown as they grow: where messages can be edited, unless the config says no."""
@@ -97,7 +101,7 @@ class PostingChannel(BaseChannel):
         parts: list[Piece | Outgoing] = [*pieces(text, self.dialect)] if text.strip() else []
         for named in message.media:
             try:
-                parts.append(await outgoing(named, largest=self.largest_file))
+                parts.append(await outgoing(named, largest=self.largest_to(to)))
             except MediaError as error:
                 parts += pieces(f"({error})", self.dialect)
         for number, part in enumerate(parts):

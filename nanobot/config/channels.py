@@ -56,8 +56,11 @@ class DiscordConfig(ChannelConfig):
     token: Text = ""
     gateway_url: WebSocketUrl = "wss://gateway.discord.gg/?v=10&encoding=json"
     intents: Whole = 37377
+    proxy: str | None = None
     group_policy: GroupPolicy = "mention"
     allow_channels: Ids = Field(default_factory=list)
+    streaming: bool = True
+    react_emoji: Text = "👀"
 
 
 class WhatsAppConfig(ChannelConfig):
