@@ -114,16 +114,6 @@ class Places:
         return self.data / "pairing.json"
 
     @property
-    def journal(self) -> Path:
-        """The messages that were accepted, and how each ended."""
-        return self.state / "journal.db"
-
-    @property
-    def media(self) -> Path:
-        """What came attached, a folder a channel."""
-        return self.data / "media"
-
-    @property
     def old_jobs(self) -> Path:
         """Where earlier releases kept jobs."""
         return self.data / "cron" / "jobs.json"
