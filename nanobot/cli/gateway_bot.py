@@ -1,7 +1,7 @@
 """The bot of a running gateway, as the terminal sees it: each request is a line to the local socket of its own."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -97,7 +97,7 @@ class GatewayBot:
             ran = await _there(there).ask({"do": "exec", "command": command, "session": session_key})
         return shown_output(str(ran["text"])), not ran["error"]
 
-    async def messages(self, session_key: str) -> AsyncIterator[str]:
+    async def messages(self, session_key: str) -> AsyncGenerator[str, None]:
         """What comes for this chat; also from a gateway that was begun anew meanwhile."""
         while True:
             async with dial(self._state) as line:

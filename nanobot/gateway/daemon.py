@@ -224,7 +224,7 @@ class Systemd:
         if done.returncode:
             raise ServiceError(
                 f"systemctl --user {' '.join(words)} failed: {done.stderr.strip() or done.returncode}. "
-                "After sudo or su there is no session bus: log in as the user itself, or run `nanobot gateway` otherwise."
+                "After sudo or su there is no session bus: log in as the user itself, or run `nanobot gateway`."
             )
 
 

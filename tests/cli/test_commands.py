@@ -81,7 +81,7 @@ def test_completion_knows_commands_groups_and_options():
         result = runner.invoke(app, [], prog_name="nanobot", env=env)
         return result.stdout.split()
 
-    assert complete("nanobot s") == ["status", "sessions", "skills"]
+    assert complete("nanobot s") == ["send", "status", "sessions", "skills"]
     assert complete("nanobot sessions s") == ["show", "search"]
     assert "--json" in complete("nanobot sessions list --j")
 
