@@ -165,6 +165,17 @@ async def test_what_was_said_in_servers_and_threads_meanwhile_is_answered_once_a
     assert [one.text for one in discord.shown(there.GROUP) if one.thread_id] == ["You said: in a thread"]
 
 
+async def test_the_first_private_words_that_came_meanwhile_are_heard_before_the_next(discord, tmp_path):
+    async with live(discord, tmp_path) as life:
+        await life.asked("before", chat=there.GROUP, mention=True)
+    await discord.says("meanwhile")
+    async with live(discord, tmp_path) as life:
+        await life.is_up()
+        await life.asked("after")
+
+    assert [one.content for one in life.heard] == ["meanwhile", "after"]
+
+
 async def test_of_a_long_absence_the_last_seven_days_are_read_up(discord, tmp_path):
     async with live(discord, tmp_path) as life:
         await life.asked("before")

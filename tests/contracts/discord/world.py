@@ -151,7 +151,8 @@ class World:
         return {
             "id": GUILD, "name": "home", "owner_id": PERSON, "roles": roles, "members": [me], "member_count": 3,
             "emojis": [], "stickers": [], "features": [], "presences": [], "voice_states": [], "unavailable": False,
-            "channels": [one.payload() for one in self.chats.values() if one.type == TEXT], "premium_tier": self.premium_tier,
+            "channels": [one.payload() for one in self.chats.values() if one.type == TEXT],
+            "premium_tier": self.premium_tier,
             "threads": [one.payload() for one in self.chats.values() if one.type == PUBLIC_THREAD and not one.asleep],
         }  # fmt: skip
 
