@@ -224,7 +224,7 @@ class MessageBus:
         for message in messages:
             if id(message) in repeated:
                 if message.receipt is not None:
-                    message.receipt.settle()
+                    message.receipt.settle(repeated=True)
             else:
                 self._put_out(message)
 

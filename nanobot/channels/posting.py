@@ -48,6 +48,7 @@ class _Stream:
     text: str = ""
     ids: list[str] = field(default_factory=list)
     shown: list[Piece] = field(default_factory=list)
+    reply_to: str | None = None
     whole: bool = False
     """Whether this part is at its end. What comes then is another part, or the reply itself."""
 
@@ -72,7 +73,7 @@ class PostingChannel(BaseChannel):
 
     async def edit(self, to: Address, platform_id: str, piece: Piece) -> None:
         """Make a posted message say this. Raises SendError, UndeliverableError where it is gone; safe to cancel."""
-        raise UndeliverableError(f"{self.name} cannot edit messages")
+        raise UndeliverableError(f"{self.name} cannot edit messages such as {platform_id}")
 
     async def post_file(self, to: Address, file: Outgoing, how: Posting) -> str:
         """Post one file; the id of its message there. Raises SendError; safe to cancel."""
@@ -156,6 +157,7 @@ class PostingChannel(BaseChannel):
         stream = self._streams.get(message.turn_id or "")
         if stream is None or stream.whole:
             stream = self._new_stream(message.turn_id or "")
+            stream.reply_to = message.reply_to
         stream.text += message.content
         await self._show(to, stream, stream.text)
 
@@ -187,7 +189,8 @@ class PostingChannel(BaseChannel):
             return
         for number, piece in enumerate(pieces(text, self.dialect)):
             if number >= len(stream.ids):
-                stream.ids.append(await self.post(to, piece, Posting(quiet=not stream.whole)))
+                how = Posting(reply_to=stream.reply_to if number == 0 else None)  # it is heard once, when it begins
+                stream.ids.append(await self.post(to, piece, how))
                 stream.shown.append(piece)
             elif stream.shown[number] != piece:
                 await self.edit(to, stream.ids[number], piece)

@@ -18,6 +18,7 @@ from nanobot.plugins import load
 COMMANDS = {
     "onboard": ("nanobot.cli.onboard:onboard", "Set up a model and the workspace."),
     "agent": ("nanobot.cli.agent:agent", "Talk with the agent; with -m, one answer and out."),
+    "gateway run": ("nanobot.cli.gateway:run", "Run the gateway here; `nanobot gateway` alone does this."),
     "status": ("nanobot.cli.status:status", "What is configured, and where each value comes from."),
     "pairing list": ("nanobot.cli.pairing:list_", "Who may speak, and who waits with a code."),
     "pairing approve": ("nanobot.cli.pairing:approve", "Let in who has this code."),
@@ -46,6 +47,7 @@ COMMANDS = {
     "tools list": ("nanobot.cli.tools:list_", "What the agent can call."),
 }
 GROUPS = {
+    "gateway": "Channels, agent and jobs, until told to stop.",
     "pairing": "Who may speak on your channels.",
     "sessions": "Stored conversations.",
     "provider": "Providers of models.",
@@ -53,6 +55,9 @@ GROUPS = {
     "skills": "What the agent has learnt to do.",
     "tools": "What the agent can call.",
 }
+
+USUAL = {"gateway": "run"}
+"""What a group does where no command of it is named."""
 
 COUNTING_BACK = frozenset({"replay"})
 """Commands with an argument such as -1, which else would be taken for an option."""
@@ -93,6 +98,9 @@ class Group(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """The words that are left for the command."""
+        usual = USUAL.get(self.name or "")
+        if usual and (not args or args[0] not in ("-h", "--help")) and (not args or args[0].startswith("-")):
+            args = [usual, *args]
         if not args and not ctx.resilient_parsing:
             typer.echo(ctx.get_help())
             ctx.exit()
