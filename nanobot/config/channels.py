@@ -193,6 +193,14 @@ class WebSocketConfig(ChannelConfig):
     host: Text = "127.0.0.1"
     port: Port = 8765
     token: Text = ""
+    allow_origins: list[str] = Field(default_factory=list)
+    media_folders: list[str] = Field(default_factory=list)
+    streaming: bool = True
+    max_message_bytes: Count = 8 * 1024 * 1024
+    ping_interval_s: Seconds = 20
+    ping_timeout_s: Seconds = 20
+    ssl_certfile: Text = ""
+    ssl_keyfile: Text = ""
 
 
 class ChannelsConfig(Section):
