@@ -183,6 +183,14 @@ class WebSocketConfig(ChannelConfig):
     host: Text = "127.0.0.1"
     port: Port = 8765
     token: Text = ""
+    allow_origins: list[str] = Field(default_factory=list)
+    media_folders: list[str] = Field(default_factory=list)
+    streaming: bool = True
+    max_message_bytes: Count = 8 * 1024 * 1024
+    ping_interval_s: Seconds = 20
+    ping_timeout_s: Seconds = 20
+    ssl_certfile: Text = ""
+    ssl_keyfile: Text = ""
 
 
 class ChannelsConfig(Section):
@@ -214,3 +222,10 @@ class ChannelsConfig(Section):
             return known
         kept = (self.model_extra or {}).get(name)
         return ChannelConfig.model_validate(kept if isinstance(kept, dict) else {})
+
+    def switched_on(self) -> dict[str, bool]:
+        """Every channel by name, a plugin's too, and whether it is switched on."""
+        sections = {name: getattr(self, name) for name in type(self).model_fields} | (self.model_extra or {})
+        known = {name: one.enabled for name, one in sections.items() if isinstance(one, ChannelConfig)}
+        theirs = {name: one.get("enabled") is True for name, one in sections.items() if isinstance(one, dict)}
+        return known | theirs

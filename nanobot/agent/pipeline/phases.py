@@ -212,6 +212,7 @@ class Pipeline:
                 turn_id=turn.turn_id,
                 workspace=parts.workspace,
                 clock=parts.clock,
+                origin=message.origin,
             ),
             emit=turn.emit,
             record=record,
