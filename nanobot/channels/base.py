@@ -53,6 +53,8 @@ class BaseChannel(ABC):
     """How long a platform may give no sign of life before the connection is made anew; 0 where silence is usual."""
     says_when_up: ClassVar[bool] = True
     """Whether it calls `up` itself. One that does not is believed to be connected while `start` runs."""
+    at_most: ClassVar[Provenance] = Provenance.OWNER
+    """How far words are trusted that come this way, whoever sends them."""
     delta_interval_s: ClassVar[float] = 1.0
     """How often a growing answer may be shown anew; what comes between is shown together."""
 
@@ -208,7 +210,11 @@ class BaseChannel(ABC):
             session_key or self._session_of(chat_id, thread_id, decision.provenance, is_private=is_private),
             message_id,
             thread_id,
+<<<<<<< HEAD
             provenance=least_trusted([decision.provenance, *([Provenance.PERSON] if quotes_others else [])]),
+=======
+            provenance=least_trusted([decision.provenance, self.at_most]),
+>>>>>>> email
         )
         accepted = await self.bus.publish_inbound(message)
         if accepted:
