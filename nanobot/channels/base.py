@@ -17,7 +17,7 @@ from nanobot.bus.queue import MessageBus
 from nanobot.channels.access import Access, AccessPolicy, Allowed, Knock, Pair, decide
 from nanobot.channels.evidence import ChannelState, Evidence
 from nanobot.channels.media import Kept, MediaStore, Transcriber, as_content
-from nanobot.messages.types import Provenance
+from nanobot.messages.types import Provenance, least_trusted
 from nanobot.pairing.book import People
 from nanobot.utils.clock import Clock, SystemClock
 
@@ -123,6 +123,10 @@ class BaseChannel(ABC):
         knock = Knock(sender_id, sender_id, is_private=True)
         return isinstance(decide(AccessPolicy.of(self.name, self.config), People(), knock), Allowed)
 
+    def delta_pause_s(self, chat_id: str) -> float:
+        """How often a growing answer may be shown anew in this chat."""
+        return self.delta_interval_s
+
     @property
     def is_running(self) -> bool:
         """Whether it is connected."""
@@ -171,12 +175,14 @@ class BaseChannel(ABC):
         metadata: Mapping[str, Any] | None = None,
         session_key: str | None = None,
         timestamp: datetime | None = None,
+        quotes_others: bool = False,
     ) -> bool:
         """A message has come. True where it is accepted: then it is on the disk, and the platform may be told so.
 
         False where it is not wanted (its sender is not known, it was here before): the platform may be told, too.
         Raises StorageError where the disk refuses: then it may not. `fetch` gets what is attached, and is only called
         for somebody who may speak. A message with the same `message_id` in the same chat is the same message.
+        `quotes_others`: words of somebody else are in it, forwarded or quoted; an owner's own they are not.
         """
         self.evidence.sign()
         knock = Knock(
@@ -202,7 +208,7 @@ class BaseChannel(ABC):
             session_key or self._session_of(chat_id, thread_id, decision.provenance, is_private=is_private),
             message_id,
             thread_id,
-            provenance=decision.provenance,
+            provenance=least_trusted([decision.provenance, *([Provenance.PERSON] if quotes_others else [])]),
         )
         accepted = await self.bus.publish_inbound(message)
         if accepted:

@@ -128,7 +128,7 @@ class ChannelManager:
                 else:
                     await self._show(channel, message)
                     if message.kind is OutboundKind.STREAM_DELTA:
-                        await _pause(outbox, message, channel.delta_interval_s)
+                        await _pause(outbox, message, channel.delta_pause_s(message.chat_id))
         finally:
             del self._outboxes[key]
             if not self._outboxes:
@@ -153,7 +153,8 @@ class ChannelManager:
             try:
                 async with asyncio.timeout(SEND_S):
                     ids = await channel.deliver(message)
-            except NotConnectedError:
+            except NotConnectedError as error:
+                message.may_repeat = message.may_repeat or error.may_have_it
                 await asyncio.sleep(self._first_wait_s)  # the supervisor notices soon
                 continue
             except UndeliverableError as error:

@@ -8,7 +8,19 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from nanobot.config.section import Count, Ids, Millis, Port, Retries, Seconds, Section, Text, WebSocketUrl, Whole
+from nanobot.config.section import (
+    Count,
+    Ids,
+    Millis,
+    NullableUrl,
+    Port,
+    Retries,
+    Seconds,
+    Section,
+    Text,
+    WebSocketUrl,
+    Whole,
+)
 
 GroupPolicy = Literal["mention", "open", "allowlist"]
 
@@ -35,6 +47,7 @@ class TelegramConfig(ChannelConfig):
     group_policy: GroupPolicy = "mention"
     streaming: bool = True
     react_emoji: Text = "👀"
+    api_base: NullableUrl = None  # null: Telegram's own; else a Bot API server of one's own
 
 
 class DiscordConfig(ChannelConfig):
