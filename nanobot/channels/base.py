@@ -199,6 +199,7 @@ class BaseChannel(ABC):
             return False
         kept = await fetch() if fetch is not None else ()
         attached = [*media, *(str(one.path) for one in kept if one.path is not None)]
+        others = [Provenance.PERSON] if quotes_others else []
         message = InboundMessage(
             self.name,
             sender_id,
@@ -210,11 +211,7 @@ class BaseChannel(ABC):
             session_key or self._session_of(chat_id, thread_id, decision.provenance, is_private=is_private),
             message_id,
             thread_id,
-<<<<<<< HEAD
-            provenance=least_trusted([decision.provenance, *([Provenance.PERSON] if quotes_others else [])]),
-=======
-            provenance=least_trusted([decision.provenance, self.at_most]),
->>>>>>> email
+            provenance=least_trusted([decision.provenance, self.at_most, *others]),
         )
         accepted = await self.bus.publish_inbound(message)
         if accepted:
