@@ -104,13 +104,16 @@ class AgentLoop:
                     turns.create_task(intake.serve(message))
             stopping.cancel()
 
-    async def stop(self) -> None:
-        """Take no more messages; turns that run are cut off and taken up at the next start.
+    async def stop(self, patience_s: float = 0.0) -> None:
+        """Take no more messages; turns that still run after `patience_s` are cut off and taken up at the next start.
 
         Those that wait for their lane are told to come back.
         """
         await asyncio.sleep(0)  # a `run` that is only just begun hears of it too
         self._stopping.set()
+        running = [task for _, task in self._running.values()]
+        if patience_s and running:
+            await asyncio.wait(running, timeout=patience_s)
         await asyncio.gather(*[self._end(key, Ending.INTERRUPT) for key in [*self._running]])
 
     async def _serve(self, message: InboundMessage) -> None:

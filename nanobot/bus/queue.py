@@ -83,6 +83,8 @@ class MessageBus:
         self._journal = journal
         self._to_keep: asyncio.Queue[OutboundMessage | _Beginning | _Settlement | None] = asyncio.Queue()
         self._refused = False
+        self._left: list[InboundMessage] | None = None
+        self._on_the_road: set[str | None] = set()
 
     @property
     def journal(self) -> Journal | None:
@@ -95,6 +97,7 @@ class MessageBus:
         if self._journal is None:
             yield self
             return
+        self._left = await self._journal.unsettled()  # now: channels may accept before the agent asks
         for message in await self._journal.unsent():
             message.receipt = Receipt()
             self._outbound.put(message)
@@ -109,7 +112,7 @@ class MessageBus:
         """Put a message in for the agent. False where it was here before: then it is dropped.
 
         Raises StorageError where the journal refuses: the platform must not be told that the message came. Cancelling
-        leaves it accepted, or not here at all.
+        waits for the journal: what it has is put in, or it would be neither answered nor taken again.
         """
         if self._journal is None:
             self._inbound.put(message)
@@ -117,19 +120,28 @@ class MessageBus:
         return await finish(self._accept(self._journal, message))
 
     async def _accept(self, journal: Journal, message: InboundMessage) -> bool:
-        """Cut short between the two, it would be in the journal and in no queue, and a repeat when it comes again."""
-        accepted = await journal.receive(message)
-        if accepted:
-            self._inbound.put(message)
-        return accepted
+        if not await journal.receive(message):
+            return False
+        self._on_the_road.add(message.journal_key)
+        self._inbound.put(message)
+        return True
 
     async def consume_inbound(self) -> InboundMessage | None:
         """Take the next message in; None once the bus is closed and drained. Cancelling loses nothing."""
-        return await self._inbound.take()
+        message = await self._inbound.take()
+        if message is not None:
+            self._on_the_road.discard(message.journal_key)
+        return message
 
     async def unsettled(self) -> list[InboundMessage]:
-        """What was accepted before this start and never ended, oldest first. To be asked before anything is taken."""
-        return await self._journal.unsettled() if self._journal is not None else []
+        """What was accepted before `open` and never ended, oldest first. Asked again: what nobody works on any more,
+        so it may only be asked while nothing is taken.
+        """
+        if self._left is not None:
+            left, self._left = self._left, None
+            return left
+        found = await self._journal.unsettled() if self._journal is not None else []
+        return [message for message in found if message.journal_key not in self._on_the_road]
 
     def begin(self, message: InboundMessage, turn_id: str) -> None:
         """Its turn runs. Never raises."""
@@ -225,7 +237,7 @@ class MessageBus:
         for message in messages:
             if id(message) in repeated:
                 if message.receipt is not None:
-                    message.receipt.settle()
+                    message.receipt.settle(repeated=True)
             else:
                 self._put_out(message)
 

@@ -26,7 +26,7 @@ TYPING_S = 4.0
 LONGEST_TYPING_S = 600.0
 _MOST_STREAMS = 256
 """Growing answers that are remembered; turns that a crash elsewhere cut off leave theirs behind."""
-_MAY_REPEAT = "\n\n(nanobot was interrupted here; you may have received this before.)"
+MAY_REPEAT = "\n\n(nanobot was interrupted here; you may have received this before.)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class PostingChannel(BaseChannel):
 
     async def edit(self, to: Address, platform_id: str, piece: Piece) -> None:
         """Make a posted message say this. Raises SendError, UndeliverableError where it is gone; safe to cancel."""
-        raise UndeliverableError(f"{self.name} cannot edit messages")
+        raise UndeliverableError(f"{self.name} cannot edit messages such as {platform_id}")
 
     async def post_file(self, to: Address, file: Outgoing, how: Posting) -> str:
         """Post one file; the id of its message there. Raises SendError; safe to cancel."""
@@ -85,6 +85,10 @@ class PostingChannel(BaseChannel):
     async def react(self, to: Address, message_id: str, emoji: str) -> None:
         """Put a sign on somebody's message. Raises SendError."""
 
+    def largest_to(self, to: Address) -> int:
+        """In bytes, for platforms that say it chat by chat."""
+        return self.largest_file
+
     @property
     def supports_streaming(self) -> bool:
         """Whether answers are shown as they grow: where messages can be edited, unless the config says no."""
@@ -93,11 +97,11 @@ class PostingChannel(BaseChannel):
     async def send(self, message: OutboundMessage) -> tuple[str, ...]:
         """Post a message, in as many pieces as it takes, and its files. A second try goes on where the first ended."""
         to = Address(message.channel, message.chat_id, message.thread_id)
-        text = message.content + (_MAY_REPEAT if message.may_repeat else "")
+        text = message.content + (MAY_REPEAT if message.may_repeat else "")
         parts: list[Piece | Outgoing] = [*pieces(text, self.dialect)] if text.strip() else []
         for named in message.media:
             try:
-                parts.append(await outgoing(named, largest=self.largest_file))
+                parts.append(await outgoing(named, largest=self.largest_to(to)))
             except MediaError as error:
                 parts += pieces(f"({error})", self.dialect)
         for number, part in enumerate(parts):

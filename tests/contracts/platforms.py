@@ -150,6 +150,7 @@ class Platform(ABC):
 
 PLATFORMS: dict[str, str] = {
     "board": "tests.contracts.platform_board:BoardPlatform",
+    "discord": "tests.contracts.platform_discord:DiscordPlatform",
     "telegram": "tests.contracts.platform_telegram:TelegramPlatform",
     "websocket": "tests.contracts.platform_websocket:WebSocketPlatform",
 }
