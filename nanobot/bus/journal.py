@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from nanobot.bus.events import InboundMessage, OutboundKind, OutboundMessage
-from nanobot.utils.database import Database, open_database
 
 if TYPE_CHECKING:
     from sqlite3 import Connection
+
+    from nanobot.utils.database import Database
 
 log = logging.getLogger(__name__)
 
@@ -134,6 +135,8 @@ async def open_journal(path: Path) -> AsyncIterator["SqliteJournal"]:
     Raises StorageError where it cannot be opened. A file that is no journal is kept beside it, and a new one begun: one
     that cannot be read must not keep anybody from being answered.
     """
+    from nanobot.utils.database import open_database  # only who keeps a journal waits for it
+
     async with open_database(path, _SCHEMA) as database:
         await database.ask(_forget)
         yield SqliteJournal(database)
@@ -142,7 +145,7 @@ async def open_journal(path: Path) -> AsyncIterator["SqliteJournal"]:
 class SqliteJournal:
     """A journal in one SQLite file: WAL, every commit synced. To be used inside `open_journal`."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: "Database") -> None:
         self._ask = database.ask
 
     async def receive(self, message: InboundMessage) -> bool:

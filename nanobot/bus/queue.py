@@ -111,9 +111,16 @@ class MessageBus:
     async def publish_inbound(self, message: InboundMessage) -> bool:
         """Put a message in for the agent. False where it was here before: then it is dropped.
 
-        Raises StorageError where the journal refuses: the platform must not be told that the message came.
+        Raises StorageError where the journal refuses: the platform must not be told that the message came. Cancelling
+        waits for the journal: what it has is put in, or it would be neither answered nor taken again.
         """
-        if self._journal is not None and not await self._journal.receive(message):
+        if self._journal is None:
+            self._inbound.put(message)
+            return True
+        return await finish(self._accept(self._journal, message))
+
+    async def _accept(self, journal: Journal, message: InboundMessage) -> bool:
+        if not await journal.receive(message):
             return False
         self._on_the_road.add(message.journal_key)
         self._inbound.put(message)
@@ -230,7 +237,7 @@ class MessageBus:
         for message in messages:
             if id(message) in repeated:
                 if message.receipt is not None:
-                    message.receipt.settle()
+                    message.receipt.settle(repeated=True)
             else:
                 self._put_out(message)
 

@@ -81,6 +81,11 @@ class ChannelManager:
         """The channel of that name."""
         return self._channels.get(name)
 
+    async def find(self, channel: str, name: str) -> str | None:
+        """The id of the chat that a person would call so; None where the channel knows no such chat."""
+        found = self._channels.get(channel)
+        return await found.find(name) if found is not None else None
+
     def evidence(self) -> dict[str, Evidence]:
         """The signs of life of each."""
         return {name: channel.evidence for name, channel in self._channels.items()}
@@ -159,7 +164,7 @@ class ChannelManager:
                 else:
                     await self._show(channel, message)
                     if message.kind is OutboundKind.STREAM_DELTA:
-                        await _pause(outbox, message, channel.delta_interval_s)
+                        await _pause(outbox, message, channel.delta_pause_s(message.chat_id))
                 outbox.now = None
         finally:
             del self._outboxes[key]
@@ -185,7 +190,8 @@ class ChannelManager:
             try:
                 async with asyncio.timeout(SEND_S):
                     ids = await channel.deliver(message)
-            except NotConnectedError:
+            except NotConnectedError as error:
+                message.may_repeat = message.may_repeat or error.may_have_it
                 await asyncio.sleep(self._first_wait_s)  # the supervisor notices soon
                 continue
             except UndeliverableError as error:

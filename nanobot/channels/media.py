@@ -62,7 +62,10 @@ Chunks = Callable[[], AsyncIterator[bytes]]
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """What a platform says of an attachment, none of it trusted. `id` is the platform's name for the very file."""
+    """What a platform says of an attachment, none of it trusted. `id` is the platform's name for the very file.
+
+    (At Telegram that is `file_unique_id`: a `file_id` is another one each time.)
+    """
 
     kind: MediaKind
     id: str | None = None
@@ -258,7 +261,8 @@ class Outgoing:
 async def outgoing(named: str, *, largest: int) -> Outgoing:
     """What a message wants to send along: a path, or an http(s) address (stickers may have one).
 
-    Raises MediaError, fit for the agent to read, where there is no such file, where it is none, empty or too large.
+    Which paths the agent may name at all is for its tools to say. Raises MediaError, fit for the agent to
+    read, where there is no such file, where it is none, empty or too large.
     """
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", named):
         return _remote(named)
@@ -370,11 +374,17 @@ def _sweep(folder: Path, limits: MediaLimits, now: float) -> None:
                 told = path.lstat()
                 if stat.S_ISREG(told.st_mode):
                     found.append((told.st_mtime, told.st_size, path))
-    total = sum(size for _, size, _ in found)
+    half_done_s = max(_HOUR_S, 2 * limits.download_s)
+    kept = []
     for changed_at, size, path in sorted(found):
-        age = now - changed_at
-        is_left_over = path.suffix == _PARTIAL and age > max(_HOUR_S, 2 * limits.download_s)
-        if is_left_over or age > limits.keep_s or (total > limits.folder_bytes and path.suffix != _PARTIAL):
+        if now - changed_at > (half_done_s if path.suffix == _PARTIAL else limits.keep_s):
+            with suppress(OSError):
+                path.unlink()
+        else:
+            kept.append((size, path))
+    total = sum(size for size, _ in kept)
+    for size, path in kept:
+        if total > limits.folder_bytes and path.suffix != _PARTIAL:
             with suppress(OSError):
                 path.unlink()
                 total -= size

@@ -8,7 +8,19 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from nanobot.config.section import Count, Ids, Millis, Port, Retries, Seconds, Section, Text, WebSocketUrl, Whole
+from nanobot.config.section import (
+    Count,
+    Ids,
+    Millis,
+    NullableUrl,
+    Port,
+    Retries,
+    Seconds,
+    Section,
+    Text,
+    WebSocketUrl,
+    Whole,
+)
 
 GroupPolicy = Literal["mention", "open", "allowlist"]
 
@@ -35,6 +47,7 @@ class TelegramConfig(ChannelConfig):
     group_policy: GroupPolicy = "mention"
     streaming: bool = True
     react_emoji: Text = "👀"
+    api_base: NullableUrl = None  # null: Telegram's own; else a Bot API server of one's own
 
 
 class DiscordConfig(ChannelConfig):
@@ -43,8 +56,11 @@ class DiscordConfig(ChannelConfig):
     token: Text = ""
     gateway_url: WebSocketUrl = "wss://gateway.discord.gg/?v=10&encoding=json"
     intents: Whole = 37377
+    proxy: str | None = None
     group_policy: GroupPolicy = "mention"
     allow_channels: Ids = Field(default_factory=list)
+    streaming: bool = True
+    react_emoji: Text = "👀"
 
 
 class WhatsAppConfig(ChannelConfig):
@@ -125,6 +141,12 @@ class EmailConfig(ChannelConfig):
     mark_seen: bool = True
     max_body_chars: Count = 12000
     subject_prefix: Text = "Re: "
+    max_attachment_size: Count = 25_000_000
+    max_attachments_per_email: Whole = 10
+    max_replies_per_hour: Count = 3
+    authserv_id: Text = ""
+    server_checks_senders: bool = False
+    ca_file: Text = ""
 
 
 class MatrixConfig(ChannelConfig):
@@ -177,6 +199,14 @@ class WebSocketConfig(ChannelConfig):
     host: Text = "127.0.0.1"
     port: Port = 8765
     token: Text = ""
+    allow_origins: list[str] = Field(default_factory=list)
+    media_folders: list[str] = Field(default_factory=list)
+    streaming: bool = True
+    max_message_bytes: Count = 8 * 1024 * 1024
+    ping_interval_s: Seconds = 20
+    ping_timeout_s: Seconds = 20
+    ssl_certfile: Text = ""
+    ssl_keyfile: Text = ""
 
 
 class ChannelsConfig(Section):
@@ -208,3 +238,10 @@ class ChannelsConfig(Section):
             return known
         kept = (self.model_extra or {}).get(name)
         return ChannelConfig.model_validate(kept if isinstance(kept, dict) else {})
+
+    def switched_on(self) -> dict[str, bool]:
+        """Every channel by name, a plugin's too, and whether it is switched on."""
+        sections = {name: getattr(self, name) for name in type(self).model_fields} | (self.model_extra or {})
+        known = {name: one.enabled for name, one in sections.items() if isinstance(one, ChannelConfig)}
+        theirs = {name: one.get("enabled") is True for name, one in sections.items() if isinstance(one, dict)}
+        return known | theirs

@@ -114,6 +114,11 @@ class Places:
         return self.data / "pairing.json"
 
     @property
+    def old_jobs(self) -> Path:
+        """Where earlier releases kept jobs."""
+        return self.data / "cron" / "jobs.json"
+
+    @property
     def old_sessions(self) -> Path:
         """Where earlier releases kept sessions."""
         return self.data / "sessions"

@@ -14,6 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from nanobot import __version__
+from nanobot.agent.tools.message import MessageTool
 from nanobot.bus.journal import open_journal
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.evidence import ChannelState
@@ -24,6 +25,8 @@ from nanobot.errors import ConfigError
 from nanobot.gateway.control import ControlServer
 from nanobot.gateway.dead_letters import DeadLetters
 from nanobot.gateway.health import HealthServer
+from nanobot.gateway.heart import heartbeat_member
+from nanobot.gateway.jobs import jobs_member
 from nanobot.gateway.live import LOOK_S, LiveConfig
 from nanobot.gateway.lock import only_one
 from nanobot.gateway.members import Member, Members
@@ -32,7 +35,7 @@ from nanobot.gateway.report import SILENT_S, Watch
 from nanobot.gateway.roster import Roster
 from nanobot.gateway.terminal import TerminalChannel
 from nanobot.providers.base import LLMProvider
-from nanobot.runtime import Runtime, build_runtime
+from nanobot.runtime import Runtime, build_runtime, tool_policies
 from nanobot.security.secrets import Redactor, secrets_of
 
 log = logging.getLogger(__name__)
@@ -218,6 +221,8 @@ async def _assemble(
     members = Members(clock)
     terminal = TerminalChannel(bus)
     await roster.open_terminal(terminal)
+    paths = tool_policies(config, runtime.data_dir, runtime.workspace).paths
+    runtime.tools.register(MessageTool(bus, roster.manager, paths))
     pulse = Pulse(clock, roster.evidence)
     assert bus.journal is not None  # noqa: S101 open_gateway made the bus with one
     watch = Watch(
@@ -242,6 +247,8 @@ async def _assemble(
         Member("channels", roster.manager.run),
         Member("dead letters", lambda: letters.run(runtime, roster.manager)),
         Member("pulse", pulse.run, silent_s=lambda: pulse.silent_s, stale_s=SILENT_S),
+        jobs_member(runtime),
+        *([heart] if (heart := heartbeat_member(runtime, roster)) is not None else []),
         Member("config", live.run, problem=lambda: live.problem),
         Member("health", health.run, problem=lambda: health.problem),
         Member("control", control.run, problem=lambda: control.problem),

@@ -11,7 +11,15 @@ from pathlib import Path
 
 from nanobot.errors import NanobotError
 
-_OURS_IN_WORKSPACE = ("sessions", "cron/jobs.json", "memory/HISTORY.md")
+_OURS_IN_WORKSPACE = (
+    "sessions",
+    "cron/jobs.json",
+    "cron/jobs.json.last-good",
+    "cron/history.jsonl",
+    "cron/history.old.jsonl",
+    "cron/.locks",
+    "memory/HISTORY.md",
+)
 _OURS_IN_DATA = ("config.json", "pairing.json", "state", *_OURS_IN_WORKSPACE)
 _SECRETS_OF_PROCESSES = frozenset({"environ", "mem"})
 """Files under /proc that show the keys a process was started with."""

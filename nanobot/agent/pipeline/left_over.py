@@ -11,6 +11,7 @@ from nanobot.bus.events import InboundMessage
 from nanobot.errors import NanobotError
 from nanobot.messages.types import ChatMessage, is_our_word, text_of
 from nanobot.session.checkpoint import Checkpoint, HalfDone, keys_left
+from nanobot.session.manager import SessionManager
 
 log = logging.getLogger(__name__)
 
@@ -79,6 +80,16 @@ def fate_of(history: Sequence[ChatMessage], journal_key: str) -> Fate | None:
     turn_id = row.get("turn_id", "")
     answers = [one for one in history if one.get("turn_id") == turn_id and is_answer(one) and not is_broken_off(one)]
     return Fate(turn_id, text_of(answers[-1]["content"]) if answers else "")
+
+
+def is_taken_on(folder: Path, sessions: SessionManager, session_key: str, journal_key: str) -> bool:
+    """Whether a turn has taken this message on, whatever became of it. Blocks on the disk.
+
+    Raises StorageError where the session cannot be read.
+    """
+    if any(one.message.journal_key == journal_key for one in left_over_turns(folder).values()):
+        return True
+    return fate_of(sessions.get_or_create(session_key).get_history(), journal_key) is not None
 
 
 def missing_messages(history: Sequence[ChatMessage], left: HalfDone) -> list[tuple[str, InboundMessage]]:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from nanobot.agent.tools.validation import problems_with
 from nanobot.bus.events import Address
-from nanobot.messages.types import Provenance, ToolFailure, ToolSchema
+from nanobot.messages.types import Origin, Provenance, ToolFailure, ToolSchema
 from nanobot.utils.clock import Clock
 
 
@@ -40,6 +40,12 @@ class ToolContext:
     clock: Clock
     provenance: Provenance = Provenance.OWNER
     """The least trusted words in the window when the call was made."""
+    origin: Origin = Origin.USER
+    """Why the turn exists: a job's turn makes no jobs."""
+    quiet: bool = False
+    """Whether nothing of the turn is sent to anybody."""
+    answers: str | None = None
+    """The journal key of the message whose turn it is: the same text goes out once for it."""
     emit: Callable[[str], None] = field(default=lambda _: None)
     """Say how far the call is. Neither blocks nor raises."""
 

@@ -14,8 +14,8 @@ from nanobot.channels.text.measures import Measure, code_points, utf16_units
 from nanobot.channels.text.writing import Entity, Style, paired_tags, parse, parser, safe_tag, write
 
 _MOST_ENTITIES = 100
-_LARGEST_HTML = 100_000
-"""A longer mail is plain text; nobody reads it for its looks."""
+_LARGEST_PAGE = 100_000
+"""A longer mail goes out as it is written; nobody reads it for its looks."""
 _HTTP = re.compile(r"https?://[^\s<>]+")
 _DISCORD = re.compile(r"https?://[^\s<>]+|[\\*~`|]|\b_|_\b|(?:^|(?<=\n))[ \t]*(?:#{1,3}(?= )|[->]|\d+(?=\. ))")
 _ZERO_WIDTH = "\u200b"
@@ -43,13 +43,18 @@ class Dialect:
 
 def _telegram(markdown: str) -> Rendered:
     text, entities = write(markdown, _TELEGRAM)
-    head = utf16_units(text) - utf16_units(text.lstrip("\n"))
-    kept = _legal(_without_holes(entities), text)
-    moved = [Entity(one.type, one.offset - head, one.length, one.url, one.language) for one in kept]
-    return Rendered(text.strip("\n"), tuple(moved))
+    shown = text.strip("\n")
+    first = text.find(shown)  # line ends: one unit each
+    last = first + utf16_units(shown)
+    within = []
+    for one in entities:
+        start, end = max(one.offset, first), min(one.offset + one.length, last)
+        if end > start:
+            within.append(Entity(one.type, start - first, end - start, one.url, one.language))
+    return Rendered(shown, tuple(_legal(_without_holes(within), shown)))
 
 
-def _without_holes(entities: tuple[Entity, ...]) -> list[Entity]:
+def _without_holes(entities: list[Entity]) -> list[Entity]:
     """Bold cannot hold code: it ends before it and goes on behind it. A link with code in it stays a link."""
     links = [one for one in entities if one.type == "text_link"]
     codes = sorted((one for one in entities if one.type in {"code", "pre"}), key=lambda one: one.offset)
@@ -127,8 +132,9 @@ def _marked(write_in: Style) -> Callable[[str], Rendered]:
 
 
 def _mail(markdown: str) -> Rendered:
-    plain = _marked(_PLAIN)(markdown)
-    return Rendered(plain.text, html=_html(markdown) if len(markdown) <= _LARGEST_HTML else None)
+    if len(markdown) > _LARGEST_PAGE:
+        return Rendered(markdown.strip("\n"))
+    return Rendered(_marked(_PLAIN)(markdown).text, html=_html(markdown))
 
 
 def _html(markdown: str) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from nanobot.channels.text.dialects import Dialect
 from nanobot.channels.text.layout import Kind, lay_out
 from nanobot.channels.text.pieces import Piece, fitting, joined, rendered, sound
-from nanobot.channels.text.splitting import closing
+from nanobot.channels.text.splitting import as_prose, closing
 
 _HALF = re.compile("[\r\ud800-\udbff]")
 """What may be the first half of a line end, or of a character."""
@@ -40,6 +40,7 @@ class Draft:
         self._new: list[str] = []
         self._before = ""
         self._tail = ""
+        self._inside = False
 
     def add(self, delta: str) -> None:
         """The text goes on. Costs next to nothing."""
@@ -48,19 +49,23 @@ class Draft:
     def look(self) -> Look:
         """What to show now. Emphasis, code and links that are open are shown closed."""
         self._take_in()
-        layout = lay_out(self._before + self._tail, growing=True)
-        found = [*fitting(layout, self._dialect, self._limit, len(self._before))]
-        full = found[:-1]
-        for part, _ in full:
+        if self._fits(self._before + self._tail) and self._fits((piece := self._shown()).text):
+            return Look((), piece if piece.text.strip() else None)
+        layout = lay_out(self._tail, before=self._before, inside=self._inside, growing=True)
+        found = [*fitting(layout, self._dialect, self._limit)]
+        for part, _ in found[:-1]:
             self._tail = self._tail[len(part.source) :]
-            self._before = part.before_next
-        return Look(tuple(joined(piece for _, piece in full)), self._shown(full[-1][1] if full else None))
+            self._before, self._inside = part.before_next, part.ends_inside
+        piece = self._shown()
+        if not self._fits(piece.text):
+            piece = found[-1][1]  # what closes it is too much: it is shown open
+        return Look(tuple(joined(one for _, one in found[:-1])), piece if piece.text.strip() else None)
 
     def end(self) -> tuple[Piece, ...]:
         """The text has ended: what is left of it, the first for the message that is open. Empty if nothing is."""
         self._take_in(last=True)
-        layout = lay_out(self._before + self._tail)
-        left = tuple(joined(piece for _, piece in fitting(layout, self._dialect, self._limit, len(self._before))))
+        layout = lay_out(self._tail, before=self._before, inside=self._inside)
+        left = tuple(joined(piece for _, piece in fitting(layout, self._dialect, self._limit)))
         self._before = self._tail = ""
         return left
 
@@ -71,19 +76,20 @@ class Draft:
         self._new = [kept] if kept else []
         self._tail += sound(text[: len(text) - len(kept)])
 
-    def _shown(self, before: Piece | None) -> Piece | None:
-        text = self._before + self._tail
-        layout = lay_out(text, growing=True)
-        if layout.lines and layout.lines[-1].fence is not None and layout.lines[-1].kind is not Kind.MARK:
-            markdown = text + closing(layout)
-        else:
-            markdown = self._closed(text)
-        done = rendered(markdown, self._dialect)
+    def _fits(self, text: str) -> bool:
         limit = self._limit or self._dialect.limit
-        if limit is not None and self._dialect.measure(done.text) > limit:
-            done = rendered(text, self._dialect)
-        if not done.text.strip() or (before is not None and not self._tail.strip()):
-            return None
+        return limit is None or self._dialect.measure(text) <= limit
+
+    def _shown(self) -> Piece:
+        """The open message, closed; its text is empty where there is nothing to show yet."""
+        is_prose = self._inside and not self._before.endswith("\n")
+        text = self._before + (as_prose(self._tail) if is_prose else self._tail)
+        layout = lay_out(text, growing=True)
+        if not self._tail.strip() or not layout.lines:
+            return Piece(self._tail, "")
+        last = layout.lines[-1]
+        is_code = last.fence is not None and (last.opens or last.kind is not Kind.MARK)
+        done = rendered(text + closing(layout) if is_code else self._closed(text), self._dialect)
         return Piece(self._tail, done.text, done.entities, done.html)
 
     def _closed(self, text: str) -> str:

@@ -43,31 +43,32 @@ def pieces(markdown: str, dialect: Dialect, limit: int | None = None) -> list[Pi
     return list(joined(piece for _, piece in fitting(lay_out(text), dialect, limit)))
 
 
-def fitting(layout: Layout, dialect: Dialect, limit: int | None, skip: int = 0) -> "Iterator[tuple[Part, Piece]]":
-    """Part by part with the piece each makes, as they are asked for. `skip`: see `next_part`."""
+def fitting(layout: Layout, dialect: Dialect, limit: int | None) -> "Iterator[tuple[Part, Piece]]":
+    """Part by part with the piece each makes, as they are asked for."""
     most = _WHOLE if limit is None and dialect.limit is None else limit or dialect.limit or 0
     start, before = 0, ""
-    while max(start, skip) < len(layout.text):
-        part, piece = _fitted(layout, start, before, dialect, most, skip)
-        start, before = max(start, skip) + len(part.source), part.before_next
+    while max(start, layout.skip) < len(layout.text):
+        part, piece = _fitted(layout, start, before, dialect, most)
+        start, before = max(start, layout.skip) + len(part.source), part.before_next
         yield part, piece
 
 
-def _fitted(layout: Layout, start: int, before: str, dialect: Dialect, most: int, skip: int) -> tuple[Part, Piece]:
+def _fitted(layout: Layout, start: int, before: str, dialect: Dialect, most: int) -> tuple[Part, Piece]:
     """The next piece. Rendering may lengthen a text, so less of it is taken until it fits."""
     budget = most
     while True:
-        part = next_part(layout, start, before, budget, dialect.measure, skip)
+        part = next_part(layout, start, before, budget, dialect.measure)
         done = rendered(part.markdown, dialect)
         size = dialect.measure(done.text)
         if size <= most:
             return part, Piece(part.source, done.text, done.entities, done.html)
         if budget == SHORTEST:
-            first = max(start, skip)
+            first = max(start, layout.skip)
             end = max(furthest(layout.text, first, min(most, SHORTEST), dialect.measure), first + 1)
             bare = layout.text[first:end]
             return Part(bare, bare, part.before_next), Piece(bare, bare.strip() or bare)
-        budget = max(SHORTEST, min(budget - 1, int(budget * most / size * 0.95)))
+        taken = min(budget, dialect.measure(part.markdown))
+        budget = max(SHORTEST, min(taken - 1, int(taken * most / size * 0.95)))
 
 
 def rendered(markdown: str, dialect: Dialect) -> Rendered:

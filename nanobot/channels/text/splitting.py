@@ -7,7 +7,7 @@ alone is longer than a piece may be. Every character of the text is in exactly o
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nanobot.channels.text.layout import Kind, Layout, lay_out
 from nanobot.channels.text.measures import Measure, code_points, furthest, grapheme_ends, is_whole
@@ -32,6 +32,11 @@ class Part:
     before_next: str = ""
     """What the next part begins with, to go on where this one ends."""
 
+    @property
+    def ends_inside(self) -> bool:
+        """Whether it ends in the middle of a line that goes on as prose."""
+        return not (self.source.endswith("\n") or self.before_next.endswith("\n"))
+
 
 def split(markdown: str, limit: int, measure: Measure = code_points) -> list[str]:
     """The text in pieces of at most `limit`. Nothing is lost; raises ValueError for a limit below SHORTEST."""
@@ -44,25 +49,22 @@ def split(markdown: str, limit: int, measure: Measure = code_points) -> list[str
     return parts
 
 
-def next_part(layout: Layout, start: int, before: str, limit: int, measure: Measure, skip: int = 0) -> Part:
-    """The next part of the text, from `start` on, which `before` opens.
-
-    The first `skip` characters of the text are an opening themselves: they are in the markdown, not in the source.
-    """
+def next_part(layout: Layout, start: int, before: str, limit: int, measure: Measure) -> Part:
+    """The next part of the text, from `start` on (0, or where the part before ended), which `before` opens."""
     if limit < SHORTEST:
         raise ValueError(f"a piece of {limit} is too short; {SHORTEST} is the least")
-    text = layout.text
-    if measure(before) > limit // 3:
-        before = ""
+    text, skip = layout.text, layout.skip
+    most = limit // 3  # what opens a part must leave room for what it says
+    before = before if measure(before) <= most else ""
     room = limit - measure(before)
     while True:
         end = furthest(text, start, room, measure)
         if end < len(text):
             end = _cut(layout, max(start, skip), max(end, start + 1, skip + 1))
-        part = _part(layout, start, end, before, skip)
+        part = _part(layout, start, end, before)
         over = measure(part.markdown) - limit
         if over <= 0:
-            return part
+            return part if measure(part.before_next) <= most else replace(part, before_next="")
         if room <= over:
             # What opens and closes leaves no room: the bare text then.
             end = max(furthest(text, start, limit, measure), start + 1, skip + 1)
@@ -70,15 +72,17 @@ def next_part(layout: Layout, start: int, before: str, limit: int, measure: Meas
         room -= over
 
 
-def _part(layout: Layout, start: int, end: int, before: str, skip: int) -> Part:
-    text = layout.text
-    body = text[start:end]
-    if start and text[start - 1] != "\n" and not before.endswith("\n"):
-        body = _as_prose(body)
+def _part(layout: Layout, start: int, end: int, before: str) -> Part:
+    text, first = layout.text, max(start, layout.skip)
+    opening = before + text[start:first]
+    source = body = text[first:end]
+    is_inside = text[start - 1] != "\n" if start else layout.inside
+    if is_inside and not opening.endswith("\n"):
+        body = as_prose(body)
     if end >= len(text):
-        return Part(text[max(start, skip) : end], before + body + closing(layout))
+        return Part(source, opening + body + closing(layout))
     closed, opened = _around(layout, end)
-    return Part(text[max(start, skip) : end], before + body + closed, opened)
+    return Part(source, opening + body + closed, opened)
 
 
 def closing(layout: Layout) -> str:
@@ -89,7 +93,7 @@ def closing(layout: Layout) -> str:
     return ("" if layout.text.endswith("\n") else "\n") + line.fence.closed
 
 
-def _as_prose(text: str) -> str:
+def as_prose(text: str) -> str:
     """The rest of a line, so that what stood in its middle is not taken for the mark of a block."""
     mark = _BLOCK_MARK.match(text)
     text = text.lstrip(" \t")
@@ -105,7 +109,7 @@ def _around(layout: Layout, cut: int) -> tuple[str, str]:
     inside = cut > line.start
     if line.fence is not None and not line.opens:
         newline = "" if layout.text[cut - 1] == "\n" else "\n"
-        return newline + line.fence.closed, line.fence.opened
+        return newline + line.fence.closed, line.fence.opened + (line.fence.quote if inside else "")
     if line.head is not None:
         first, last = line.head
         return "", layout.text[first:last] if not inside and cut >= last else ""

@@ -25,6 +25,7 @@ _TAGS = {
 """HTML that models write for its looks, where both its ends are there."""
 _TAG = re.compile(r"<(/?)([A-Za-z]+)(?:\s[^<>]*)?(/?)>\Z")
 _MARKS = {"strong": "bold", "em": "italic", "s": "strikethrough"}
+_BOLD = re.compile(r"\*\*(?=[^\s*])([^*\n]*[^\s*])\*\*")
 _TASK = re.compile(r"\[([ xX])\](?=\s)")
 _RULE = "———"
 _BRACKETS = 200
@@ -88,6 +89,8 @@ def parse(markdown: str) -> "list[Token]":
             extra = _cells_beyond(source, token, columns)
         elif token.type == "inline":
             cell = token
+            if "**" in token.content and "\\" not in token.content:
+                token.children = _bold_beside_letters(token.children or [])
         elif token.type == "tr_close" and extra and cell is not None:
             cell.children = [*(cell.children or []), _text_token(f" | {extra}")]
     return tokens
@@ -115,6 +118,7 @@ class _Writer:
         self._open: list[tuple[str, int, str | None]] = []
         self._plain_depth = 0
         self._closed = False
+        self._ended_at = -1
 
     # -- blocks
 
@@ -136,6 +140,7 @@ class _Writer:
     def paragraph(self, token: "Token") -> None:
         """A paragraph begins."""
         self._gap(1 if token.hidden or (self._tight and self._tight[-1]) else 2)
+        self._ended_at = token.map[1] if token.map else -1
 
     def heading(self, token: "Token") -> None:
         """A heading begins: bold, or with its #."""
@@ -169,7 +174,9 @@ class _Writer:
 
     def list_open(self, token: "Token") -> None:
         """A list begins."""
-        self._gap(1 if self._lists else 2)
+        follows_at_once = token.map is not None and token.map[0] == self._ended_at
+        if self._newlines >= 0:  # else its first item stands beside what it is in
+            self._gap(1 if self._lists or follows_at_once else 2)
         start = token.attrGet("start")
         self._lists.append(int(start or 1) if token.type.startswith("ordered") else None)
         if token.type.startswith("ordered") and start == 0:
@@ -316,10 +323,10 @@ class _Writer:
     def _link_close(self, url: str) -> None:
         kind, start, _ = self._open[-1]
         if kind == "text_link":
-            if self._style.link is not None:
-                self._put(self._style.link[1].replace("{url}", _in_brackets(url)))
             if self._size == start:
                 self._put(self._style.escape(url))  # a link without a text
+            if self._style.link is not None:
+                self._put(self._style.link[1].replace("{url}", _in_brackets(url)))
         said = self._since(start)
         self.close(kind)
         shown = kind == "text_link" and (self._style.link is not None or self._style.entities)
@@ -375,6 +382,9 @@ class _Writer:
 
     def _break(self) -> None:
         """A line ends within a paragraph; marks that would not last over it end and begin again."""
+        if self._style.link is not None and any(one[0] == "text_link" for one in self._open):
+            self._put(" ")  # a link's text is one line
+            return
         marks = [one[0] for one in self._open if one[0] in self._style.marks] if self._style.edge else []
         for kind in reversed(marks):
             self._put(self._style.marks[kind][1])
@@ -455,6 +465,23 @@ def _cells_beyond(source: list[str], row: "Token", columns: int) -> str:
         return ""
     cells = re.split(r"(?<!\\)\|", source[row.map[0]].strip().removeprefix("|"))
     return " | ".join(cell.strip() for cell in cells[columns:]).strip(" |") if len(cells) > columns else ""
+
+
+def _bold_beside_letters(tokens: "list[Token]") -> "list[Token]":
+    """Bold that ends in a mark beside a letter (`**「重点」**内容`): CommonMark reads stars, its writers mean bold."""
+    from markdown_it.token import Token  # see parser
+
+    found: list[Token] = []
+    for token in tokens:
+        if token.type != "text" or "**" not in token.content:
+            found.append(token)
+            continue
+        for number, said in enumerate(_BOLD.split(token.content)):
+            if number % 2:
+                found += [Token("strong_open", "strong", 1), _text_token(said), Token("strong_close", "strong", -1)]
+            elif said:
+                found.append(_text_token(said))
+    return found
 
 
 def _text_token(text: str) -> "Token":

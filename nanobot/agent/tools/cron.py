@@ -1,0 +1,146 @@
+"""The `cron` tool: reminders and jobs, made, listed, switched and removed by the agent.
+
+It knows nothing of stores and calendars: what it asks for goes through a port, which answers in words for the model.
+"""
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any, Protocol
+
+from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult
+from nanobot.agent.tools.schema import boolean, number, string, takes
+from nanobot.errors import NanobotError
+from nanobot.messages.types import Origin, Provenance
+
+ACTIONS = ("add", "list", "remove", "enable", "disable", "run")
+_MAKES_WORK = ("add", "enable", "run")
+_NAMES_A_JOB = ("remove", "enable", "disable", "run")
+
+
+class Jobs(Protocol):
+    """The jobs. Each method answers in words; a refusal is a NanobotError that says what would be right."""
+
+    async def add(
+        self,
+        *,
+        message: str,
+        name: str | None,
+        every_seconds: float | None,
+        cron_expr: str | None,
+        at: str | None,
+        tz: str | None,
+        deliver: bool,
+        channel: str | None,
+        to: str | None,
+        thread_id: str | None,
+        session_key: str | None,
+        notify: str | None,
+        provenance: str,
+    ) -> str:
+        """Make a job; its target is fixed from here on."""
+        ...
+
+    async def list(self) -> str:
+        """All of them."""
+        ...
+
+    async def remove(self, job_id: str) -> str:
+        """Take one away."""
+        ...
+
+    async def enable(self, job_id: str, enabled: bool) -> str:
+        """Switch one on or off."""
+        ...
+
+    async def run(self, job_id: str) -> str:
+        """Have one run soon; returns at once."""
+        ...
+
+
+class CronTool(Tool):
+    """Jobs that run later, in turns of their own."""
+
+    name = "cron"
+    description = (
+        "Schedule reminders and recurring jobs. add needs a message and one of at, every_seconds, cron_expr; the "
+        "message is what you are told when it is due, in a turn of its own. The answer goes to this chat."
+    )
+    parameters = takes(
+        "action",
+        action=string("What to do", enum=list(ACTIONS)),
+        message=string("What is to be done or said when it is due, for add"),
+        name=string("A short name for the job"),
+        every_seconds=number("Run every so many seconds", minimum=1),
+        cron_expr=string("Cron expression such as `0 9 * * 1-5`"),
+        tz=string("IANA time zone of cron_expr or at (default: the user's)"),
+        at=string("Run once at this ISO time, such as 2026-12-24T18:00"),
+        deliver=boolean("Send the answer to the chat (default true); false works in silence"),
+        notify=string(
+            "When to send it: on_change only if the answer differs, on_alert only if there is something to report",
+            enum=["always", "on_change", "on_alert", "never"],
+        ),
+        job_id=string("The job, for remove, enable, disable, run"),
+    )
+    effect = Effect.ONCE
+
+    def __init__(self, open_jobs: Callable[[], Jobs]) -> None:
+        """`open_jobs` is asked when the tool is used first: most turns need no calendar."""
+        self._open_jobs = open_jobs
+
+    @cached_property
+    def _jobs(self) -> Jobs:
+        return self._open_jobs()
+
+    async def execute(
+        self, action: str, job_id: str | None = None, *, ctx: ToolContext | None = None, **wanted: Any
+    ) -> ToolResult:
+        """Do it. Cancelling leaves the store as it was or with the change whole."""
+        if ctx is not None and ctx.origin is Origin.CRON and action in _MAKES_WORK:
+            return ToolResult.failed(
+                f"A job may not {action} jobs: it would breed. Say in your answer what you would have scheduled."
+            )
+        if action in _NAMES_A_JOB and not job_id:
+            return ToolResult.failed(f"{action} needs job_id. `list` shows the jobs with their ids.")
+        try:
+            return ToolResult(await self._answer(action, job_id or "", ctx, wanted))
+        except NanobotError as error:
+            return ToolResult.failed(str(error))
+
+    async def _answer(self, action: str, job_id: str, ctx: ToolContext | None, wanted: dict[str, Any]) -> str:
+        if action == "add":
+            return await self._add(ctx, **wanted)
+        if action == "remove":
+            return await self._jobs.remove(job_id)
+        if action in ("enable", "disable"):
+            return await self._jobs.enable(job_id, action == "enable")
+        return await self._jobs.run(job_id) if action == "run" else await self._jobs.list()
+
+    async def _add(
+        self,
+        ctx: ToolContext | None,
+        message: str = "",
+        name: str | None = None,
+        every_seconds: float | None = None,
+        cron_expr: str | None = None,
+        tz: str | None = None,
+        at: str | None = None,
+        deliver: bool = True,
+        notify: str | None = None,
+    ) -> str:
+        """The chat that asks is the target, thread included."""
+        here = ctx.address if ctx is not None else None
+        return await self._jobs.add(
+            message=message,
+            name=name,
+            every_seconds=every_seconds,
+            cron_expr=cron_expr,
+            at=at,
+            tz=tz,
+            deliver=deliver,
+            channel=here.channel if here is not None else None,
+            to=here.chat_id if here is not None else None,
+            thread_id=here.thread_id if here is not None else None,
+            session_key=ctx.session_key if ctx is not None else None,
+            notify=notify,
+            provenance=ctx.provenance if ctx is not None else Provenance.OWNER,
+        )

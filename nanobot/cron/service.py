@@ -1,0 +1,484 @@
+"""CronService: the jobs of one store, and the clockwork that runs each at its time, once.
+
+A round reads the store under its lock, judges what is due, leases what is to be run and writes it all back in one step;
+so two processes on one store run an instant once, and whoever finds the lease of a dead one settles it. Between rounds
+there is a look at the clock and at the file every two seconds, which costs microseconds. Jobs and their edits need no
+event loop; `start`, `run_job` and `close` do.
+"""
+
+import asyncio
+import inspect
+import logging
+import secrets
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from copy import deepcopy
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar
+
+from nanobot.cron.history import HistoryRow
+from nanobot.cron.judging import job_zone
+from nanobot.cron.keeper import Keeper
+from nanobot.cron.leases import Leases
+from nanobot.cron.rounds import Begun, Ended, Rounds, WasBegun
+from nanobot.cron.schedule import check, instants, next_instant
+from nanobot.cron.store import Book, CronStore
+from nanobot.cron.targets import Targets, check_target
+from nanobot.cron.types import (
+    CronError,
+    CronJob,
+    CronPayload,
+    CronSchedule,
+    Due,
+    JobSkippedError,
+    Misfire,
+    Notify,
+)
+from nanobot.errors import StorageError
+from nanobot.messages.types import Provenance
+from nanobot.utils.aio import finish
+from nanobot.utils.clock import Clock, SystemClock
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+OnJob = Callable[..., Awaitable[str | None]]
+"""Runs a job: `on_job(job, due)`, or `on_job(job)`. What it returns is the run's answer; what it raises, its failure;
+JobSkippedError says that it was not run after all."""
+
+TICK_S = 2.0
+"""How often the clock and the file are looked at. Three of these without a tick, and the clockwork is not well."""
+_STEP_S = 1.0
+_MOST_JOBS = 1_000
+
+
+class CronService:
+    """The jobs of a store. Edits raise CronError for what cannot be, StorageError where the disk or the file says no.
+
+    `timezone` is the user's, for jobs without one of their own. `was_begun` is asked about a run whose process died:
+    has the agent got it, so that it goes on by itself? Without it, it is taken that it has; a run that the agent never
+    saw is begun again. `on_problem` hears of what keeps the clockwork from its work, once a problem.
+    """
+
+    def __init__(
+        self,
+        store_path: Path | str,
+        on_job: OnJob | None = None,
+        *,
+        clock: Clock | None = None,
+        timezone: str | None = None,
+        targets: Targets | None = None,
+        was_begun: WasBegun | None = None,
+        on_problem: Callable[[str], None] | None = None,
+    ) -> None:
+        self.on_job = on_job
+        self.problem: str | None = None
+        """What keeps the clockwork from its work, for health to tell."""
+        self._store = CronStore(Path(store_path))
+        self._clock = clock or SystemClock()
+        self._targets = targets
+        self._on_problem = on_problem
+        self._keeper = Keeper(self._store, lambda refusal: self._tell(refusal or self._trouble()))
+        leases = Leases(self._store.locks)
+        self._rounds = Rounds(self._clock, timezone, leases, self._store.history, was_begun)
+        self._runs: set[asyncio.Task[None]] = set()
+        self._task: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._wake = asyncio.Event()
+        self._looked = False
+        self._skew_s = 0.0
+        self._ticked_s: float | None = None
+
+    @property
+    def timezone(self) -> str | None:
+        """The user's zone, for jobs without one of their own."""
+        return self._rounds.timezone
+
+    # -- jobs ------------------------------------------------------------------------------------------------------
+
+    def add_job(
+        self,
+        name: str,
+        schedule: CronSchedule,
+        message: str,
+        deliver: bool = False,
+        channel: str | None = None,
+        to: str | None = None,
+        delete_after_run: bool = False,
+        *,
+        session_key: str | None = None,
+        thread_id: str | None = None,
+        notify: Notify = Notify.ALWAYS,
+        provenance: Provenance = Provenance.OWNER,
+        misfire: Misfire = Misfire.RUN_ONCE,
+        misfire_within_s: float | None = None,
+    ) -> CronJob:
+        """Make a job. Nothing is written where it could never run, or never reach its chat."""
+        if not message.strip():
+            raise CronError("A job needs a message: what is to be done or said when it is due.")
+        check(schedule)
+        if notify in (Notify.ON_CHANGE, Notify.ON_ALERT) and not deliver:
+            raise CronError(
+                f"notify {notify} says when a chat hears of the job, and it delivers to none. Use --deliver."
+            )
+        if misfire_within_s is not None and misfire is not Misfire.RUN_IF_WITHIN:
+            raise CronError("How late a run may be (--within) counts for `--misfire run_if_within` alone.")
+        check_target(deliver, channel, to, thread_id, self._targets)
+        now = self._rounds.now_ms()
+        job = CronJob(
+            id=secrets.token_hex(4),
+            name=" ".join(name.split()) or " ".join(message.split())[:30],
+            schedule=replace(schedule),
+            payload=CronPayload(
+                message=message,
+                deliver=deliver,
+                channel=channel,
+                to=to,
+                session_key=session_key,
+                thread_id=thread_id,
+                notify=notify,
+                provenance=provenance,
+            ),
+            created_at_ms=now,
+            updated_at_ms=now,
+            delete_after_run=delete_after_run,
+            misfire=misfire,
+            misfire_within_s=misfire_within_s,
+        )
+        job.state.next_run_at_ms = self._first_instant(job, now)
+
+        def add(book: Book) -> CronJob:
+            if len(book.entries) >= _MOST_JOBS:
+                raise CronError(f"There are {_MOST_JOBS} jobs already. Remove some with `nanobot cron remove`.")
+            while book.get(job.id) is not None:
+                job.id = secrets.token_hex(4)
+            book.entries.append(job)
+            return deepcopy(job)
+
+        return self._edit(add)
+
+    def list_jobs(self, include_disabled: bool = False) -> list[CronJob]:
+        """The jobs, those first that run first. Raises StorageError where the file was never readable."""
+        jobs = [job for job in deepcopy(self._fresh().jobs) if job.enabled or include_disabled]
+        return sorted(jobs, key=lambda job: (job.state.next_run_at_ms is None, job.state.next_run_at_ms or 0))
+
+    def get_job(self, job_id: str) -> CronJob | None:
+        """The job of that id."""
+        return deepcopy(self._fresh().get(job_id))
+
+    def unreadable(self) -> list[str]:
+        """What stands in the file and is no job, each in a sentence."""
+        return [entry.reason for entry in self._fresh().unreadable]
+
+    def remove_job(self, job_id: str) -> bool:
+        """Take a job away; False where there is none."""
+
+        def remove(book: Book) -> bool:
+            job = book.get(job_id)
+            if job is not None:
+                book.remove(job)
+            return job is not None
+
+        return self._edit(remove)
+
+    def enable_job(self, job_id: str, enabled: bool = True) -> CronJob | None:
+        """Switch a job on or off; None where there is none. Instants that pass while it is off are nobody's."""
+
+        def enable(book: Book) -> CronJob | None:
+            job = book.get(job_id)
+            if job is None:
+                return None
+            now = self._rounds.now_ms()
+            if enabled and not job.enabled:
+                job.state.next_run_at_ms = self._first_instant(job, now)
+            elif not enabled:
+                job.state.next_run_at_ms = job.state.run_requested_at_ms = None
+            job.enabled, job.updated_at_ms = enabled, now
+            return deepcopy(job)
+
+        return self._edit(enable)
+
+    def request_run(self, job_id: str) -> bool:
+        """Have a job run now by whoever serves the store, within seconds; False where there is none."""
+
+        def request(book: Book) -> bool:
+            job = book.get(job_id)
+            if job is not None:
+                job.state.run_requested_at_ms = self._rounds.now_ms()
+            return job is not None
+
+        return self._edit(request)
+
+    def next_instants(self, job: CronJob, count: int = 3) -> list[int]:
+        """When it runs next, the planned instant first; nothing where it is switched off."""
+        first = job.state.next_run_at_ms
+        if not job.enabled or first is None:
+            return []
+        zone = job_zone(job, self.timezone)
+        return [first, *islice(instants(job.schedule, first, zone=zone, anchor_ms=first), count - 1)]
+
+    def history(self, job_id: str | None = None) -> list[HistoryRow]:
+        """What became of due instants, the oldest first. Raises StorageError."""
+        try:
+            return self._store.history.rows(job_id)
+        except OSError as error:
+            raise StorageError(f"{self._store.history.path} cannot be read: {error.strerror}.") from error
+
+    def adopt(self, old: Path) -> None:
+        """Take over the store from where earlier releases kept it, once. Raises StorageError."""
+        self._store.adopt(old)
+
+    def is_served(self) -> bool:
+        """Whether some process, this one perhaps, runs the jobs when they are due."""
+        return self._rounds.leases.is_served()
+
+    # -- the clockwork ---------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Run jobs when they are due, until `stop` or `close`. What was missed meanwhile is settled at once."""
+        if self._task is not None:
+            return
+        self._rounds.leases = Leases(self._store.locks)
+        self._loop, self._wake, self._looked = asyncio.get_running_loop(), asyncio.Event(), False
+        self._ticked_s = self._clock.monotonic()
+        if self.on_job is not None:
+            await finish(asyncio.to_thread(self._take_locks))
+        self._task = asyncio.create_task(self._serve(), name="cron")
+
+    def stop(self) -> None:
+        """Stop at once. A run that is cut off stays leased; the next start settles it."""
+        lives = {life for life in (*self._runs, self._task) if life is not None and not life.done()}
+        self._task, self._ticked_s = None, None
+        leases, left = self._rounds.leases, {*lives}
+
+        def gone(life: asyncio.Task[None]) -> None:
+            left.discard(life)
+            if not left:
+                leases.close()
+
+        for life in lives:
+            life.add_done_callback(gone)
+            life.cancel()
+        if not lives:
+            leases.close()
+
+    async def close(self, grace_s: float = 5.0) -> None:
+        """Begin no more runs, give those that are under way so much time, then stop."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+        if self._runs:
+            await asyncio.wait({*self._runs}, timeout=grace_s)
+        cut_off = {*self._runs}
+        self.stop()
+        if cut_off:
+            await asyncio.wait(cut_off)
+
+    def status(self) -> dict[str, Any]:
+        """How it is: `enabled` (it runs), `jobs`, `next_wake_at_ms`; for health `tick_age_s`, `running`, `problem`."""
+        jobs = self._keeper.book.jobs if self._keeper.book is not None else []
+        with suppress(StorageError):
+            jobs = self._fresh().jobs
+        planned = [job.state.next_run_at_ms for job in jobs if job.enabled and job.state.next_run_at_ms is not None]
+        return {
+            "enabled": self._task is not None,
+            "jobs": len(jobs),
+            "next_wake_at_ms": min(planned, default=None),
+            "tick_age_s": self.tick_age_s,
+            "running": len(self._rounds.running),
+            "problem": self.problem,
+        }
+
+    @property
+    def tick_age_s(self) -> float | None:
+        """Seconds since the clockwork last ticked; None where it does not run. Above 3 * TICK_S something is wrong."""
+        return None if self._ticked_s is None else self._clock.monotonic() - self._ticked_s
+
+    async def run_job(self, job_id: str, force: bool = False) -> bool:
+        """Run a job now and wait for its end; its schedule goes on as if nothing had been.
+
+        False where there is no such job, it is switched off (`force` runs it all the same), it is running already, or
+        nothing was handed in that runs jobs. Cancelling cuts the run off.
+        """
+        if self.on_job is None:
+            return False
+        begun = await self._leasing(lambda book, rows: self._rounds.lease_by_hand(book, rows, job_id, force=force))
+        try:
+            for job, due in begun:
+                await self._begin(job, due)
+        finally:
+            if self._task is None and not self._runs:
+                self._rounds.leases.close()
+        return bool(begun)
+
+    async def tick(self) -> float | None:
+        """Look at the clock and the file; begin what is due. Seconds until the next instant; None where none is."""
+        self._ticked_s = self._clock.monotonic()
+        if self.on_job is None:
+            return None
+        if self._has_work():
+            for job, due in await self._leasing(self._rounds.settle):
+                self._begin(job, due)
+            self._looked = True
+        waits = [job.state.next_run_at_ms for job in self._waiting() if job.state.next_run_at_ms is not None]
+        return max(min(waits) - self._rounds.now_ms(), 0) / 1000 if waits else None
+
+    async def settled(self) -> None:
+        """Wait until every run that is under way has ended."""
+        while self._runs:
+            await asyncio.wait({*self._runs})
+
+    async def _serve(self) -> None:
+        while True:
+            if self.on_job is not None and not self._rounds.leases.complete:
+                await finish(asyncio.to_thread(self._take_locks))
+            try:
+                wait_s = await self.tick()
+            except StorageError as error:
+                wait_s = None
+                self._tell(str(error))
+            except Exception as error:  # whatever a round stumbles over, the next one must come
+                wait_s = None
+                if self.problem is None:
+                    log.exception("A round of the jobs failed.")
+                self._tell(f"A round of the jobs failed with {type(error).__name__}: {error}")
+            with suppress(TimeoutError):
+                async with asyncio.timeout(TICK_S if wait_s is None else min(wait_s, TICK_S)):
+                    await self._wake.wait()
+            self._wake.clear()
+
+    def _take_locks(self) -> None:
+        """A disk that refuses locks keeps no reminder from ringing."""
+        with suppress(OSError):
+            self._rounds.leases.open()
+            self._rounds.leases.serve()
+
+    # -- a round ---------------------------------------------------------------------------------------------------
+
+    def _has_work(self) -> bool:
+        """Whether a round may change anything."""
+        skew_s = self._clock.now().timestamp() - self._clock.monotonic()
+        stepped, self._skew_s = abs(skew_s - self._skew_s) > _STEP_S, skew_s
+        if stepped:
+            self._rounds.forget_plans()
+        if not self._looked or stepped or self._keeper.is_behind() or self._is_any_due():
+            return True
+        running = [(job, job.state.running) for job in self._keeper.jobs]
+        return any(lease is not None and not self._rounds.is_at_work(job, lease) for job, lease in running)
+
+    async def _leasing(self, change: Callable[[Book, list[HistoryRow]], list[Begun]]) -> list[Begun]:
+        """What a change has leased. Where the wait is cancelled, nothing of it is at work here: the leases are left."""
+        work = asyncio.ensure_future(asyncio.to_thread(self._keeper.change, change))
+        try:
+            return await finish(work)
+        except asyncio.CancelledError:
+            for job, _ in work.result() if work.exception() is None else ():
+                self._rounds.running.pop(job.id, None)
+            raise
+
+    def _is_any_due(self) -> bool:
+        now = self._rounds.now_ms()
+        return any(
+            job.state.run_requested_at_ms is not None or (job.state.next_run_at_ms or now + 1) <= now
+            for job in self._waiting()
+        )
+
+    def _waiting(self) -> list[CronJob]:
+        jobs, refused = self._keeper.jobs, self._rounds.refused
+        return [job for job in jobs if job.state.running is None and job.is_ours and job.id not in refused]
+
+    # -- a run -----------------------------------------------------------------------------------------------------
+
+    def _begin(self, job: CronJob, due: Due) -> "asyncio.Task[None]":
+        run = asyncio.create_task(self._run(job, due), name=due.run_id)
+        self._runs.add(run)
+        run.add_done_callback(self._runs.discard)
+        return run
+
+    async def _run(self, job: CronJob, due: Due) -> None:
+        began_s = self._clock.monotonic()
+        try:
+            try:
+                ended = Ended("ok", answer=await self._called(job, due))
+            except JobSkippedError as skipped:
+                ended = Ended("skipped", str(skipped))
+            except Exception as error:  # whatever a job's own code raises is how the run ended
+                log.warning("The job %s (%s) failed.", job.name, job.id, exc_info=True)
+                ended = Ended("error", str(error) or type(error).__name__)
+        except asyncio.CancelledError:
+            self._rounds.running.pop(job.id, None)  # the lease stays in the file, for the next start to settle
+            raise
+        ended = replace(ended, duration_ms=round((self._clock.monotonic() - began_s) * 1000))
+        await finish(asyncio.to_thread(self._finish, job, ended))
+
+    def _called(self, job: CronJob, due: Due) -> Awaitable[str | None]:
+        if self.on_job is None:
+            raise JobSkippedError("nothing was handed in that runs jobs")
+        try:
+            inspect.signature(self.on_job).bind(job, due)
+        except TypeError:
+            return self.on_job(job)
+        return self.on_job(job, due)
+
+    def _finish(self, job: CronJob, ended: Ended) -> None:
+        """Write down how a run ended. Never raises: what the disk refuses is kept in memory."""
+        try:
+            self._keeper.change(lambda book, rows: self._rounds.ended(book, rows, job, ended))
+        except (StorageError, CronError) as error:
+            log.warning("How the job %s (%s) ended (%s) cannot be written: %s", job.name, job.id, ended.status, error)
+        self._rounds.running.pop(job.id, None)
+        self._nudge()
+
+    # -- beside them -------------------------------------------------------------------------------------------------
+
+    def _first_instant(self, job: CronJob, now: int) -> int:
+        zone = job_zone(job, self.timezone)
+        first = next_instant(job.schedule, now, zone=zone, anchor_ms=job.created_at_ms or now)
+        if first is None and job.schedule.kind == "at":
+            raise CronError("That time is in the past. Give one that is still to come.")
+        if first is None:
+            raise CronError(f"{job.schedule.expr!r} never comes due any more. Give one that does.")
+        return first
+
+    def _edit(self, change: Callable[[Book], T]) -> T:
+        done = self._keeper.edit(change)
+        self._nudge()
+        return done
+
+    def _fresh(self) -> Book:
+        return self._keeper.fresh(owned=self._task is None)
+
+    def _trouble(self) -> str | None:
+        """What is wrong with the entries of a file that can be read."""
+        if self._keeper.book is None:
+            return None
+        wrong = [entry.reason for entry in self._keeper.book.unreadable]
+        wrong += [
+            f"{job.name} ({job.id}): {job.state.last_error}"
+            for job in self._keeper.jobs
+            if job.id in self._rounds.refused
+        ]
+        return f"{self._store.path}: {'; '.join(wrong)}" if wrong else None
+
+    def _tell(self, problem: str | None) -> None:
+        """Say it once when it begins, and once when it is over."""
+        if problem == self.problem:
+            return
+        self.problem = problem
+        if problem is None:
+            log.info("The jobs of %s are well again.", self._store.path)
+            return
+        log.error("%s", problem)
+        if self._on_problem is None:
+            return
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._on_problem, problem)  # rounds are at work in a thread
+        else:
+            self._on_problem(problem)
+
+    def _nudge(self) -> None:
+        """Have the clockwork look at once; from any thread."""
+        if self._loop is not None and self._task is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._wake.set)

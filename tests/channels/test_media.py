@@ -1,0 +1,264 @@
+import asyncio
+import os
+import stat
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nanobot.channels.media import (
+    Attachment,
+    Kept,
+    MediaError,
+    MediaKind,
+    MediaLimits,
+    MediaStore,
+    as_content,
+    one_chunk,
+    outgoing,
+)
+from nanobot.errors import NanobotError
+from nanobot.utils.clock import FrozenClock
+
+PNG = b"\x89PNG\r\n\x1a\n" + b"\x00" * 40
+OGG = b"OggS" + b"\x00" * 40
+POSIX = pytest.mark.skipif(os.name == "nt", reason="modes and pipes are what POSIX has")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "media" / "telegram"
+
+
+async def in_chunks(*chunks: bytes, error: Exception | None = None) -> AsyncIterator[bytes]:
+    for chunk in chunks:
+        await asyncio.sleep(0)
+        yield chunk
+    if error is not None:
+        raise error
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
+
+
+async def test_an_attachment_is_kept_whole_under_a_name_of_ours(folder):
+    kept = await MediaStore(folder).keep(
+        Attachment(MediaKind.IMAGE, name="../../etc/passwd.png"), lambda: in_chunks(PNG[:10], PNG[10:])
+    )
+
+    assert kept.path is not None
+    assert kept.path.parent == folder
+    assert (kept.path.read_bytes(), kept.path.suffix) == (PNG, ".png")
+    assert kept.tag == f"[image: {kept.path}]"
+
+
+@POSIX
+async def test_what_people_send_is_ours_alone_to_read(folder):
+    kept = await MediaStore(folder).keep(Attachment(MediaKind.IMAGE), lambda: one_chunk(PNG))
+
+    assert kept.path is not None
+    assert stat.S_IMODE(kept.path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+@settings(max_examples=60, deadline=None)
+@given(name=st.text(max_size=40) | st.sampled_from(["..", "a/../../b", "C:\\x.exe", "a.part", ".", "x." + "y" * 300]))
+async def test_no_name_leads_out_of_the_folder(tmp_path_factory, name):
+    folder = tmp_path_factory.mktemp("media")
+
+    kept = await MediaStore(folder).keep(Attachment(MediaKind.FILE, id=name, name=name), lambda: one_chunk(b"words"))
+
+    assert kept.path is not None
+    assert kept.path.parent == folder
+    assert len(kept.path.name) < 40
+    assert kept.path.suffix != ".part"
+
+
+@pytest.mark.parametrize(
+    ("attachment", "data", "suffix", "kind"),
+    [
+        (Attachment(MediaKind.FILE, name="scan"), PNG, ".png", MediaKind.IMAGE),
+        (Attachment(MediaKind.IMAGE, content_type="image/png"), b"MZ not a picture", ".png", MediaKind.IMAGE),
+        (Attachment(MediaKind.IMAGE, name="x.exe"), b"MZ not a picture", ".exe", MediaKind.FILE),
+        (Attachment(MediaKind.VOICE, content_type="audio/ogg"), OGG, ".ogg", MediaKind.VOICE),
+        (Attachment(MediaKind.FILE, name="a.docx"), b"PK\x03\x04" + b"x" * 40, ".docx", MediaKind.FILE),
+        (Attachment(MediaKind.FILE, content_type="text/csv; charset=utf-8"), b"a,b", ".csv", MediaKind.FILE),
+        (Attachment(MediaKind.FILE), b"?", ".bin", MediaKind.FILE),
+        (Attachment(MediaKind.VIDEO, name="x.gif"), b"GIF89a" + b"x" * 40, ".gif", MediaKind.VIDEO),
+    ],
+)
+async def test_its_end_and_its_kind_are_what_it_is(folder, attachment, data, suffix, kind):
+    kept = await MediaStore(folder).keep(attachment, lambda: one_chunk(data))
+
+    assert kept.path is not None
+    assert (kept.path.suffix, kept.kind) == (suffix, kind)
+
+
+async def test_the_very_file_is_downloaded_once_even_by_two_at_a_time(folder):
+    store, downloads = MediaStore(folder), []
+
+    def chunks() -> AsyncIterator[bytes]:
+        downloads.append(1)
+        return in_chunks(PNG)
+
+    attachment = Attachment(MediaKind.IMAGE, id="AgADBAAD")
+    kept = await asyncio.gather(*(store.keep(attachment, chunks) for _ in range(3)))
+
+    assert len({one.path for one in kept}) == 1
+    assert len(downloads) == len(files(folder)) == 1
+
+
+async def endless() -> AsyncIterator[bytes]:
+    while True:
+        await asyncio.sleep(0)
+        yield b"x" * 1000
+
+
+async def silent() -> AsyncIterator[bytes]:
+    yield b"x"
+    await asyncio.sleep(60)
+
+
+@pytest.mark.parametrize(
+    ("attachment", "chunks"),
+    [
+        (Attachment(MediaKind.IMAGE), endless),
+        (Attachment(MediaKind.IMAGE), silent),
+        (Attachment(MediaKind.IMAGE, size=10**9), endless),
+        (Attachment(MediaKind.IMAGE), lambda: in_chunks(b"x", error=OSError("gone"))),
+        (Attachment(MediaKind.IMAGE), lambda: in_chunks(b"x", error=RuntimeError("an SDK's own"))),
+        (Attachment(MediaKind.IMAGE), lambda: in_chunks(b"")),
+    ],
+    ids=["endless", "silent", "said to be large", "cut", "strange", "empty"],
+)
+async def test_a_download_that_fails_is_said_and_leaves_nothing(folder, attachment, chunks):
+    store = MediaStore(folder, limits=MediaLimits(largest=100_000, download_s=0.2))
+
+    kept = await store.keep(attachment, chunks)
+
+    assert kept.tag == "[image: download failed]"
+    assert files(folder) == []
+
+
+async def test_a_cancelled_download_leaves_nothing(folder):
+    task = asyncio.create_task(MediaStore(folder).keep(Attachment(MediaKind.FILE), silent))
+    while not files(folder):
+        await asyncio.sleep(0.01)
+
+    task.cancel()
+    await asyncio.wait([task])
+
+    assert task.cancelled()
+    assert files(folder) == []
+
+
+async def test_a_full_disk_is_a_failed_download(tmp_path):
+    (tmp_path / "media").write_text("no folder", encoding="utf-8")
+
+    kept = await MediaStore(tmp_path / "media").keep(Attachment(MediaKind.VOICE), lambda: one_chunk(OGG))
+
+    assert kept.tag == "[voice: download failed]"
+
+
+async def test_old_files_go_and_the_oldest_where_there_is_too_much(folder):
+    clock = FrozenClock(datetime(2026, 3, 1, tzinfo=UTC))
+    folder.mkdir(parents=True)
+    for name, age in {"old.png": 40, "a.png": 3, "b.png": 2, "c.png": 1, "left.part": 0.5, "now.part": 0}.items():
+        (folder / name).write_bytes(b"x" * 100)
+        at = clock.now().timestamp() - age * 86_400
+        os.utime(folder / name, (at, at))
+
+    await MediaStore(folder, limits=MediaLimits(folder_bytes=300), clock=clock).sweep()
+
+    assert files(folder) == ["b.png", "c.png", "now.part"]
+
+
+async def test_the_folder_is_swept_as_attachments_come(folder):
+    clock = FrozenClock(datetime(2026, 3, 1, tzinfo=UTC))
+    store = MediaStore(folder, limits=MediaLimits(keep_s=3600), clock=clock)
+    first = await store.keep(Attachment(MediaKind.IMAGE, id="1"), lambda: one_chunk(PNG))
+    assert first.path is not None
+    os.utime(first.path, (clock.now().timestamp(),) * 2)
+    clock.advance(2 * 3600)
+
+    second = await store.keep(Attachment(MediaKind.IMAGE, id="2"), lambda: one_chunk(PNG))
+
+    assert [second.path] == [folder / name for name in files(folder)]
+
+
+class _Heard:
+    def __init__(self, said: str | NanobotError) -> None:
+        self._said = said
+
+    async def transcribe(self, path: Path) -> str:
+        if isinstance(self._said, NanobotError):
+            raise self._said
+        return self._said
+
+
+async def test_a_message_tells_its_attachments_and_what_is_said_in_them(tmp_path):
+    kept = [Kept(MediaKind.VOICE, tmp_path / "a.ogg"), Kept(MediaKind.IMAGE, None)]
+
+    content = await as_content(" look ", kept, _Heard("good morning"))
+
+    assert content.splitlines() == [
+        "look", f"[voice: {tmp_path / 'a.ogg'}]", "[transcription: good morning]", "[image: download failed]",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("transcriber", [None, _Heard(" "), _Heard(NanobotError("no key"))])
+async def test_a_recording_that_nobody_understood_is_still_there(tmp_path, transcriber):
+    assert (
+        await as_content("", [Kept(MediaKind.VOICE, tmp_path / "a.ogg")], transcriber)
+        == f"[voice: {tmp_path / 'a.ogg'}]"
+    )
+
+
+async def test_a_message_without_anything_says_so():
+    assert await as_content("  ", []) == "[empty message]"
+
+
+async def test_a_file_is_looked_at_before_it_goes_out(tmp_path):
+    (tmp_path / "report").write_bytes(PNG)
+
+    found = await outgoing(str(tmp_path / "report"), largest=1000)
+
+    assert (found.kind, found.name, found.size) == (MediaKind.IMAGE, "report", len(PNG))
+
+
+async def test_an_address_goes_out_as_it_is_and_nobody_here_opens_it():
+    found = await outgoing("https://example.org/stickers/cat.webp?x=1", largest=1000)
+
+    assert (found.kind, found.name, found.path) == (MediaKind.IMAGE, "cat.webp", None)
+    assert found.url == "https://example.org/stickers/cat.webp?x=1"
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("missing.png", "cannot be read"), ("", "is a folder"), ("empty", "is empty"), ("large", "the most that can"),
+     ("a\x00b", "cannot be read")],
+)  # fmt: skip
+async def test_what_cannot_be_sent_is_refused_with_what_to_do(tmp_path, name, words):
+    (tmp_path / "empty").touch()
+    (tmp_path / "large").write_bytes(b"x" * 2000)
+
+    with pytest.raises(MediaError, match=words):
+        await outgoing(str(tmp_path / name), largest=1000)
+
+
+@pytest.mark.parametrize("url", ["file:///etc/passwd", "ftp://a.b/c", "http://", "https://[x"])
+async def test_no_other_address_is_sent(url):
+    with pytest.raises(MediaError, match="cannot be sent"):
+        await outgoing(url, largest=1000)
+
+
+@POSIX
+async def test_a_pipe_is_refused_at_once(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+
+    with pytest.raises(MediaError, match="no file"):
+        await outgoing(str(tmp_path / "pipe"), largest=1000)

@@ -1,0 +1,188 @@
+"""`nanobot cron`: jobs from the command line, plain in a pipe and as JSON."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from nanobot.cli.commands import app
+from tests.house.repo import ROOT
+
+
+def home() -> Path:
+    return Path.home() / ".nanobot"
+
+
+def store() -> Path:
+    return home() / "workspace" / "cron" / "jobs.json"
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(app, ["cron", *words])
+
+
+def add(*words: str) -> str:
+    """Make a job; its id."""
+    made = run("add", "-m", "Stretch", *words, "--json")
+    assert made.exit_code == 0, made.stderr
+    return str(json.loads(made.stdout)["id"])
+
+
+def rows(*words: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(run(*words, "--json").stdout)
+    return found
+
+
+@pytest.fixture(autouse=True)
+def in_berlin() -> None:
+    home().mkdir()
+    config = {"agents": {"defaults": {"timezone": "Europe/Berlin"}}, "channels": {"telegram": {"enabled": True}}}
+    (home() / "config.json").write_text(json.dumps(config), encoding="utf-8")
+
+
+def test_a_job_is_made_with_its_next_three_runs_and_the_gateway_is_named():
+    made = run("add", "-n", "standup", "-m", "Stand up", "-c", "0 9 * * 1-5", "--tz", "Asia/Kolkata")
+
+    first, heading, *runs = made.stdout.splitlines()
+    assert made.exit_code == 0
+    assert first.endswith('"standup" runs cron 0 9 * * 1-5 (Asia/Kolkata).')
+    assert (heading, len(runs)) == ("Next runs:", 3)
+    assert all(run.endswith("09:00:00 +05:30") for run in runs)
+    assert "No gateway is running" in made.stderr
+
+
+def test_a_time_without_a_zone_is_the_user_s():
+    add("--at", "2126-07-01T09:00")
+
+    assert rows("list")[0]["state"]["nextRunAtMs"] == datetime(2126, 7, 1, 7, tzinfo=UTC).timestamp() * 1000
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["-c", "0 9 * * *", "--tz", "America/Vancovuer"], "Error: unknown timezone 'America/Vancovuer'"),
+        (["-c", "0 0 31 2 *"], "never comes due"),
+        (["-c", "99 9 * * *"], "is no cron expression"),
+        (["--at", "2020-01-01T00:00"], "in the past"),
+        ([], "One of them is needed"),
+        (["-e", "5", "--at", "2126-07-01T09:00"], "Only one of them"),
+        (["-e", "5", "-d"], "needs the very chat"),
+        (["-e", "5", "-d", "--channel", "telegram", "--to", "last"], "needs the very chat"),
+        (["-e", "5", "-d", "--channel", "slack", "--to", "5"], "not switched on"),
+    ],
+)
+def test_what_cannot_be_is_refused_and_nothing_is_written(words: list[str], said: str):
+    result = run("add", "-n", "demo", "-m", "hello", *words)
+
+    assert result.exit_code == 1
+    assert said in result.stderr
+    assert not store().exists()
+
+
+def test_jobs_are_listed_switched_and_removed():
+    assert "There are no jobs" in run("list").stderr
+    assert not (home() / "workspace").exists(), "looking makes nothing"
+    job = add("-n", "a\nb", "-e", "1200", "-d", "--channel", "telegram", "--to", "5", "--notify", "on_change")
+
+    assert run("list").stdout.startswith(f"{job}\ta b\tevery 20 minutes\ttelegram:5 (on_change)\t20")
+    assert run("disable", job).exit_code == 0
+    assert rows("list") == []
+    assert [row["enabled"] for row in rows("list", "-a")] == [False]
+    assert "Next runs:" in run("enable", job).stdout
+    assert run("remove", job).exit_code == 0
+    assert rows("list", "-a") == []
+    assert "There is no job" in run("remove", job).stderr
+
+
+def test_a_job_is_run_here_where_no_gateway_is():
+    job = add("-n", "look", "-e", "1200", "-d", "--channel", "telegram", "--to", "5")
+    run("disable", job)
+
+    refused, result = run("run", job), run("run", job, "-f")
+
+    assert "switched off" in refused.stderr
+    assert result.exit_code == 0
+    assert "cannot answer that without a model" in result.stdout
+    assert "Not sent to telegram:5" in result.stderr
+    (row,) = rows("history", job)
+    assert (row["outcome"], row["trigger"]) == ("ran", "manual")
+    assert "by hand" in run("history").stdout
+    assert [path.name for path in (home() / "workspace" / "sessions").glob("*.jsonl")] == [f"cron_{job}.jsonl"]
+
+
+def test_a_job_is_run_by_whoever_serves_the_store():
+    job = add("-e", "1200")
+    command = [sys.executable, "-m", "tests.cron.cron_child", str(store().parent), "quick"]
+    child = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    try:
+        while (served := run("add", "-m", "x", "-e", "9000")).stderr:
+            assert "No gateway" in served.stderr
+            time.sleep(0.05)
+        result = run("run", job)
+    finally:
+        child.kill()
+        child.wait()
+
+    assert result.exit_code == 0
+    assert "ran in" in result.stderr
+    assert len((store().parent / "ran.txt").read_text().splitlines()) == 1
+
+
+def test_what_would_fire_is_shown_with_collisions():
+    one, two = add("-n", "one", "-c", "0 9 * * *"), add("-n", "two", "-c", "0 9,10 * * *")
+
+    lines = run("rehearse", "--days", "1").stdout.splitlines()
+    found = rows("rehearse", "--days", "400", "--limit", "5000")
+
+    assert len(lines) == 3
+    assert {row["jobId"]: row["collidesWith"] for row in found[:6] if row["collidesWith"]} == {
+        one: ["two"],
+        two: ["one"],
+    }
+    assert {row["remark"] for row in found} == {"", "clocks go back by 60 min", "clocks go forward by 60 min"}
+    assert "There is more" in run("rehearse", "--days", "400").stderr
+    run("disable", one)
+    assert all("collides" not in line for line in run("rehearse", "--days", "1").stdout.splitlines())
+
+
+def test_clock_changes_are_marked_at_the_jobs_they_move():
+    add("-n", "early", "-c", "30 2 * * *")
+
+    remarks = {row["remark"] for row in rows("rehearse", "--days", "400", "--limit", "5000") if row["jobId"]}
+
+    assert remarks == {"", "its time of day does not exist on this day", "this hour comes twice; the first"}
+
+
+def test_a_damaged_store_is_told_and_left_alone():
+    store().parent.mkdir(parents=True)
+    store().write_bytes(b'{"version": 1, "jobs": [')
+
+    for words in (["list"], ["add", "-m", "x", "-e", "5"], ["remove", "a"], ["rehearse"]):
+        result = run(*words)
+        assert result.exit_code == 1
+        assert "left as it is" in result.stderr
+
+    assert store().read_bytes() == b'{"version": 1, "jobs": ['
+
+
+def test_a_store_of_an_earlier_release_is_moved_to_the_workspace():
+    old = home() / "cron" / "jobs.json"
+    old.parent.mkdir()
+    due = datetime.now(UTC) + timedelta(hours=1)
+    job = {
+        "id": "1a2b3c4d",
+        "name": "old",
+        "schedule": {"kind": "at", "atMs": int(due.timestamp() * 1000)},
+        "payload": {},
+    }
+    old.write_text(json.dumps({"version": 1, "jobs": [job]}), encoding="utf-8")
+
+    assert [row["id"] for row in rows("list")] == ["1a2b3c4d"]
+    assert (old.exists(), store().exists()) == (False, True)

@@ -1,0 +1,189 @@
+"""What the `cron` tool asks for, told back in words; and where a job may post."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from nanobot.agent.tools.base import ToolContext, ToolResult
+from nanobot.agent.tools.cron import CronTool
+from nanobot.agent.tools.registry import ToolRegistry
+from nanobot.bus.events import Address
+from nanobot.config.channels import ChannelsConfig
+from nanobot.cron.desk import NEEDS_GATEWAY, CronDesk
+from nanobot.cron.service import CronService
+from nanobot.cron.targets import KnownChannels
+from nanobot.cron.types import CronJob, Notify
+from nanobot.messages.types import Origin, Provenance
+from nanobot.utils.clock import SystemClock
+
+
+async def nothing(_job: CronJob) -> None:
+    """What a job does here."""
+
+
+class Asking:
+    """The tool as a model calls it, on a real store."""
+
+    def __init__(self, folder: Path, origin: Origin = Origin.USER) -> None:
+        channels = ChannelsConfig.model_validate(
+            {"telegram": {"enabled": True}, "mine": {"enabled": True}, "slack": {}}
+        )
+        self.service = CronService(
+            folder / "cron" / "jobs.json",
+            nothing,
+            timezone="Europe/Berlin",
+            targets=KnownChannels(channels.switched_on()),
+        )
+        self._tools = ToolRegistry()
+        self._tools.register(CronTool(lambda: CronDesk(self.service)))
+        address = Address("telegram", "12345", "topic-7")
+        self.ctx = ToolContext("telegram:12345", address, "t", folder, SystemClock(), origin=origin)
+
+    async def call(self, **arguments: object) -> ToolResult:
+        return await self._tools.call("cron", arguments, self.ctx)
+
+    async def say(self, **arguments: object) -> str:
+        result = await self.call(**arguments)
+        assert not result.error, result.content
+        assert isinstance(result.content, str)
+        return result.content
+
+
+@pytest.fixture
+async def asking(tmp_path: Path) -> AsyncIterator[Asking]:
+    """Beside a clockwork that runs."""
+    asking = Asking(tmp_path)
+    await asking.service.start()
+    yield asking
+    await asking.service.close()
+
+
+async def test_a_job_is_for_the_chat_that_asks_thread_included(asking: Asking):
+    said = await asking.say(action="add", message="Report the weather", cron_expr="0 9 * * *", notify="on_change")
+
+    (job,) = asking.service.list_jobs()
+    assert (job.payload.channel, job.payload.to, job.payload.thread_id) == ("telegram", "12345", "topic-7")
+    assert (job.payload.session_key, job.payload.deliver, job.payload.notify) == (
+        "telegram:12345",
+        True,
+        Notify.ON_CHANGE,
+    )
+    first, heading, *runs = said.splitlines()
+    assert first == f'Job {job.id} "Report the weather" runs cron 0 9 * * * (Europe/Berlin), for telegram:12345.'
+    assert heading == "Next runs:"
+    assert [run[-15:-7] for run in runs] == ["09:00:00"] * 3
+    assert not job.delete_after_run
+
+
+async def test_words_from_the_web_make_a_job_that_is_trusted_no_more(asking: Asking):
+    asking.ctx = replace(asking.ctx, provenance=Provenance.WEB)
+
+    await asking.say(action="add", message="Report", every_seconds=3600)
+
+    assert asking.service.list_jobs()[0].payload.provenance is Provenance.WEB
+
+
+async def test_a_reminder_goes_when_it_was_said_and_a_silent_job_is_silent(asking: Asking):
+    await asking.say(action="add", message="Tea", at="2126-12-24T18:00", name="tea")
+    await asking.say(action="add", message="Tidy up", every_seconds=3600, deliver=False)
+
+    tidy, tea = asking.service.list_jobs()
+    assert (tea.name, tea.delete_after_run) == ("tea", True)
+    assert (tidy.payload.deliver, tidy.delete_after_run) == (False, False)
+
+
+async def test_jobs_are_listed_switched_run_and_removed(asking: Asking):
+    assert await asking.say(action="list") == "There are no jobs."
+    await asking.say(action="add", message="Tidy up", every_seconds=3600)
+    (job,) = asking.service.list_jobs()
+
+    assert f'{job.id} "Tidy up": every hour; next 20' in await asking.say(action="list")
+    assert "switched off" in await asking.say(action="disable", job_id=job.id)
+    assert "switched off" in await asking.say(action="list")
+    assert "Next runs:" in await asking.say(action="enable", job_id=job.id)
+    assert "within seconds" in await asking.say(action="run", job_id=job.id)
+    async with asyncio.timeout(5):
+        while not asking.service.history(job.id):
+            await asyncio.sleep(0.01)
+    assert "removed" in await asking.say(action="remove", job_id=job.id)
+    assert asking.service.list_jobs() == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"action": "add", "message": "x"}, "One of them is needed"),
+        ({"action": "add", "every_seconds": 5}, "needs a message"),
+        ({"action": "add", "message": "x", "cron_expr": "0 9 * * *", "tz": "Mars"}, "unknown timezone 'Mars'"),
+        ({"action": "add", "message": "x", "cron_expr": "0 0 31 2 *"}, "never comes due"),
+        ({"action": "add", "message": "x", "at": "2020-01-01T00:00"}, "in the past"),
+        ({"action": "add", "message": "x", "every_seconds": 0}, "every_seconds"),
+        ({"action": "remove"}, "needs job_id"),
+        ({"action": "remove", "job_id": "nowhere"}, "There is no job 'nowhere'. Jobs: none."),
+        ({"action": "run", "job_id": "nowhere"}, "There is no job"),
+        ({"action": "enable", "job_id": "nowhere"}, "There is no job"),
+        ({"action": "sing"}, "action"),
+    ],
+)
+async def test_what_cannot_be_is_refused_with_what_would_be_right(
+    asking: Asking, arguments: dict[str, object], said: str
+):
+    result = await asking.call(**arguments)
+
+    assert result.error
+    assert said in str(result.content)
+    assert asking.service.list_jobs() == []
+
+
+@pytest.mark.parametrize("action", ["add", "enable", "run"])
+async def test_a_job_makes_no_jobs(tmp_path: Path, action: str):
+    asking = Asking(tmp_path, Origin.CRON)
+
+    result = await asking.call(action=action, message="x", every_seconds=60, job_id="a")
+
+    assert result.error
+    assert "it would breed" in str(result.content)
+    assert not (await asking.call(action="list")).error
+
+
+async def test_it_says_when_nothing_runs_jobs(asking: Asking):
+    await asking.service.close()
+
+    said = await asking.say(action="add", message="Tea", every_seconds=60)
+
+    assert said.endswith(NEEDS_GATEWAY)
+
+
+async def test_it_works_outside_of_a_turn(asking: Asking):
+    tool = CronTool(lambda: CronDesk(asking.service))
+
+    silent = await tool.execute("add", message="x", every_seconds=60, deliver=False)
+    nowhere = await tool.execute("add", message="x", every_seconds=60)
+
+    assert not silent.error
+    assert nowhere.error
+    assert "needs the very chat" in str(nowhere.content)
+
+
+@pytest.mark.parametrize(
+    ("channel", "said"),
+    [("telegrm", "Did you mean telegram?"), ("slack", "not switched on"), ("nowhere", "There is no channel")],
+)
+def test_a_channel_that_cannot_be_reached_is_named(asking: Asking, channel: str, said: str):
+    targets = KnownChannels({"telegram": True, "slack": False})
+
+    with pytest.raises(ValueError, match=said.replace("?", r"\?")):
+        targets.check(channel, "5", None)
+
+
+def test_a_channel_of_a_plugin_is_known(asking: Asking):
+    from nanobot.cron.targets import check_target
+
+    channels = ChannelsConfig.model_validate({"mine": {"enabled": True}}).switched_on()
+
+    check_target(True, "mine", "5", None, KnownChannels(channels))
+    check_target(True, "cli", "direct", None, KnownChannels(channels))
+    assert channels["telegram"] is False

@@ -1,0 +1,66 @@
+"""What a run is told, and what of its answer reaches a person."""
+
+import pytest
+
+from nanobot.bus.events import Address
+from nanobot.cron.notify import NOTHING_TO_REPORT, fingerprint, may_tell, message_for, words_for, worth_telling
+from nanobot.cron.types import CronJob, Due, Notify
+from nanobot.messages.types import Origin, Provenance
+
+
+def job(notify: Notify = Notify.ALWAYS, *, deliver: bool = True) -> CronJob:
+    made = CronJob("a", "a")
+    made.payload.message, made.payload.deliver, made.payload.notify = "Look at the door", deliver, notify
+    return made
+
+
+@pytest.mark.parametrize(
+    ("notify", "answer", "told"),
+    [
+        (Notify.ALWAYS, "The door is shut.", True),
+        (Notify.ALWAYS, "  ", False),
+        (Notify.ALWAYS, None, False),
+        (Notify.ON_CHANGE, "The door is open.", True),
+        (Notify.ON_CHANGE, "the  door is shut.", False),
+        (Notify.ON_ALERT, "The door is open.", True),
+        (Notify.ON_ALERT, f"**{NOTHING_TO_REPORT}**.", False),
+        (Notify.ON_ALERT, f"I was told to say {NOTHING_TO_REPORT}, but the door burns.", True),
+        (Notify.NEVER, "The door is open.", False),
+    ],
+)
+def test_an_answer_is_sent_as_the_job_says(notify: Notify, answer: str | None, told: bool):
+    looks = job(notify)
+    looks.state.last_answer = fingerprint("The door is shut.")
+
+    assert worth_telling(looks, answer) is told
+
+
+@pytest.mark.parametrize("notify", Notify)
+def test_a_silent_job_stays_silent_whatever_else_it_says(notify: Notify):
+    silent = job(notify, deliver=False)
+
+    assert not may_tell(silent)
+    assert not worth_telling(silent, "Fire!")
+
+
+def test_a_run_is_a_message_at_the_target_in_a_session_of_its_own():
+    made = job()
+    made.payload.channel, made.payload.to, made.payload.thread_id = "telegram", "5", "7"
+    made.payload.session_key, made.payload.provenance = "telegram:5", Provenance.WEB
+
+    message = message_for(made, Due("a", 60_000, 61_000))
+
+    assert (message.session_key, message.address) == ("cron:a", Address("telegram", "5", "7"))
+    assert (message.origin, message.provenance, message.message_id) == (Origin.CRON, Provenance.WEB, "cron:a:60000")
+    assert message.message_id == message_for(made, Due("a", 60_000, 90_000, attempt=2)).message_id
+
+
+def test_a_run_is_told_that_it_is_late_and_stands_for_others():
+    late = Due("a", 1, 2, late_ms=7_500_000, missed=3)
+
+    assert words_for(job(), Due("a", 1, 2)) == "Look at the door"
+    assert words_for(job(), late) == (
+        "Look at the door\n\n[This run is late by 2 h 5 min. 3 earlier runs were missed; this one stands for all.]"
+    )
+    assert NOTHING_TO_REPORT in words_for(job(Notify.ON_ALERT), late)
+    assert NOTHING_TO_REPORT not in words_for(job(Notify.ON_ALERT, deliver=False), late)

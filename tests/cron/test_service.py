@@ -1,0 +1,589 @@
+"""CronService: each due instant is run once and accounted for, whatever clocks, processes and disks do."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nanobot.cron.schedule import to_ms
+from nanobot.cron.service import TICK_S, CronService
+from nanobot.cron.types import CronError, CronJob, CronSchedule, Due, JobSkippedError, Misfire, Notify
+from nanobot.errors import StorageError
+from nanobot.utils.clock import SystemClock
+from tests.cron.conftest import Crew
+
+Every = Callable[[float], CronSchedule]
+HOUR, DAY = 3600.0, 86400.0
+
+
+def ms(text: str) -> int:
+    return to_ms(datetime.fromisoformat(text).replace(tzinfo=UTC))
+
+
+def outcomes(service: CronService) -> list[str]:
+    return [row["outcome"] for row in service.history()]
+
+
+def accounted(service: CronService) -> int:
+    """How many instants of the schedule have their row."""
+    return sum(row.get("count", 1) for row in service.history() if row["trigger"] == "schedule")
+
+
+def stored(crew: Crew) -> list[dict[str, Any]]:
+    jobs: list[dict[str, Any]] = json.loads(crew.path.read_text(encoding="utf-8"))["jobs"]
+    return jobs
+
+
+async def until(ready: Callable[[], object], within_s: float = 10) -> None:
+    async with asyncio.timeout(within_s):
+        while not ready():
+            await asyncio.sleep(0.01)
+
+
+# -- jobs ----------------------------------------------------------------------------------------------------------
+
+
+def test_it_is_a_plain_library_without_an_event_loop(tmp_path: Path):
+    service = CronService(tmp_path / "cron" / "jobs.json")
+
+    job = service.add_job("stretch", CronSchedule("every", every_ms=60_000), "Stretch!", True, "telegram", "12345")
+    others = CronService(tmp_path / "cron" / "jobs.json").list_jobs()
+
+    assert others == [job]
+    assert (job.name, job.payload.message, job.payload.to, len(job.id)) == ("stretch", "Stretch!", "12345", 8)
+    assert service.status()["jobs"] == 1
+    assert service.enable_job(job.id, enabled=False) is not None
+    assert (service.list_jobs(), len(service.list_jobs(include_disabled=True))) == ([], 1)
+    assert service.remove_job(job.id)
+    assert not service.remove_job(job.id)
+    assert service.enable_job(job.id) is None
+
+
+@pytest.mark.parametrize(
+    ("schedule", "more", "said"),
+    [
+        (CronSchedule("cron", expr="0 9 * * *", tz="America/Vancovuer"), {}, "unknown timezone 'America/Vancovuer'"),
+        (CronSchedule("cron", expr="0 0 31 2 *"), {}, "never comes due"),
+        (CronSchedule("at", at_ms=1_000), {}, "in the past"),
+        (CronSchedule("every", every_ms=60_000), {"deliver": True}, "needs the very chat"),
+        (
+            CronSchedule("every", every_ms=60_000),
+            {"deliver": True, "channel": "telegram", "to": "last"},
+            "the very chat",
+        ),
+        (CronSchedule("every", every_ms=60_000), {"message": "  "}, "needs a message"),
+        (CronSchedule("every", every_ms=60_000), {"notify": Notify.ON_CHANGE}, "it delivers to none"),
+        (CronSchedule("every", every_ms=60_000), {"misfire_within_s": 5.0}, "run_if_within"),
+    ],
+)
+def test_a_job_that_cannot_be_is_refused_and_nothing_is_written(
+    tmp_path: Path, schedule: CronSchedule, more: dict[str, Any], said: str
+):
+    service = CronService(tmp_path / "cron" / "jobs.json")
+
+    with pytest.raises(ValueError, match=said):
+        service.add_job(**{"name": "x", "schedule": schedule, "message": "hello", **more})
+
+    assert service.list_jobs(include_disabled=True) == []
+    assert not (tmp_path / "cron" / "jobs.json").exists()
+
+
+# -- running -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_job_runs_at_its_instants_and_each_is_in_the_history(crew: Crew, every: Every):
+    service = crew.service()
+    job = service.add_job("water", every(600), "Water the plants")
+
+    await crew.pass_(HOUR, service)
+
+    assert [due.at_ms - job.created_at_ms for due in crew.ran] == [600_000 * number for number in range(1, 7)]
+    assert outcomes(service) == ["ran"] * 6
+    state = stored(crew)[0]["state"]
+    assert (state["lastStatus"], len(state["runHistory"]), state["lastRunAtMs"]) == ("ok", 6, crew.now_ms)
+    assert all(due.late_ms == due.missed == 0 for due in crew.ran)
+
+
+async def test_the_phase_survives_a_restart(crew: Crew, every: Every):
+    first = crew.service()
+    job = first.add_job("water", every(600), "Water the plants")
+    await crew.pass_(900, first)
+    await first.close()
+
+    await crew.pass_(120, second := crew.service())
+    waits = second.list_jobs()[0].state.next_run_at_ms
+
+    assert waits == job.created_at_ms + 1_200_000
+
+
+async def test_twenty_runs_are_kept_with_the_job_and_all_in_the_history(crew: Crew, every: Every):
+    service = crew.service()
+    service.add_job("water", every(60), "Water")
+
+    await crew.pass_(25 * 60, service)
+
+    assert len(stored(crew)[0]["state"]["runHistory"]) == 20
+    assert len(service.history()) == 25
+
+
+async def test_a_handler_that_takes_the_job_alone_is_fine(crew: Crew, every: Every):
+    ran: list[str] = []
+
+    async def on_job(job: CronJob) -> None:
+        ran.append(job.id)
+
+    service = crew.service(on_job=on_job)
+    job = service.add_job("water", every(60), "Water")
+    await crew.pass_(60, service)
+
+    assert ran == [job.id]
+
+
+async def test_a_failure_and_a_skip_are_told_with_their_reasons(crew: Crew, every: Every):
+    async def on_job(job: CronJob) -> str:
+        raise JobSkippedError("the chat is archived") if job.name == "skips" else RuntimeError("no model")
+
+    service = crew.service(on_job=on_job)
+    service.add_job("skips", every(60), "x")
+    service.add_job("fails", every(60), "x")
+    await crew.pass_(60, service)
+
+    assert {(row["name"], row["outcome"], row.get("reason")) for row in service.history()} == {
+        ("skips", "skipped", "the chat is archived"),
+        ("fails", "failed", "no model"),
+    }
+    assert {job.state.last_error for job in service.list_jobs()} == {"the chat is archived", "no model"}
+
+
+async def test_a_one_shot_goes_when_it_ran_and_stays_when_it_failed(crew: Crew):
+    service = crew.service()
+    gone = service.add_job("a", CronSchedule("at", at_ms=crew.now_ms + 1000), "x", delete_after_run=True)
+    kept = service.add_job("b", CronSchedule("at", at_ms=crew.now_ms + 1000), "x")
+
+    async def on_job(job: CronJob) -> None:
+        raise RuntimeError("no model")
+
+    await crew.pass_(60, service)
+    service.on_job = on_job
+    failed = service.add_job("c", CronSchedule("at", at_ms=crew.now_ms + 1000), "x", delete_after_run=True)
+    await crew.pass_(60, service)
+
+    left = {job.id: job.enabled for job in service.list_jobs(include_disabled=True)}
+    assert left == {kept.id: False, failed.id: False}
+    assert [due.job_id for due in crew.ran] == [gone.id, kept.id]
+
+
+async def test_a_run_by_hand_leaves_the_schedule_alone(crew: Crew, every: Every):
+    service = crew.service()
+    job = service.add_job("water", every(600), "Water")
+    off = service.add_job("off", every(600), "Off")
+    service.enable_job(off.id, enabled=False)
+
+    assert await service.run_job(job.id)
+    assert not await service.run_job(off.id)
+    assert await service.run_job(off.id, force=True)
+    assert not await service.run_job("12345678")
+
+    assert [due.manual for due in crew.ran] == [True, True]
+    assert [row["trigger"] for row in service.history()] == ["manual", "manual"]
+    assert service.list_jobs()[0].state.next_run_at_ms == job.state.next_run_at_ms
+
+
+# -- missed --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("misfire", "within", "asleep_s", "ran", "reason"),
+    [
+        (Misfire.RUN_ONCE, None, 3 * DAY, True, "missed; one later run stands for all"),
+        (Misfire.SKIP, None, 3 * DAY, False, "missed by 1 h 30 min; the job is set to skip"),
+        (Misfire.RUN_IF_WITHIN, 7200.0, 3 * DAY, True, "missed; one later run stands for all"),
+        (Misfire.RUN_IF_WITHIN, 3600.0, 3 * DAY, False, "missed by 1 h 30 min; the job is set to run_if_within"),
+    ],
+)
+async def test_what_was_missed_is_run_or_skipped_as_the_job_says(
+    crew: Crew, misfire: Misfire, within: float | None, asleep_s: float, ran: bool, reason: str
+):
+    service = crew.service()
+    service.add_job(
+        "report", CronSchedule("cron", expr="30 6 * * *"), "Report", misfire=misfire, misfire_within_s=within
+    )
+
+    crew.clock.advance(asleep_s)
+    await crew.look(service)
+    await crew.look(service)
+
+    assert [(due.late_ms, due.missed) for due in crew.ran] == ([(5_400_000, 2)] if ran else [])
+    assert accounted(service) == 3
+    assert service.history()[0].get("reason") == reason
+
+
+async def test_a_reminder_that_was_missed_rings_late_and_says_so(crew: Crew):
+    service = crew.service()
+    service.add_job("tea", CronSchedule("at", at_ms=crew.now_ms + 60_000), "Tea")
+    await service.close()
+
+    crew.clock.advance(2 * HOUR)
+    await crew.look(later := crew.service())
+
+    assert [due.late_ms for due in crew.ran] == [7_140_000]
+    assert later.history()[0]["lateMs"] == 7_140_000
+
+
+async def test_a_week_of_sleep_leaves_no_instant_without_its_row(crew: Crew, every: Every):
+    service = crew.service()
+    service.add_job("minute", CronSchedule("cron", expr="* * * * *"), "x")
+    service.add_job("often", every(25), "x")
+
+    for asleep_s in (30.0, 5 * HOUR, 0.0, 20 * HOUR, 45.0):
+        crew.clock.advance(asleep_s)
+        await crew.look(service)
+        await crew.pass_(300, service, step=20)
+
+    often, minute = (
+        sum(row.get("count", 1) for row in service.history() if row["name"] == name) for name in ("often", "minute")
+    )
+    gone_s = (crew.clock.now() - datetime(2026, 11, 22, 8, 0, tzinfo=UTC)).total_seconds()
+    assert often == gone_s // 25
+    assert minute == gone_s // 60
+
+
+async def test_a_slow_run_does_not_pile_up(crew: Crew, every: Every):
+    go_on = asyncio.Event()
+
+    async def on_job(_job: CronJob, due: Due) -> None:
+        crew.ran.append(due)
+        await go_on.wait()
+
+    service = crew.service(on_job=on_job)
+    job = service.add_job("slow", every(60), "x")
+    for _ in range(5):
+        crew.clock.advance(60)
+        await service.tick()
+        assert not await service.run_job(job.id), "nor by hand"
+    go_on.set()
+    await service.settled()
+    crew.clock.advance(60)
+    await crew.look(service)
+
+    assert len(crew.ran) == 2
+    reasons = [(row["outcome"], row.get("reason"), row.get("count")) for row in service.history()]
+    assert reasons == [("ran", None, None), ("skipped", "the run before was still at work", 4), ("ran", None, None)]
+
+
+# -- clocks --------------------------------------------------------------------------------------------------------
+
+
+async def test_clocks_set_back_fire_nothing_twice_and_stall_no_interval(crew: Crew, every: Every):
+    service = crew.service()
+    often = service.add_job("often", every(300), "x")
+    hourly = service.add_job("hourly", CronSchedule("cron", expr="0 * * * *"), "x")
+    await crew.pass_(HOUR + 300, service, step=300)
+
+    crew.clock.set(datetime(2026, 11, 22, 8, 30, tzinfo=UTC))
+    await crew.look(service)
+    before = len(crew.ran)
+    await crew.pass_(HOUR, service, step=300)
+
+    assert sum(due.job_id == often.id for due in crew.ran[before:]) == 12
+    assert sum(due.job_id == hourly.id for due in crew.ran) == 1, "9:00 was run already"
+    await crew.pass_(HOUR, service)
+    assert sum(due.job_id == hourly.id for due in crew.ran) == 2
+
+
+async def test_a_clock_that_was_a_year_ahead_leaves_no_job_waiting_for_it(crew: Crew):
+    crew.clock.set(datetime(2027, 11, 22, 8, 0, tzinfo=UTC))
+    service = crew.service()
+    service.add_job("daily", CronSchedule("cron", expr="0 9 * * *"), "x")
+    await crew.pass_(2 * HOUR, service)
+
+    crew.clock.set(datetime(2026, 11, 22, 8, 0, tzinfo=UTC))
+    await crew.pass_(2 * HOUR, service)
+
+    assert [due.at_ms for due in crew.ran] == [ms("2027-11-22T09:00"), ms("2026-11-22T09:00")]
+
+
+async def test_another_zone_in_the_config_moves_what_has_no_zone_of_its_own(crew: Crew):
+    first = crew.service(timezone="Europe/Berlin")
+    first.add_job("mine", CronSchedule("cron", expr="0 9 * * *"), "x")
+    first.add_job("theirs", CronSchedule("cron", expr="0 9 * * *", tz="Asia/Tokyo"), "x")
+    await first.close()
+
+    service = crew.service(timezone="America/New_York")
+    await crew.look(service)
+
+    assert {job.name: job.state.next_run_at_ms for job in service.list_jobs()} == {
+        "mine": ms("2026-11-22T14:00"),
+        "theirs": ms("2026-11-23T00:00"),
+    }
+
+
+# -- one store, several hands --------------------------------------------------------------------------------------
+
+
+async def test_two_services_run_an_instant_once(crew: Crew, every: Every):
+    one, two = crew.service(), crew.service()
+    one.add_job("a", every(60), "x")
+    two.add_job("b", every(60), "x")
+
+    for _ in range(10):
+        crew.clock.advance(60)
+        await asyncio.gather(one.tick(), two.tick())
+        await one.settled()
+        await two.settled()
+
+    assert len({(due.job_id, due.at_ms) for due in crew.ran}) == len(crew.ran) == 20
+    assert one.history() == two.history()
+
+
+async def test_what_others_change_counts_before_the_next_run(crew: Crew, every: Every):
+    service, external = crew.service(), CronService(crew.path, clock=crew.clock)
+    job = service.add_job("a", every(60), "x")
+    await crew.look(service)
+
+    external.enable_job(job.id, enabled=False)
+    await crew.pass_(300, service)
+    assert crew.ran == []
+
+    external.enable_job(job.id)
+    added = external.add_job("b", every(60), "x")
+    await crew.pass_(60, service)
+    assert {due.job_id for due in crew.ran} == {job.id, added.id}
+
+    external.remove_job(job.id)
+    await crew.pass_(60, service)
+    assert [due.job_id for due in crew.ran].count(job.id) == 1
+
+
+async def test_a_run_asked_for_by_another_process_is_run_by_who_serves(crew: Crew, every: Every):
+    service, external = crew.service(), CronService(crew.path, clock=crew.clock)
+    job = service.add_job("a", every(600), "x")
+    await crew.look(service)
+
+    assert external.request_run(job.id)
+    await crew.look(service)
+    await crew.look(service)
+
+    assert [(due.manual, due.job_id) for due in crew.ran] == [(True, job.id)]
+
+
+async def test_the_real_clockwork_runs_in_time_and_sees_edits_and_idles(tmp_path: Path):
+    ran: list[str] = []
+
+    async def on_job(job: CronJob) -> None:
+        ran.append(job.name)
+
+    service = CronService(tmp_path / "jobs.json", on_job)
+    await service.start()
+    assert service.is_served()
+    external = CronService(tmp_path / "jobs.json")
+    assert external.is_served()
+    service.add_job("mine", CronSchedule("every", every_ms=80), "x")
+    await until(lambda: ran.count("mine") >= 3)
+    external.add_job("theirs", CronSchedule("every", every_ms=60), "x")
+    await until(lambda: "theirs" in ran, within_s=5)
+    age = service.tick_age_s
+    await service.close()
+
+    assert age is not None
+    assert age < 3 * TICK_S
+    assert (service.tick_age_s, service.status()["enabled"], external.is_served()) == (None, False, False)
+
+
+# -- crashes and cut-off runs --------------------------------------------------------------------------------------
+
+
+async def cut_off(crew: Crew, service: CronService) -> None:
+    """The process of this service goes while its job is at work."""
+    begun = asyncio.Event()
+
+    async def hangs(_job: CronJob, due: Due) -> None:
+        crew.ran.append(due)
+        begun.set()
+        await asyncio.Event().wait()
+
+    service.on_job = hangs
+    crew.clock.advance(60)
+    await service.tick()
+    await begun.wait()
+    await service.close(0)
+
+
+async def test_a_run_that_was_cut_off_is_recorded_and_not_run_again(crew: Crew, every: Every):
+    service = crew.service()
+    service.add_job("a", every(60), "x")
+    await cut_off(crew, service)
+
+    await crew.look(later := crew.service())
+
+    assert len(crew.ran) == 1
+    assert [(row["outcome"], row.get("reason")) for row in later.history()] == [
+        ("failed", "nanobot was stopped in the middle of this run")
+    ]
+    await crew.pass_(60, later)
+    assert outcomes(later) == ["failed", "ran"]
+
+
+async def test_a_run_that_the_agent_never_saw_is_begun_again_under_the_same_name(crew: Crew, every: Every):
+    service = crew.service()
+    service.add_job("a", CronSchedule("at", at_ms=crew.now_ms + 60_000), "x")
+    await cut_off(crew, service)
+
+    crew.clock.advance(600)
+    await crew.look(later := crew.service(was_begun=lambda _job, _due: False))
+
+    assert [(due.attempt, due.late_ms) for due in crew.ran] == [(1, 0), (2, 600_000)]
+    assert crew.ran[0].run_id == crew.ran[1].run_id
+    assert outcomes(later) == ["ran"]
+
+
+async def test_a_stop_at_any_moment_leaves_jobs_that_the_next_start_runs(crew: Crew, every: Every):
+    service = crew.service(clock=SystemClock(), was_begun=lambda _job, _due: False)
+    service.add_job("a", every(0.02), "x")
+
+    for number in range(15):
+        await service.start()
+        await asyncio.sleep(0.005 * number)
+        service.stop()
+    before = len(crew.ran)
+    await service.start()
+    await until(lambda: len(crew.ran) > before + 3)
+
+    assert not [row for row in service.history() if row["outcome"] == "failed"]
+
+
+async def test_a_job_removed_while_it_runs_still_has_its_row(crew: Crew, every: Every):
+    async def removes(job: CronJob) -> None:
+        CronService(crew.path).remove_job(job.id)
+
+    service = crew.service(on_job=removes)
+    service.add_job("a", every(60), "x")
+    await crew.pass_(60, service)
+
+    assert service.list_jobs(include_disabled=True) == []
+    assert outcomes(service) == ["ran"]
+
+
+# -- disks ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("garbage", [b'{"version": 1, "jobs": [', b"", b"\x00\xff", b"[]", b'{"jobs": 7}'])
+async def test_a_damaged_store_is_left_alone_and_told_while_jobs_go_on(crew: Crew, every: Every, garbage: bytes):
+    told: list[str] = []
+    service = crew.service(on_problem=told.append)
+    job = service.add_job("a", every(60), "x")
+    await crew.pass_(60, service)
+    crew.path.write_bytes(garbage)
+
+    await crew.pass_(180, service)
+    with pytest.raises(StorageError, match="left as it is"):
+        service.add_job("b", every(60), "x")
+    with pytest.raises(StorageError, match="left as it is"):
+        crew.service().list_jobs()
+
+    assert crew.path.read_bytes() == garbage
+    assert len(crew.ran) == 4
+    assert [job.id for job in service.list_jobs()] == [job.id]
+    assert len(told) == 1
+    assert str(crew.path) in (service.problem or "")
+
+
+async def test_a_store_that_is_mended_takes_what_was_run_meanwhile(crew: Crew, every: Every):
+    service = crew.service()
+    service.add_job("a", every(60), "x")
+    service.add_job("b", CronSchedule("at", at_ms=crew.now_ms + 120_000), "x", delete_after_run=True)
+    await crew.look(service)
+    sound = crew.path.read_bytes()
+    crew.path.write_bytes(b"{")
+    await crew.pass_(180, service)
+    assert len(crew.ran) == 4
+
+    crew.path.write_bytes(sound)
+    await crew.pass_(60, service)
+
+    assert len(crew.ran) == 5, "nothing of it again"
+    assert accounted(service) == 5
+    assert service.problem is None
+    assert [job["name"] for job in stored(crew)] == ["a"]
+
+
+async def test_after_a_restart_the_jobs_of_a_damaged_store_go_on_from_its_copy(crew: Crew, every: Every):
+    first = crew.service()
+    first.add_job("a", every(60), "x")
+    await crew.pass_(60, first)
+    sound = crew.path.read_bytes()
+    crew.path.write_bytes(b"garbage")
+    await first.close()
+
+    for _ in range(2):
+        service = crew.service()
+        await crew.pass_(60, service)
+        assert "is no JSON" in (service.problem or "")
+        await service.close()
+    assert crew.path.read_bytes() == b"garbage"
+    crew.path.write_bytes(sound)
+    await crew.pass_(60, mended := crew.service())
+
+    assert len({due.at_ms for due in crew.ran}) == len(crew.ran) == 4
+    assert accounted(mended) == 4
+    assert mended.problem is None
+
+
+async def test_without_a_copy_a_damaged_store_runs_nothing_and_is_told(crew: Crew):
+    crew.path.parent.mkdir()
+    crew.path.write_bytes(b"garbage")
+    service = crew.service()
+
+    await service.start()
+    await until(lambda: service.problem)
+    await service.close()
+
+    assert "is no JSON" in (service.problem or "")
+    assert crew.path.read_bytes() == b"garbage"
+    assert crew.ran == []
+
+
+async def test_one_bad_entry_is_kept_and_named_and_the_others_run(crew: Crew, every: Every):
+    service = crew.service()
+    service.add_job("a", every(60), "x")
+    whole = json.loads(crew.path.read_text(encoding="utf-8"))
+    bad = {"id": "x", "schedule": {"kind": "sometimes"}, "mine": 1}
+    odd = {**whole["jobs"][0], "id": "nowhere1", "schedule": {"kind": "cron", "expr": "0 9 * * *", "tz": "Mars/Base"}}
+    whole["jobs"] = [bad, *whole["jobs"], odd]
+    crew.path.write_text(json.dumps(whole), encoding="utf-8")
+
+    await crew.pass_(60, service)
+
+    assert len(crew.ran) == 1
+    assert stored(crew)[0] == bad
+    assert service.unreadable() == ["entry 1: kind must be one of at, every, cron, not 'sometimes'"]
+    assert "unknown timezone 'Mars/Base'" in (service.problem or "")
+
+
+async def test_an_answer_is_remembered_for_jobs_that_tell_of_changes(crew: Crew, every: Every):
+    service = crew.service()
+    job = service.add_job("a", every(60), "x", True, "cli", "direct", notify=Notify.ON_CHANGE)
+
+    await crew.pass_(60, service)
+
+    kept = service.get_job(job.id)
+    assert kept is not None
+    assert kept.state.last_answer is not None
+    assert kept.payload.notify is Notify.ON_CHANGE
+
+
+async def test_a_target_that_cannot_be_reached_is_refused_when_the_job_is_made(crew: Crew, every: Every):
+    class Nowhere:
+        def check(self, channel: str, to: str, thread_id: str | None) -> None:
+            raise CronError(f"{channel} cannot reach {to}")
+
+    service = crew.service(targets=Nowhere())
+
+    with pytest.raises(CronError, match="telegram cannot reach 5"):
+        service.add_job("a", every(60), "x", True, "telegram", "5")
+
+    assert service.add_job("silent", every(60), "x").payload.deliver is False

@@ -1,0 +1,34 @@
+"""One log for all: what an SDK says through the standard library stands in our file, beside our own words."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+PROGRAM = """
+import logging, sys
+from pathlib import Path
+from nanobot.utils.log import LogPlace, set_up_logging
+
+set_up_logging(LogPlace(file=Path(sys.argv[1]) / "logs" / "gateway.log"))
+logging.getLogger("telegram.ext").warning("the network is gone")
+logging.getLogger("nanobot.agent").info("a turn ended")
+logging.getLogger("httpx").info("GET https://example.org?token=1")
+try:
+    1 / 0
+except ZeroDivisionError:
+    logging.getLogger("slack_sdk").exception("a listener broke")
+"""
+
+
+def test_what_an_sdk_logs_is_in_our_log_with_its_name_and_its_traceback(tmp_path: Path):
+    subprocess.run([sys.executable, "-c", PROGRAM, str(tmp_path)], check=True)
+
+    log = tmp_path / "logs" / "gateway.log"
+    text = log.read_text(encoding="utf-8")
+    assert "WARNING telegram.ext the network is gone" in text
+    assert "INFO    nanobot.agent a turn ended" in text
+    assert "slack_sdk a listener broke" in text
+    assert "ZeroDivisionError" in text
+    assert "token=1" not in text
+    if sys.platform != "win32":
+        assert log.stat().st_mode & 0o077 == 0
