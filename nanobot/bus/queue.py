@@ -83,6 +83,8 @@ class MessageBus:
         self._journal = journal
         self._to_keep: asyncio.Queue[OutboundMessage | _Beginning | _Settlement | None] = asyncio.Queue()
         self._refused = False
+        self._left: list[InboundMessage] | None = None
+        self._on_the_road: set[str | None] = set()
 
     @property
     def journal(self) -> Journal | None:
@@ -95,6 +97,7 @@ class MessageBus:
         if self._journal is None:
             yield self
             return
+        self._left = await self._journal.unsettled()  # now: channels may accept before the agent asks
         for message in await self._journal.unsent():
             message.receipt = Receipt()
             self._outbound.put(message)
@@ -119,16 +122,26 @@ class MessageBus:
     async def _accept(self, journal: Journal, message: InboundMessage) -> bool:
         if not await journal.receive(message):
             return False
+        self._on_the_road.add(message.journal_key)
         self._inbound.put(message)
         return True
 
     async def consume_inbound(self) -> InboundMessage | None:
         """Take the next message in; None once the bus is closed and drained. Cancelling loses nothing."""
-        return await self._inbound.take()
+        message = await self._inbound.take()
+        if message is not None:
+            self._on_the_road.discard(message.journal_key)
+        return message
 
     async def unsettled(self) -> list[InboundMessage]:
-        """What was accepted before this start and never ended, oldest first. To be asked before anything is taken."""
-        return await self._journal.unsettled() if self._journal is not None else []
+        """What was accepted before `open` and never ended, oldest first. Asked again: what nobody works on any more,
+        so it may only be asked while nothing is taken.
+        """
+        if self._left is not None:
+            left, self._left = self._left, None
+            return left
+        found = await self._journal.unsettled() if self._journal is not None else []
+        return [message for message in found if message.journal_key not in self._on_the_road]
 
     def begin(self, message: InboundMessage, turn_id: str) -> None:
         """Its turn runs. Never raises."""

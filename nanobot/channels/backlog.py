@@ -33,7 +33,9 @@ class Frame:
 class Backlog:
     """The frames of one chat. Numbers grow by one a frame, from 1, and are never given twice."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_frames: int | None = None, most_characters: int | None = None) -> None:
+        self._most_frames = most_frames or MOST_FRAMES
+        self._most_characters = most_characters or MOST_CHARACTERS
         self._frames: deque[Frame] = deque()
         self._characters = 0
         self._last = 0
@@ -90,14 +92,14 @@ class Backlog:
             await self._changed.wait()
 
     def _forget(self) -> None:
-        while len(self._frames) > MOST_FRAMES or self._characters > MOST_CHARACTERS:
+        while len(self._frames) > self._most_frames or self._characters > self._most_characters:
             older = list(self._frames)[:-1]
             victim = next((frame for frame in older if frame.id is None), None)
             victim = victim or next((frame for frame in older if not frame.is_owed), None)
             if victim is None:
                 return
             if victim.id is not None:
-                self._lost = victim.seq
+                self._lost = max(self._lost, victim.seq)
             self._frames.remove(victim)
             self._characters -= len(victim.text)
 

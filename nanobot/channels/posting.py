@@ -26,7 +26,7 @@ TYPING_S = 4.0
 LONGEST_TYPING_S = 600.0
 _MOST_STREAMS = 256
 """Growing answers that are remembered; turns that a crash elsewhere cut off leave theirs behind."""
-_MAY_REPEAT = "\n\n(nanobot was interrupted here; you may have received this before.)"
+MAY_REPEAT = "\n\n(nanobot was interrupted here; you may have received this before.)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class PostingChannel(BaseChannel):
     async def send(self, message: OutboundMessage) -> tuple[str, ...]:
         """Post a message, in as many pieces as it takes, and its files. A second try goes on where the first ended."""
         to = Address(message.channel, message.chat_id, message.thread_id)
-        text = message.content + (_MAY_REPEAT if message.may_repeat else "")
+        text = message.content + (MAY_REPEAT if message.may_repeat else "")
         parts: list[Piece | Outgoing] = [*pieces(text, self.dialect)] if text.strip() else []
         for named in message.media:
             try:

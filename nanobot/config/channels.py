@@ -141,6 +141,12 @@ class EmailConfig(ChannelConfig):
     mark_seen: bool = True
     max_body_chars: Count = 12000
     subject_prefix: Text = "Re: "
+    max_attachment_size: Count = 25_000_000
+    max_attachments_per_email: Whole = 10
+    max_replies_per_hour: Count = 3
+    authserv_id: Text = ""
+    server_checks_senders: bool = False
+    ca_file: Text = ""
 
 
 class MatrixConfig(ChannelConfig):

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Protocol
 
 from nanobot import __version__
+from nanobot.agent.tools.base import ToolContext
 from nanobot.agent.turn import TurnEvent
 from nanobot.bus.events import DeliveryFailedError, InboundMessage, OutboundKind, OutboundMessage
 from nanobot.config.paths import Places
@@ -24,7 +25,7 @@ from nanobot.errors import NanobotError
 from nanobot.gateway.report import Watch
 from nanobot.gateway.terminal import TerminalChannel
 from nanobot.gateway.wire import LONGEST_LINE, LONGEST_PATH, PROTOCOL, Frame, decoded, encoded, port_file, socket_file
-from nanobot.messages.types import Origin
+from nanobot.messages.types import Origin, text_of
 from nanobot.runtime import Runtime
 from nanobot.utils.files import make_private_folder, write_atomic
 
@@ -95,8 +96,11 @@ class ControlServer:
         self._server: asyncio.Server | None = None
         self._token: str | None = None
         self._requests: dict[str, Callable[[Frame, _Talk], Awaitable[None]]] = {
+            "about": self._about,
+            "model": self._model,
             "turn": self._turn,
             "resume": self._resume,
+            "exec": self._exec,
             "listen": self._listen,
             "send": self._send,
             "report": self._report,
@@ -197,25 +201,58 @@ class ControlServer:
         except (KeyError, TypeError) as error:
             talk.tell({"type": "error", "text": f"The request is not whole: {error!r}."})
 
+    async def _about(self, request: Frame, talk: _Talk) -> None:
+        """What a chat shows of the bot, and which session it is in."""
+        runtime = self._runtime
+        skills = await asyncio.to_thread(runtime.context.skills.skills)
+        talk.tell(
+            {
+                "type": "about",
+                "session": await asyncio.to_thread(self._session_of, request),
+                "name": runtime.config.agents.defaults.bot_name,
+                "workspace": str(runtime.workspace),
+                "commands": runtime.loop.commands.names(),
+                "exec": runtime.tools.has("exec"),
+                "skills": {skill.name: skill.description for skill in skills if skill.available},
+            }
+        )
+
+    async def _model(self, request: Frame, talk: _Talk) -> None:
+        """The model a session asks."""
+        session = await asyncio.to_thread(self._runtime.sessions.get_or_create, str(request["session"]))
+        model = await self._runtime.models.get(session.metadata.get("model"))
+        told = {"name": model.name, "window": model.limits.window_tokens}
+        talk.tell({"type": "model", **told, "provider": model.provider_name, "reason": model.reason})
+
+    async def _exec(self, request: Frame, talk: _Talk) -> None:
+        """A shell command of the person's own, through the agent's tool and all that guards it."""
+        runtime, key = self._runtime, str(request["session"])
+        address = _from_terminal("", key).address
+        context = ToolContext(key, address, turn_id="", workspace=runtime.workspace, clock=runtime.clock)
+        result = await runtime.tools.call("exec", {"command": str(request["command"])}, context)
+        talk.tell({"type": "ran", "text": text_of(result.content), "error": bool(result.error)})
+
     async def _turn(self, request: Frame, talk: _Talk) -> None:
         """A message's turn, with its events; lines that wait meanwhile may join it."""
         key = self._session_of(request)
         media = [str(path) for path in request.get("media", ())]
-        waiting: list[str] = []
+        waiting: list[InboundMessage] = []
 
         def joining(most: int) -> Sequence[InboundMessage]:
-            lines = waiting[:most]
+            taken = waiting[:most]
             del waiting[:most]
-            if lines:
-                talk.tell({"type": "joined", "lines": lines})
-            return [_from_terminal(line, key) for line in lines]
+            if taken:
+                talk.tell({"type": "joined", "count": len(taken)})
+            return taken
 
         async def turn() -> None:
             text = await self._heard(str(request["text"]), media)
             await self._runtime.loop.run_turn(_from_terminal(text, key, media), talk.tell_event, waiting=joining)
 
         def told(frame: Frame) -> None:
-            waiting[:] = [str(line) for line in frame.get("lines", ())]
+            waiting[:] = [
+                _from_terminal(str(line["text"]), key, line.get("media", ())) for line in frame.get("lines", ())
+            ]
 
         await _until_it_ends(turn(), talk, told)
 

@@ -265,3 +265,16 @@ async def step(journal: SqliteJournal, what: str, number: int) -> None:
         await journal.begin(key, "turn")
     else:
         await journal.settle(key, InboundState(what))
+
+
+async def test_what_is_accepted_before_the_agent_asks_what_was_left_is_not_told_twice(tmp_path: Path):
+    async with open_journal(tmp_path / "j.db") as journal, MessageBus(journal).open() as bus:
+        await bus.publish_inbound(InboundMessage("toy", "7", "7", "hi", message_id="1"))
+
+        left = await bus.unsettled()
+        waiting = await bus.unsettled()
+        taken = await bus.consume_inbound()
+        dropped = await bus.unsettled()
+
+    assert (left, waiting) == ([], [])
+    assert [message.journal_key for message in dropped] == [taken.journal_key if taken else None]

@@ -397,15 +397,14 @@ async def test_an_answer_that_grows_is_one_message_and_ends_as_the_reply(platfor
 @needs("edits", "limit")
 async def test_an_answer_that_grows_past_the_limit_goes_on_in_the_next_message(platform, tmp_path, monkeypatch):
     said = words(platform.limit // 2)
-    half = len(said) // 4
+    parts = [said[start : start + len(said) // 8 + 1] for start in range(0, len(said), len(said) // 8 + 1)]
     async with live(platform, tmp_path, silent=True) as life:
         monkeypatch.setattr(type(life.channel), "delta_interval_s", 0.0)
         await platform.says("hello")
         message = await life.hears("hello")
-        delta(life, message, " ".join(said[:half]))
-        await life.shows("w0")
-        delta(life, message, " " + " ".join(said[half:]))
-        await life.shows(said[-1])
+        for part in parts:
+            delta(life, message, " ".join(part) + " ")
+            await life.shows(part[-1])
         life.post(message, " ".join(said), kind=OutboundKind.STREAM_END, **turn_of(message))
         life.answers(message, " ".join(said))
         await life.posted(message, "next")
@@ -423,8 +422,7 @@ async def test_an_edit_that_fails_leaves_one_message_that_is_the_reply(platform,
         message = await life.hears("hello")
         delta(life, message, "one ")
         await life.shows("one")
-        platform.refuse(1)
-        delta(life, message, "two ")
+        platform.refuse(2)  # the end of the growing part, and the first try of the reply
         life.post(message, "one two three", kind=OutboundKind.STREAM_END, **turn_of(message))
         life.answers(message, "one two three")
         await life.shows("one two three")

@@ -87,7 +87,13 @@ def test_a_key_in_the_tables_exists_and_its_default_is_as_told(key, told):
 
     default = getattr(section, to_snake(last))
 
-    expected = {"none": (None, []), "by the model": (None,)}.get(told.strip(), (told.strip(),))
+    words: dict[str, tuple[object, ...]] = {
+        "none": (None, []),
+        "by the model": (None,),
+        "true": (True,),
+        "false": (False,),
+    }
+    expected = words.get(told.strip(), (told.strip(),))
     assert default in expected or str(default) in expected
 
 

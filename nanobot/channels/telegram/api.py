@@ -40,7 +40,7 @@ from nanobot.utils.http import HttpPools
 API = "https://api.telegram.org"
 CONNECT_S = 10.0
 ANSWER_S = 20.0
-_POLL_SLACK_S = 10.0
+POLL_SLACK_S = 10.0
 """How much later than promised the answer to a poll may come, before the line is taken for dead."""
 _CHUNK = 64 * 1024
 UPDATES = ["message", "callback_query"]
@@ -108,7 +108,7 @@ class TelegramBot(Bot):
     async def updates(self, offset: int | None, wait_s: float) -> list[Raw]:
         """Poll. Raises TelegramError."""
         told = {"timeout": int(wait_s), "offset": offset, "allowed_updates": UPDATES}
-        found = await self._post("getUpdates", told, read_timeout=wait_s + _POLL_SLACK_S)
+        found = await self._post("getUpdates", told, read_timeout=wait_s + POLL_SLACK_S)
         return [raw for raw in found if isinstance(raw, dict) and isinstance(raw.get("update_id"), int)]
 
 

@@ -134,7 +134,7 @@ class Line:
         try:
             await self._with_looks(to, piece, change)
         except UndeliverableError as error:
-            if "message is not modified" not in str(error):
+            if "message is not modified" not in str(error).lower():
                 raise
 
     async def post_file(self, to: Address, file: Outgoing, how: Posting) -> str:
