@@ -150,6 +150,7 @@ class Platform(ABC):
 
 PLATFORMS: dict[str, str] = {
     "board": "tests.contracts.platform_board:BoardPlatform",
+    "email": "tests.contracts.platform_email:EmailPlatform",
     "websocket": "tests.contracts.platform_websocket:WebSocketPlatform",
 }
 """By name, `module:Class`; built with a folder to work in. A line here is all that a new platform adds to this file.
