@@ -148,6 +148,7 @@ class Platform(ABC):
 
 PLATFORMS: dict[str, str] = {
     "board": "tests.contracts.platform_board:BoardPlatform",
+    "slack": "tests.contracts.platform_slack:SlackPlatform",
 }
 """By name, `module:Class`; built with a folder to work in. A line here is all that a new platform adds to this file.
 
