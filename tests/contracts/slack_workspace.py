@@ -111,6 +111,9 @@ class Workspace:
         self.lines: list[Line] = []
         self.opened = 0
         self.files: dict[str, tuple[Json, bytes]] = {}
+        self.tickets_are_good = True
+        self.slow_file: Callable[[web.Request], Awaitable[web.StreamResponse]] | None = None
+        """Serves the next download instead."""
         self._tickets: set[str] = set()
         self._ids = count(1)
         self._methods: dict[str, Callable[[Json, str], Awaitable[Json]]] = {
@@ -214,7 +217,7 @@ class Workspace:
 
     async def _serve_line(self, request: web.Request) -> web.WebSocketResponse:
         ticket = request.query.get("ticket", "")
-        if ticket not in self._tickets:
+        if ticket not in self._tickets or not self.tickets_are_good:
             raise web.HTTPForbidden
         self._tickets.remove(ticket)
         socket = web.WebSocketResponse(autoping=False)
@@ -421,8 +424,10 @@ class Workspace:
             raise RefusedError("file_not_found")
         return {"file": self.files[asked["file"]][0]}
 
-    async def _give_file(self, request: web.Request) -> web.Response:
+    async def _give_file(self, request: web.Request) -> web.StreamResponse:
         """Who has no token, or not the scope, is sent to the page where people log in."""
+        if self.slow_file is not None:
+            return await self.slow_file(request)
         self.tokens_seen.append(request.headers.get("Authorization", ""))
         if request.headers.get("Authorization") != f"Bearer {BOT_TOKEN}" or "files:read" not in self.scopes:
             raise web.HTTPFound(f"{self.url}/?redir=files")
