@@ -154,6 +154,7 @@ PLATFORMS: dict[str, str] = {
     "telegram": "tests.contracts.platform_telegram:TelegramPlatform",
     "email": "tests.contracts.platform_email:EmailPlatform",
     "websocket": "tests.contracts.platform_websocket:WebSocketPlatform",
+    "slack": "tests.contracts.platform_slack:SlackPlatform",
 }
 """By name, `module:Class`; built with a folder to work in. A line here is all that a new platform adds to this file.
 
