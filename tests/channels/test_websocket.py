@@ -221,6 +221,27 @@ async def test_a_client_that_comes_back_gets_what_it_missed_and_nothing_twice(pl
     assert [one["seq"] for one in frames] == [2, 3, 4]
 
 
+async def test_a_client_that_says_it_saw_a_reply_is_believed(platform, tmp_path):
+    async with serving(platform, tmp_path) as life:
+        async with client(platform) as wire:
+            epoch = wire.welcome["epoch"]
+        receipt = life.post(ANNA, "hello")
+        await until(lambda: not life.bus.outbound_size)
+        async with client(platform, after=1, epoch=epoch):
+            await asyncio.wait_for(receipt.wait(), 5)
+
+
+async def test_a_client_that_claims_to_be_ahead_still_hears_what_comes(platform, tmp_path):
+    async with serving(platform, tmp_path) as life:
+        async with client(platform) as wire:
+            epoch = wire.welcome["epoch"]
+        async with client(platform, after=1000, epoch=epoch) as again:
+            life.post(ANNA, "half a pair: \ud800")
+            frame = await again.next()
+
+    assert frame["text"] == "half a pair: \ufffd"
+
+
 async def test_a_client_that_was_away_too_long_hears_that_there_is_a_gap(platform, tmp_path, monkeypatch):
     monkeypatch.setattr("nanobot.channels.backlog.MOST_FRAMES", 2)
     async with serving(platform, tmp_path) as life:
