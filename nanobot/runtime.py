@@ -7,17 +7,21 @@ import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from nanobot import __version__
 from nanobot.agent.context import ContextBuilder
 from nanobot.agent.delivery import DeliveryPolicy
 from nanobot.agent.idle import IdleWatch
 from nanobot.agent.loop import AgentLoop, LoopPolicy
+from nanobot.agent.pipeline.left_over import is_taken_on
 from nanobot.agent.pipeline.work import Parts, Patience
 from nanobot.agent.run.runner import Model, RunLimits
 from nanobot.agent.slash_commands import Desk, SlashCommands
 from nanobot.agent.tools.builtin import ToolPolicies, build_tools
+from nanobot.agent.tools.cron import CronTool, Jobs
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.tools.shell import ExecPolicy
 from nanobot.agent.trace.folder import TraceFolder
@@ -41,6 +45,9 @@ from nanobot.utils.garbage import seldom_collected
 from nanobot.utils.resources import skills_dir
 from nanobot.utils.workspace import open_workspace
 
+if TYPE_CHECKING:
+    from nanobot.cron.service import CronService
+
 DEFAULT_MOST_AT_ONCE = 64
 
 
@@ -58,7 +65,10 @@ class Runtime:
     context: ContextBuilder
     models: "ConfiguredModels"
     clock: Clock
+    cron: Callable[[], "CronService"]
+    """The jobs, opened when they are first asked for. Who lives for days starts them, with an `on_job`."""
     pairing: PairingStore
+    vitals: Vitals
 
 
 @asynccontextmanager
@@ -92,6 +102,12 @@ async def build_runtime(
     places = Places(data_dir)
     sessions = SessionManager(workspace, old_folder=places.old_sessions)
     tools = build_tools(tool_policies(config, data_dir, workspace))
+
+    @cache
+    def cron() -> "CronService":
+        return _cron_service(config, workspace, places, clock, sessions)
+
+    tools.register(CronTool(lambda: _cron_desk(cron())))
     context = ContextBuilder(
         workspace, clock=clock, name=defaults.bot_name, disabled_skills=frozenset(defaults.disabled_skills)
     )
@@ -138,7 +154,9 @@ async def build_runtime(
         lives.push_async_callback(loop.stop)
         if idle is not None:
             lives.push_async_callback(idle.close)
-        yield Runtime(config, data_dir, workspace, loop, bus, sessions, tools, context, models, clock, pairing)
+        yield Runtime(
+            config, data_dir, workspace, loop, bus, sessions, tools, context, models, clock, cron, pairing, vitals
+        )
 
 
 class ConfiguredModels:
@@ -201,6 +219,29 @@ def _limits(config: Config, model: str) -> RunLimits:
     )
 
 
+def _cron_service(
+    config: Config, workspace: Path, places: Places, clock: Clock, sessions: SessionManager
+) -> "CronService":
+    from nanobot.cron.service import CronService  # 40 ms that a turn without a calendar need not wait
+    from nanobot.cron.targets import KnownChannels
+
+    service = CronService(
+        workspace / "cron" / "jobs.json",
+        clock=clock,
+        timezone=config.agents.defaults.timezone,
+        targets=KnownChannels(config.channels.switched_on()),
+        was_begun=lambda job, due: is_taken_on(places.turns, sessions, job.run_session, due.run_id),
+    )
+    service.adopt(places.old_jobs)
+    return service
+
+
+def _cron_desk(service: "CronService") -> Jobs:
+    from nanobot.cron.desk import CronDesk
+
+    return CronDesk(service)
+
+
 def tool_policies(config: Config, data_dir: Path, workspace: Path) -> ToolPolicies:
     """What the built-in tools may do, as the config says."""
     return ToolPolicies(_path_policy(config, data_dir, workspace), _exec_policy(config))
@@ -237,10 +278,10 @@ def _exec_policy(config: Config) -> ExecPolicy | None:
 
 
 def _delivery(config: Config, streams: Callable[[str], bool]) -> Callable[[str], DeliveryPolicy]:
-    """What people on a channel are sent: what its section says, else what `channels` says for all."""
-    channels = config.channels
+    """What people on a channel are sent: what its section says now, else what `channels` says for all."""
 
     def policy(name: str) -> DeliveryPolicy:
+        channels = config.channels
         own = channels.section(name)
         return DeliveryPolicy(
             channels.send_progress if own.send_progress is None else own.send_progress,

@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from nanobot.bus.events import InboundMessage, OutboundKind, OutboundMessage
-from nanobot.utils.database import Database, open_database
 
 if TYPE_CHECKING:
     from sqlite3 import Connection
+
+    from nanobot.utils.database import Database
 
 log = logging.getLogger(__name__)
 
@@ -134,6 +135,8 @@ async def open_journal(path: Path) -> AsyncIterator["SqliteJournal"]:
     Raises StorageError where it cannot be opened. A file that is no journal is kept beside it, and a new one begun: one
     that cannot be read must not keep anybody from being answered.
     """
+    from nanobot.utils.database import open_database  # only who keeps a journal waits for it
+
     async with open_database(path, _SCHEMA) as database:
         await database.ask(_forget)
         yield SqliteJournal(database)
@@ -142,7 +145,7 @@ async def open_journal(path: Path) -> AsyncIterator["SqliteJournal"]:
 class SqliteJournal:
     """A journal in one SQLite file: WAL, every commit synced. To be used inside `open_journal`."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: "Database") -> None:
         self._ask = database.ask
 
     async def receive(self, message: InboundMessage) -> bool:
@@ -179,6 +182,7 @@ class SqliteJournal:
         """What was accepted and has not ended, oldest first."""
 
         def select(db: "Connection") -> list[tuple[str, str]]:
+            _settle_what_was_answered(db)
             return db.execute("SELECT key, body FROM inbound WHERE state IN (?, ?) ORDER BY id", OPEN).fetchall()
 
         found = []
@@ -294,6 +298,19 @@ def _settle_what_it_answers(db: "Connection", journal_id: int, state: InboundSta
     asked = "SELECT answers FROM outbound WHERE id = ? AND reply_of IS NOT NULL AND answers IS NOT NULL"
     for (key,) in db.execute(asked, (journal_id,)).fetchall():
         _settle(db, key, state, reason)
+
+
+def _settle_what_was_answered(db: "Connection") -> None:
+    """A crash came between a reply and the end of its message: the reply is held, so there is one."""
+    asked = (
+        "SELECT answers, state FROM outbound WHERE reply_of IS NOT NULL "
+        "AND answers IN (SELECT key FROM inbound WHERE state IN (?, ?))"
+    )
+    for key, state in db.execute(asked, OPEN).fetchall():
+        _settle(db, key, _AS_ITS_REPLY.get(state, InboundState.ANSWERED), "")
+
+
+_AS_ITS_REPLY = {OutboundState.SENT: InboundState.SENT, OutboundState.FAILED: InboundState.FAILED}
 
 
 def _forget(db: "Connection") -> None:

@@ -17,7 +17,7 @@ from nanobot.bus.queue import MessageBus
 from nanobot.channels.access import Access, AccessPolicy, Allowed, Knock, Pair, decide
 from nanobot.channels.evidence import ChannelState, Evidence
 from nanobot.channels.media import Kept, MediaStore, Transcriber, as_content
-from nanobot.messages.types import Provenance
+from nanobot.messages.types import Provenance, least_trusted
 from nanobot.pairing.book import People
 from nanobot.utils.clock import Clock, SystemClock
 
@@ -53,6 +53,8 @@ class BaseChannel(ABC):
     """How long a platform may give no sign of life before the connection is made anew; 0 where silence is usual."""
     says_when_up: ClassVar[bool] = True
     """Whether it calls `up` itself. One that does not is believed to be connected while `start` runs."""
+    at_most: ClassVar[Provenance] = Provenance.OWNER
+    """How far words are trusted that come this way, whoever sends them."""
     delta_interval_s: ClassVar[float] = 1.0
     """How often a growing answer may be shown anew; what comes between is shown together."""
 
@@ -108,6 +110,10 @@ class BaseChannel(ABC):
     async def send_reasoning_end(self, chat_id: str, metadata: Mapping[str, Any] | None = None) -> None:  # noqa: B027
         """That thought is at its end."""
 
+    async def find(self, name: str) -> str | None:
+        """The id of the chat that a person would call so. An id is what it is; names are the platform's own matter."""
+        return name
+
     async def login(self, force: bool = False) -> bool:
         """Whatever a person has to do once at a keyboard. True where nothing is left to do."""
         return True
@@ -118,6 +124,10 @@ class BaseChannel(ABC):
             return self._services.access.knows(sender_id)
         knock = Knock(sender_id, sender_id, is_private=True)
         return isinstance(decide(AccessPolicy.of(self.name, self.config), People(), knock), Allowed)
+
+    def delta_pause_s(self, chat_id: str) -> float:
+        """How often a growing answer may be shown anew in this chat."""
+        return self.delta_interval_s
 
     @property
     def is_running(self) -> bool:
@@ -167,12 +177,14 @@ class BaseChannel(ABC):
         metadata: Mapping[str, Any] | None = None,
         session_key: str | None = None,
         timestamp: datetime | None = None,
+        quotes_others: bool = False,
     ) -> bool:
         """A message has come. True where it is accepted: then it is on the disk, and the platform may be told so.
 
         False where it is not wanted (its sender is not known, it was here before): the platform may be told, too.
         Raises StorageError where the disk refuses: then it may not. `fetch` gets what is attached, and is only called
         for somebody who may speak. A message with the same `message_id` in the same chat is the same message.
+        `quotes_others`: words of somebody else are in it, forwarded or quoted; an owner's own they are not.
         """
         self.evidence.sign()
         knock = Knock(
@@ -187,6 +199,7 @@ class BaseChannel(ABC):
             return False
         kept = await fetch() if fetch is not None else ()
         attached = [*media, *(str(one.path) for one in kept if one.path is not None)]
+        others = [Provenance.PERSON] if quotes_others else []
         message = InboundMessage(
             self.name,
             sender_id,
@@ -198,7 +211,7 @@ class BaseChannel(ABC):
             session_key or self._session_of(chat_id, thread_id, decision.provenance, is_private=is_private),
             message_id,
             thread_id,
-            provenance=decision.provenance,
+            provenance=least_trusted([decision.provenance, self.at_most, *others]),
         )
         accepted = await self.bus.publish_inbound(message)
         if accepted:

@@ -15,7 +15,11 @@ class SendError(NanobotError):
 
 
 class NotConnectedError(SendError):
-    """The platform is out of reach."""
+    """The platform is out of reach. `may_have_it`: the line broke with the message on it."""
+
+    def __init__(self, message: str = "", *, may_have_it: bool = False) -> None:
+        super().__init__(message)
+        self.may_have_it = may_have_it
 
 
 class RateLimitedError(SendError):

@@ -8,7 +8,19 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from nanobot.config.section import Count, Ids, Millis, Port, Retries, Seconds, Section, Text, WebSocketUrl, Whole
+from nanobot.config.section import (
+    Count,
+    Ids,
+    Millis,
+    NullableUrl,
+    Port,
+    Retries,
+    Seconds,
+    Section,
+    Text,
+    WebSocketUrl,
+    Whole,
+)
 
 GroupPolicy = Literal["mention", "open", "allowlist"]
 
@@ -35,6 +47,7 @@ class TelegramConfig(ChannelConfig):
     group_policy: GroupPolicy = "mention"
     streaming: bool = True
     react_emoji: Text = "👀"
+    api_base: NullableUrl = None  # null: Telegram's own; else a Bot API server of one's own
 
 
 class DiscordConfig(ChannelConfig):
@@ -43,8 +56,11 @@ class DiscordConfig(ChannelConfig):
     token: Text = ""
     gateway_url: WebSocketUrl = "wss://gateway.discord.gg/?v=10&encoding=json"
     intents: Whole = 37377
+    proxy: str | None = None
     group_policy: GroupPolicy = "mention"
     allow_channels: Ids = Field(default_factory=list)
+    streaming: bool = True
+    react_emoji: Text = "👀"
 
 
 class WhatsAppConfig(ChannelConfig):
@@ -74,6 +90,8 @@ class SlackConfig(ChannelConfig):
     react_emoji: Text = "eyes"
     group_policy: GroupPolicy = "mention"
     group_allow_from: Ids = Field(default_factory=list)
+    streaming: bool = True
+    api_base: NullableUrl = None  # null: Slack's own; else where its Web API is, such as a gateway of a company
     dm: SlackDirectConfig = Field(default_factory=SlackDirectConfig)
 
 
@@ -125,6 +143,12 @@ class EmailConfig(ChannelConfig):
     mark_seen: bool = True
     max_body_chars: Count = 12000
     subject_prefix: Text = "Re: "
+    max_attachment_size: Count = 25_000_000
+    max_attachments_per_email: Whole = 10
+    max_replies_per_hour: Count = 3
+    authserv_id: Text = ""
+    server_checks_senders: bool = False
+    ca_file: Text = ""
 
 
 class MatrixConfig(ChannelConfig):

@@ -16,7 +16,7 @@ _SECTION_KEYS: dict[str, str] = {
     "channels.telegram": (
         "connectionPoolSize poolTimeout streamEditInterval inlineKeyboards richMessages doneEmoji groupAllowFrom"
     ),
-    "channels.discord": ("proxy proxyUsername proxyPassword readReceiptEmoji workingEmoji workingEmojiDelay streaming"),
+    "channels.discord": "proxyUsername proxyPassword readReceiptEmoji workingEmoji workingEmojiDelay",
     "channels.slack": "webhookPath doneEmoji includeThreadContext streaming",
     "channels.feishu": "reactEmoji doneEmoji toolHintPrefix streaming topicIsolation",
     "channels.dingtalk": "robotCode",

@@ -20,8 +20,8 @@ from nanobot.config.section import (
     AnyMap,
     Count,
     Headers,
-    HttpUrl,
     Money,
+    NullableUrl,
     Number,
     Port,
     Seconds,
@@ -29,11 +29,8 @@ from nanobot.config.section import (
     StrMap,
     Text,
     Whole,
+    empty_is_null,
 )
-
-
-def _empty_is_null(value: object) -> object:
-    return None if value == "" else value
 
 
 def _empty_is_auto(value: object) -> object:
@@ -42,13 +39,12 @@ def _empty_is_auto(value: object) -> object:
 
 def _http_transport(value: object) -> object:
     """Other clients' names for the same transport; a config is often copied from one."""
-    return "streamableHttp" if value in ("http", "streamable-http", "streamable_http") else _empty_is_null(value)
+    return "streamableHttp" if value in ("http", "streamable-http", "streamable_http") else empty_is_null(value)
 
 
-NullableUrl = Annotated[HttpUrl | None, BeforeValidator(_empty_is_null)]
 Effort = Annotated[
     Literal["none", "minimal", "low", "medium", "high", "xhigh", "max", "adaptive"] | None,
-    BeforeValidator(_empty_is_null),
+    BeforeValidator(empty_is_null),
 ]
 Temperature = Annotated[float, Number, Field(ge=0, le=2)]
 
@@ -175,10 +171,13 @@ class ProvidersConfig(Section):
 
 
 class HeartbeatConfig(Section):
-    """The regular look at HEARTBEAT.md."""
+    """The regular look at HEARTBEAT.md: it begins with the first task there, unless `enabled` is set to false."""
 
     enabled: bool = False
     interval_s: Count = 1800
+    channel: Text = ""
+    """With `to`, the chat that hears of it; where they are empty, the one its owner wrote in last."""
+    to: Text = ""
 
 
 class GatewayConfig(Section):

@@ -31,6 +31,11 @@ class Section(BaseModel):
         return ((name, shown((name,), value) if name else value) for name, value in super().__repr_args__())
 
 
+def empty_is_null(value: object) -> object:
+    """An empty text says no more than null."""
+    return None if value == "" else value
+
+
 def _null_is_empty(value: object) -> object:
     return "" if value is None else value
 
@@ -65,6 +70,7 @@ Retries = Annotated[int, Number, Field(ge=0, le=10)]
 Money = Annotated[float, Number, Field(ge=0)]
 WebSocketUrl = Annotated[str, Field(pattern=r"^wss?://.+")]
 HttpUrl = Annotated[str, Field(pattern=r"^https?://.+")]
+NullableUrl = Annotated[HttpUrl | None, BeforeValidator(empty_is_null)]
 Ids = list[Annotated[str, Field(coerce_numbers_to_str=True)]]  # people write ids as numbers
 StrMap = dict[str, str]
 Headers = Annotated[StrMap, AfterValidator(_can_be_sent)]

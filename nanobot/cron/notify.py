@@ -16,7 +16,8 @@ _EDGES = re.compile(r"[\s`*_\"'.!]+")
 def message_for(job: CronJob, due: Due) -> InboundMessage:
     """The message that a run is: at the job's target, in the job's own session, with the run's id as its own.
 
-    Every attempt at an instant has the same id, so a journal takes it in once.
+    Every attempt at an instant has the same id. A job whose answer is judged before it is told, or never is, is quiet:
+    what its turn sends by itself would pass by that judgement.
     """
     payload = job.payload
     return InboundMessage(
@@ -29,6 +30,8 @@ def message_for(job: CronJob, due: Due) -> InboundMessage:
         thread_id=payload.thread_id,
         origin=Origin.CRON,
         provenance=payload.provenance,
+        quiet=not may_tell(job) or payload.notify is not Notify.ALWAYS,
+        journal_key=due.run_id,
     )
 
 

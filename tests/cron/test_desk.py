@@ -38,7 +38,7 @@ class Asking:
             targets=KnownChannels(channels.switched_on()),
         )
         self._tools = ToolRegistry()
-        self._tools.register(CronTool(CronDesk(self.service)))
+        self._tools.register(CronTool(lambda: CronDesk(self.service)))
         address = Address("telegram", "12345", "topic-7")
         self.ctx = ToolContext("telegram:12345", address, "t", folder, SystemClock(), origin=origin)
 
@@ -158,7 +158,7 @@ async def test_it_says_when_nothing_runs_jobs(asking: Asking):
 
 
 async def test_it_works_outside_of_a_turn(asking: Asking):
-    tool = CronTool(CronDesk(asking.service))
+    tool = CronTool(lambda: CronDesk(asking.service))
 
     silent = await tool.execute("add", message="x", every_seconds=60, deliver=False)
     nowhere = await tool.execute("add", message="x", every_seconds=60)

@@ -213,6 +213,8 @@ class Pipeline:
                 workspace=parts.workspace,
                 clock=parts.clock,
                 origin=message.origin,
+                quiet=message.quiet,
+                answers=message.journal_key,
             ),
             emit=turn.emit,
             record=record,

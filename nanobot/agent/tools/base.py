@@ -42,6 +42,10 @@ class ToolContext:
     """The least trusted words in the window when the call was made."""
     origin: Origin = Origin.USER
     """Why the turn exists: a job's turn makes no jobs."""
+    quiet: bool = False
+    """Whether nothing of the turn is sent to anybody."""
+    answers: str | None = None
+    """The journal key of the message whose turn it is: the same text goes out once for it."""
     emit: Callable[[str], None] = field(default=lambda _: None)
     """Say how far the call is. Neither blocks nor raises."""
 

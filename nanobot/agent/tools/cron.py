@@ -3,6 +3,8 @@
 It knows nothing of stores and calendars: what it asks for goes through a port, which answers in words for the model.
 """
 
+from collections.abc import Callable
+from functools import cached_property
 from typing import Any, Protocol
 
 from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult
@@ -81,8 +83,13 @@ class CronTool(Tool):
     )
     effect = Effect.ONCE
 
-    def __init__(self, jobs: Jobs) -> None:
-        self._jobs = jobs
+    def __init__(self, open_jobs: Callable[[], Jobs]) -> None:
+        """`open_jobs` is asked when the tool is used first: most turns need no calendar."""
+        self._open_jobs = open_jobs
+
+    @cached_property
+    def _jobs(self) -> Jobs:
+        return self._open_jobs()
 
     async def execute(
         self, action: str, job_id: str | None = None, *, ctx: ToolContext | None = None, **wanted: Any

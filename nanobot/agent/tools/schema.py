@@ -28,3 +28,8 @@ def number(description: str, **more: Any) -> Schema:
 def boolean(description: str, **more: Any) -> Schema:
     """Yes or no."""
     return {"type": "boolean", "description": description, **more}
+
+
+def array(description: str, **more: Any) -> Schema:
+    """Several texts."""
+    return {"type": "array", "items": {"type": "string"}, "description": description, **more}

@@ -7,7 +7,7 @@ alone is longer than a piece may be. Every character of the text is in exactly o
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nanobot.channels.text.layout import Kind, Layout, lay_out
 from nanobot.channels.text.measures import Measure, code_points, furthest, grapheme_ends, is_whole
@@ -54,8 +54,8 @@ def next_part(layout: Layout, start: int, before: str, limit: int, measure: Meas
     if limit < SHORTEST:
         raise ValueError(f"a piece of {limit} is too short; {SHORTEST} is the least")
     text, skip = layout.text, layout.skip
-    if measure(before) > limit // 3:
-        before = ""
+    most = limit // 3  # what opens a part must leave room for what it says
+    before = before if measure(before) <= most else ""
     room = limit - measure(before)
     while True:
         end = furthest(text, start, room, measure)
@@ -64,7 +64,7 @@ def next_part(layout: Layout, start: int, before: str, limit: int, measure: Meas
         part = _part(layout, start, end, before)
         over = measure(part.markdown) - limit
         if over <= 0:
-            return part
+            return part if measure(part.before_next) <= most else replace(part, before_next="")
         if room <= over:
             # What opens and closes leaves no room: the bare text then.
             end = max(furthest(text, start, limit, measure), start + 1, skip + 1)

@@ -18,7 +18,8 @@ from nanobot.testing import calls, open_bot
 async def test_a_reminder_is_set_by_words_alone_without_a_model(tmp_path: Path):
     async with build_runtime(Config(), data_dir=tmp_path, workspace=tmp_path / "workspace", environ={}) as runtime:
         service = CronService(runtime.workspace / "cron" / "jobs.json")
-        runtime.tools.register(CronTool(CronDesk(service)))
+        runtime.tools.unregister("cron")
+        runtime.tools.register(CronTool(lambda: CronDesk(service)))
         words = "remind me in 20 minutes to stretch"
         asked = InboundMessage.from_owner("telegram", "5", words, session_key="telegram:5", origin=Origin.USER)
         before = to_ms(asked.timestamp.astimezone())
@@ -35,7 +36,8 @@ async def test_a_reminder_is_set_by_words_alone_without_a_model(tmp_path: Path):
 async def test_the_turn_of_a_job_makes_no_jobs(tmp_path: Path):
     async with open_bot(tmp_path) as bot:
         service = CronService(bot.runtime.workspace / "cron" / "jobs.json")
-        bot.runtime.tools.register(CronTool(CronDesk(service)))
+        bot.runtime.tools.unregister("cron")
+        bot.runtime.tools.register(CronTool(lambda: CronDesk(service)))
         job = service.add_job("breeds", CronSchedule("every", every_ms=60_000), "Make two of yourself")
         bot.provider.script(calls(("cron", {"action": "add", "message": "x", "every_seconds": 60})), "I could not.")
 

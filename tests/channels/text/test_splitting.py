@@ -77,6 +77,12 @@ def test_what_hangs_together_stays_whole(whole, words):
     assert sum(whole in piece for piece in pieces) == 1
 
 
+def test_a_head_that_would_fill_each_piece_is_not_said_again():
+    table = f"| {'a long head ' * 8}| b |\n|---|---|\n" + "| some words | more |\n" * 20
+
+    assert len(split(table, 120)) < 8
+
+
 def test_emphasis_longer_than_a_piece_is_closed_and_opened_again():
     pieces = split("**" + "bold words " * 20 + "end**", 80)
 

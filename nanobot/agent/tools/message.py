@@ -1,0 +1,139 @@
+"""The `message` tool: words, files and buttons to a chat, delivered when the platform says so.
+
+Whoever is spoken with is answered by the answer itself; this is for another chat, for files, and for what cannot wait
+for the end of the turn.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Protocol
+
+from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult
+from nanobot.agent.tools.schema import array, string, takes
+from nanobot.bus.events import Button, DeliveryFailedError, OutboundKind, OutboundMessage
+from nanobot.bus.queue import MessageBus
+from nanobot.messages.types import ToolFailure
+from nanobot.security.paths import PathDeniedError, PathPolicy
+
+DELIVERED_S = 60.0
+"""How long the platform is waited for. A message that takes longer stays in the queue; the agent is told so."""
+_MOST_BUTTONS = 10
+
+
+class Chats(Protocol):
+    """The chats that can be reached."""
+
+    @property
+    def names(self) -> list[str]:
+        """The channels that are switched on."""
+        ...
+
+    async def find(self, channel: str, name: str) -> str | None:
+        """The id of the chat that a person would call so: an id as it is, `@ann`, `#general`. None for no chat."""
+        ...
+
+
+class MessageTool(Tool):
+    """A message to a chat."""
+
+    name = "message"
+    aliases = ("message_user",)
+    description = (
+        "Send a message to a chat, with files if need be. To answer who you talk with, just answer: use this for "
+        "another chat (channel and chat_id), or to send files here. It says whether the platform has it."
+    )
+    parameters = takes(
+        "content",
+        content=string("The text, in Markdown"),
+        channel=string("Where to, such as telegram (default: here)"),
+        chat_id=string("The chat's id, or a name such as @ann or #general (default: this chat)"),
+        media=array("Paths of files to send along"),
+        buttons=array("Labels of buttons below it; what is pressed comes back as a message"),
+    )
+    effect = Effect.ONCE
+
+    def __init__(self, bus: MessageBus, chats: Chats, paths: PathPolicy) -> None:
+        self._bus = bus
+        self._chats = chats
+        self._paths = paths
+
+    async def execute(
+        self,
+        content: str,
+        channel: str | None = None,
+        chat_id: str | None = None,
+        media: Sequence[str] = (),
+        buttons: Sequence[str] = (),
+        *,
+        ctx: ToolContext,
+    ) -> ToolResult:
+        """Send it and wait for the platform. Cancelling does not take it back."""
+        if ctx.quiet:
+            return ToolResult.failed(
+                "This job speaks by its answer alone, which is sent if there is something to tell. Nothing was sent."
+            )
+        if not content.strip() and not media:
+            return ToolResult.failed("There is nothing to send. Give content, media, or both.")
+        there = await self._target(channel, chat_id, ctx)
+        if isinstance(there, ToolResult):
+            return there
+        try:
+            files = [str(await asyncio.to_thread(self._file, path, ctx)) for path in media]
+        except (PathDeniedError, FileNotFoundError) as error:
+            return ToolResult.failed(str(error))
+        there.content, there.media = content, files
+        there.buttons = tuple(Button(label, label) for label in buttons[:_MOST_BUTTONS])
+        return await self._sent(there)
+
+    async def _target(self, channel: str | None, chat_id: str | None, ctx: ToolContext) -> OutboundMessage | ToolResult:
+        """An empty message to the chat that is meant; or why there is none."""
+        here = ctx.address
+        channel = (channel or here.channel).strip().lower()
+        if channel not in self._chats.names:
+            if channel == here.channel and not chat_id:
+                return ToolResult.failed("Here your answer is what is read: write it as your answer.")
+            known = ", ".join(self._chats.names) or "none"
+            return ToolResult.failed(f"There is no channel {channel!r} switched on. Channels: {known}.")
+        if not chat_id and channel != here.channel:
+            return ToolResult.failed(f"Which chat on {channel}? Give chat_id: no message goes to a chat by chance.")
+        thread_id = here.thread_id if channel == here.channel and chat_id in (None, "", here.chat_id) else None
+        found = await self._chats.find(channel, chat_id) if chat_id else here.chat_id
+        if found is None:
+            return ToolResult.failed(f"There is no chat {chat_id!r} on {channel}. Give its id.")
+        return OutboundMessage(
+            channel,
+            found,
+            "",
+            kind=OutboundKind.NOTICE,
+            turn_id=ctx.turn_id,
+            thread_id=thread_id,
+            answers=ctx.answers,
+        )
+
+    def _file(self, named: str, ctx: ToolContext) -> str:
+        """The file, where tools may read it. An address on the web goes as it is: the platform fetches it."""
+        if named.startswith(("https://", "http://")):
+            return named
+        real = self._paths.readable(named)
+        if not real.is_file():
+            raise FileNotFoundError(f"There is no file {named}. Paths begin at {ctx.workspace}.")
+        return str(real)
+
+    async def _sent(self, message: OutboundMessage) -> ToolResult:
+        where = f"{message.channel}:{message.chat_id}"
+        receipt = self._bus.post_outbound(message)
+        try:
+            async with asyncio.timeout(DELIVERED_S):
+                ids = await receipt.wait()
+        except TimeoutError:
+            return ToolResult.failed(
+                f"{where} does not have the message yet: the platform is slow or out of reach. It stays in the queue "
+                "and is sent when that is over; do not send it again.",
+                ToolFailure.UNKNOWN,
+            )
+        except DeliveryFailedError as error:
+            return ToolResult.failed(str(error))
+        if receipt.repeated:
+            return ToolResult(f"{where} has this very message already; it was not sent again.")
+        named = f" (message {', '.join(ids)})" if ids else ""
+        return ToolResult(f"Delivered to {where}{named}.")
