@@ -202,21 +202,42 @@ async def test_login_is_the_channels_own(running: OpenGateway):
     assert (unknown.exit_code, "no such channel" in unknown.stderr) == (1, True)
 
 
-@pytest.mark.parametrize(
-    "said", [b"\xff\xfe\n", b"[]\n", b"{}\n", b'{"do": "fly"}\n', b'{"do": "turn"}\n', b'{"do": "send"}\n', b"half"]
-)
-async def test_nonsense_is_refused_and_harms_nobody(running: OpenGateway, said: bytes):
+async def test_nonsense_is_refused_and_harms_nobody(running: OpenGateway):
     async with running("hello") as here:
-        reader, writer = await asyncio.open_unix_connection(here.home / "state" / "gateway.sock")
-        await reader.readline()
-        writer.write(said)
-        writer.write_eof()
-        answer = await asyncio.wait_for(reader.read(), 5)
-        writer.close()
-        await writer.wait_closed()
+        for said in (
+            b"\xff\xfe\n",
+            b"[]\n",
+            b"{}\n",
+            b'{"do": "fly"}\n',
+            b'{"do": "turn"}\n',
+            b'{"do": "send"}\n',
+            b"half",
+        ):
+            reader, writer = await asyncio.open_unix_connection(here.home / "state" / "gateway.sock")
+            await reader.readline()
+            writer.write(said)
+            writer.write_eof()
+            assert b'"turn_ended"' not in await asyncio.wait_for(reader.read(), 5)
+            writer.close()
+            await writer.wait_closed()
 
-        assert b'"turn_ended"' not in answer
         assert (await (await bot_of(here.home)).run_turn(terminal_message("hi", "cli:direct"))).text == "hello"
+
+
+async def test_who_sets_something_else_by_the_environment_gets_a_bot_of_their_own(
+    running: OpenGateway, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("NANOBOT_AGENTS__DEFAULTS__MODEL", "one")
+    async with running() as here:
+        same = await find_bot(here.home / "state", None, go_on=False)
+        async with dial(here.home / "state") as line:
+            told = line.hello if line is not None else {}
+        monkeypatch.setattr("nanobot.gateway.control.settings_in", lambda environ: {})
+        other = await find_bot(here.home / "state", None, go_on=False)
+
+    assert same is not None
+    assert other is None
+    assert "one" not in told["settings"].values()
 
 
 async def test_where_a_path_is_too_long_for_a_socket_a_port_with_a_token_stands_in(

@@ -1,10 +1,10 @@
 """Members live behind walls; the pulse sees who is gone, for how long, and what no platform took."""
 
 import asyncio
-
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from itertools import pairwise
 
 from nanobot.channels.evidence import ChannelState, Evidence
 from nanobot.gateway.members import Member, Members
@@ -63,7 +63,7 @@ async def test_one_that_breaks_again_and_again_waits_longer_each_time():
     async with living(Member("broken", broken)):
         await soon(lambda: len(begun) == 4)
 
-    waits = [later - before for before, later in itertools.pairwise(begun)]
+    waits = [later - before for before, later in pairwise(begun)]
     assert waits == sorted(waits)
     assert waits[2] >= 0.04
 
