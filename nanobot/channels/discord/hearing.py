@@ -61,8 +61,7 @@ class Hearing:
         self._past = past
         self._pools = pools
         self._link: Link | None = None
-        self._lanes = Lanes(self._read_up, self._settle)
-        self._missed: dict[int, int] = {}
+        self._lanes = Lanes(past.settle)
         self._few = asyncio.Semaphore(_AT_ONCE)
         self._flaps = 0
 
@@ -107,8 +106,7 @@ class Hearing:
         link = self._linked()
         self._miss([*link.get_all_channels(), *(one for guild in link.guilds for one in guild.threads)])
         for chat in [*self._past.private][-MOST_CHATS:]:
-            self._missed[chat] = self._past.after(chat)
-            self._lanes.add(chat)
+            self._read_first(chat, link.get_partial_messageable(chat))
         self._lanes.ready.set()
         self._lanes.aside(self._tell_menu(link))
 
@@ -119,14 +117,16 @@ class Hearing:
 
     def _miss(self, chats: Iterable[object]) -> None:
         """Read these up where something was said that nobody heard."""
-        last = {one.id: getattr(one, "last_message_id", None) or 0 for one in chats if isinstance(one, _WithTalk)}
-        missed = [chat for chat, message_id in last.items() if message_id > self._past.after(chat)]
-        missed.sort(key=lambda chat: last[chat], reverse=True)
+        missed = [(last, one) for one in chats if isinstance(one, _WithTalk) and (last := one.last_message_id or 0)]
+        missed = [(last, one) for last, one in missed if last > self._past.after(one.id)]
+        missed.sort(key=lambda found: found[0], reverse=True)
         if len(missed) > MOST_CHATS:
             log.warning("discord: messages were missed in %d channels; %d are read up", len(missed), MOST_CHATS)
-        for chat in missed[:MOST_CHATS]:
-            self._missed[chat] = self._past.after(chat)
-            self._lanes.add(chat)
+        for _, chat in missed[:MOST_CHATS]:
+            self._read_first(chat.id, chat)
+
+    def _read_first(self, chat: int, place: discord.abc.Messageable) -> None:
+        self._lanes.first(chat, partial(self._read_up, place, self._past.after(chat)))
 
     def _on_message(self, message: discord.Message) -> None:
         self._lanes.add(message.channel.id, partial(self._take_live, message))
@@ -135,19 +135,14 @@ class Hearing:
         if (text := said(interaction)) is not None and interaction.channel_id is not None:
             self._lanes.aside(self._take_said(interaction, interaction.channel_id, text))
 
-    async def _read_up(self, chat: int) -> None:
-        """Hear what was said in this chat while nobody listened, before what is said now."""
-        after = self._missed.pop(chat, None)
-        if after is None:
-            return
-        for message in await self._history(chat, after):
+    async def _read_up(self, place: discord.abc.Messageable, after: int) -> None:
+        """Hear what was said there while nobody listened."""
+        for message in await self._history(place, after):
             await self._take(message)
 
-    async def _history(self, chat: int, after: int) -> list[discord.Message]:
+    async def _history(self, place: discord.abc.Messageable, after: int) -> list[discord.Message]:
         """What came later, oldest first; asked for until Discord says it, while this chat waits."""
-        link, wait_s = self._linked(), 1.0
-        known = link.get_channel(chat)
-        place = known if isinstance(known, discord.abc.Messageable) else link.get_partial_messageable(chat)
+        wait_s = 1.0
         while True:
             try:
                 async with self._few:
@@ -158,19 +153,18 @@ class Hearing:
             except UndeliverableError:
                 return []  # not ours to read
             except SendError as error:
-                log.debug("discord: what was missed in %d is not told yet: %s", chat, error)
+                log.debug("discord: what was missed in %s is not told yet: %s", place, error)
                 await asyncio.sleep(error.retry_after_s if isinstance(error, RateLimitedError) else wait_s)
                 wait_s = min(wait_s * 2, _LONGEST_WAIT_S)
         if len(missed) >= MOST_MISSED:
-            log.warning("discord: more was missed in %d than its last %d messages", chat, MOST_MISSED)
+            log.warning("discord: more was missed in %s than its last %d messages", place, MOST_MISSED)
         return missed[::-1]
 
     async def _take_live(self, message: discord.Message) -> None:
         """Hear a message that comes; before the first of a private chat, what was said there while nobody listened."""
-        chat = message.channel.id
-        if guild_id_of(message) is None and chat not in self._past.private:
-            self._missed[chat] = self._past.after(chat)
-            await self._read_up(chat)
+        chat = message.channel
+        if guild_id_of(message) is None and chat.id not in self._past.private:
+            await self._read_up(chat, self._past.after(chat.id))
         await self._take(message)
 
     async def _take(self, message: discord.Message) -> None:
@@ -254,10 +248,6 @@ class Hearing:
             log.warning("discord: the slash commands are not in Discord's menu (%s); typing them works", error)
             return
         self._past.menu, self._past.changed = fingerprint, True
-
-    def _settle(self) -> None:
-        if not self._missed:
-            self._past.settle()
 
     def _linked(self) -> Link:
         if self._link is None:

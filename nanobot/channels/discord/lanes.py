@@ -11,26 +11,23 @@ Work = Callable[[], Awaitable[None]]
 class Lanes:
     """The work of one connection. The first failure ends all of it, and is what `broken` raises."""
 
-    def __init__(self, opening: Callable[[int], Awaitable[None]], emptied: Callable[[], None]) -> None:
-        """`opening` goes before the work of a lane that had none; `emptied` is called when no lane has any."""
+    def __init__(self, emptied: Callable[[], None]) -> None:
+        """`emptied` is called whenever no chat has any work left."""
         self.ready = asyncio.Event()
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._opening = opening
         self._emptied = emptied
         self._waiting: dict[int, deque[Work]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def add(self, chat: int, *work: Work) -> None:
-        """Put work into the lane of this chat; without any, only open it. Ignored when it is all at its end."""
-        if self.broken.done():
-            return
-        if (waiting := self._waiting.get(chat)) is not None:
-            waiting.extend(work)
-            return
-        waiting = self._waiting[chat] = deque(work)
-        task = asyncio.create_task(self._run(chat, waiting), name=f"discord chat {chat}")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    def add(self, chat: int, work: Work) -> None:
+        """Put work into the lane of this chat. Ignored when it is all at its end, as below."""
+        if not self.broken.done():
+            self._lane(chat).append(work)
+
+    def first(self, chat: int, work: Work) -> None:
+        """The same, before all that waits there."""
+        if not self.broken.done():
+            self._lane(chat).appendleft(work)
 
     def aside(self, work: Coroutine[Any, Any, None]) -> None:
         """Work that waits for nobody, and fails by itself."""
@@ -54,10 +51,17 @@ class Lanes:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
+    def _lane(self, chat: int) -> deque[Work]:
+        if (waiting := self._waiting.get(chat)) is None:
+            waiting = self._waiting[chat] = deque()
+            task = asyncio.create_task(self._run(chat, waiting), name=f"discord chat {chat}")
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        return waiting
+
     async def _run(self, chat: int, waiting: deque[Work]) -> None:
         try:
             await self.ready.wait()
-            await self._opening(chat)
             while waiting:
                 await waiting.popleft()()
         except Exception as error:  # its lane stays shut, so that nothing behind it passes for heard
