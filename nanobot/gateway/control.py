@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import secrets
+import socket
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -76,7 +77,12 @@ class _Talk:
         line = await self._reader.readline()
         return decoded(line) if line.endswith(b"\n") else None
 
+    def hang_up(self) -> None:
+        """End it now: whoever waits for the client hears that it left."""
+        self._writer.close()
+
     async def close(self) -> None:
+        """Let go of it. Never raises."""
         with suppress(OSError):
             self._writer.close()
             await self._writer.wait_closed()
@@ -95,6 +101,7 @@ class ControlServer:
         self._terminal = terminal
         self._server: asyncio.Server | None = None
         self._token: str | None = None
+        self._talks: set[_Talk] = set()
         self._requests: dict[str, Callable[[Frame, _Talk], Awaitable[None]]] = {
             "about": self._about,
             "model": self._model,
@@ -136,6 +143,8 @@ class ControlServer:
             if self._server is not None:
                 self._server.close()
                 self._server = None
+            for talk in self._talks:
+                talk.hang_up()
             for file in (socket_file(self._places.state), port_file(self._places.state)):
                 with suppress(OSError):
                     file.unlink(missing_ok=True)
@@ -146,11 +155,7 @@ class ControlServer:
         path.unlink(missing_ok=True)
         port_file(self._places.state).unlink(missing_ok=True)
         if sys.platform != "win32" and len(os.fsencode(path)) <= LONGEST_PATH:
-            mask = os.umask(0o177)
-            try:
-                return await asyncio.start_unix_server(self._answer, path, limit=LONGEST_LINE)
-            finally:
-                os.umask(mask)
+            return await asyncio.start_unix_server(self._answer, sock=_private_socket(path), limit=LONGEST_LINE)
         self._token = secrets.token_hex(32)
         server = await asyncio.start_server(self._answer, "127.0.0.1", 0, limit=LONGEST_LINE)
         port = server.sockets[0].getsockname()[1]
@@ -159,6 +164,7 @@ class ControlServer:
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         talk = _Talk(reader, writer)
+        self._talks.add(talk)
         try:
             async with asyncio.timeout(HELLO_S):
                 if self._token is None or await self._knows_token(talk):
@@ -171,6 +177,7 @@ class ControlServer:
         except (OSError, TimeoutError, ValueError) as error:  # it left, it dawdled, or it spoke another language
             log.debug("a client of the control socket is let go: %r", error)
         finally:
+            self._talks.discard(talk)
             await talk.close()
 
     async def _knows_token(self, talk: _Talk) -> bool:
@@ -333,6 +340,20 @@ class ControlServer:
         finally:
             if chosen.transcriber is not None:
                 await chosen.transcriber.close()
+
+
+def _private_socket(path: Path) -> socket.socket:
+    """A socket at this place that nobody else can open, from its first moment on. Raises OSError."""
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with suppress(OSError):  # Linux makes it with this mode; elsewhere the folder, which is ours alone, keeps it
+            os.fchmod(made.fileno(), 0o600)
+        made.bind(str(path))
+        os.chmod(path, 0o600)
+    except BaseException:
+        made.close()
+        raise
+    return made
 
 
 async def _until_it_ends(turn: Awaitable[None], talk: _Talk, told: Callable[[Frame], None]) -> None:

@@ -94,6 +94,10 @@ class FakeTelegram:
     """For what the bot sends, one a request."""
     poll_faults: deque[RefusedError] = field(default_factory=deque)
     """For getUpdates, one a request."""
+    storm: RefusedError | None = None
+    """What everybody who asks for anything gets; a conflict, only who polls."""
+    silent: bool = False
+    """Whether connections are taken and nothing is said on them."""
     slow_files: asyncio.Event = field(default_factory=asyncio.Event)
     """Downloads wait for it."""
     polls: int = 0
@@ -230,6 +234,8 @@ class FakeTelegram:
         try:
             if request.match_info["token"] != self.token:
                 raise RefusedError(401, "Unauthorized")
+            if self.storm is not None and (self.storm is not CONFLICT or method == "getUpdates"):
+                raise self.storm
             if method == "getUpdates":
                 result: Any = await self._get_updates(params, request)
             else:
@@ -249,7 +255,7 @@ class FakeTelegram:
         return web.json_response(told, status=status)
 
     async def _if_not_deaf(self, request: web.Request) -> None:
-        if request.transport in self._deaf:
+        if self.silent or request.transport in self._deaf:
             await self._closing.wait()
 
     async def _download(self, request: web.Request) -> web.StreamResponse:

@@ -82,11 +82,10 @@ class PooledRequest(BaseRequest):
         method: str,
         request_data: RequestData | None = None,
         read_timeout: object = None,
-        write_timeout: object = None,
-        connect_timeout: object = None,
-        pool_timeout: object = None,
+        *args: object,
+        **kwargs: object,
     ) -> tuple[int, bytes]:
-        """Ask. Raises OutOfReachError or CutOffError; safe to cancel."""
+        """Ask. Of the SDK's limits only that of the answer holds. Raises OutOfReachError or CutOffError."""
         read_s = read_timeout if isinstance(read_timeout, int | float) else ANSWER_S
         form: dict[str, Any] = {}
         if request_data is not None:

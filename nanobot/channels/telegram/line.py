@@ -176,7 +176,8 @@ class Line:
         try:
             if accepted:
                 await query.answer()
-                await query.edit_message_reply_markup(None)
+                if (message := query.message) is not None:
+                    await self.bot.edit_message_reply_markup(message.chat.id, message.message_id)
             else:
                 await query.answer("This was answered already, or is not yours to press.")
         except TelegramError as error:

@@ -31,6 +31,17 @@ async def test_what_its_owner_has_to_mend_is_said_at_the_start(telegram, tmp_pat
         assert said in life.channel.evidence.last_error
 
 
+async def test_a_bot_that_telegram_lets_hear_less_than_its_owner_wants_says_so_once(telegram, tmp_path, caplog):
+    async with live(telegram, tmp_path, group_policy="open") as life:
+        await life.is_up()
+        await telegram.gone(gone=True)
+        await until(lambda: life.channel.evidence.state is not ChannelState.UP)
+        await telegram.gone(gone=False)
+        await life.is_up()
+
+    assert len([one for one in caplog.records if "/setprivacy" in one.message]) == 1
+
+
 async def test_a_proxy_is_used_where_there_is_one(telegram, tmp_path):
     settings = {"proxy": telegram.server.url, "api_base": "http://telegram.test"}
     async with live(telegram, tmp_path, **settings) as life:

@@ -121,6 +121,18 @@ async def test_who_is_no_person_is_known_by_what_vouches_for_them(telegram, tmp_
     assert [one.sender_id for one in life.heard[:-1]] == ([sender] if sender else [])
 
 
+async def test_the_address_behind_a_word_is_told(telegram, tmp_path):
+    links = [
+        {"type": "text_link", "offset": 3, "length": 4, "url": "https://a.example"},
+        {"type": "text_link", "offset": 8, "length": 2, "url": "https://b.example"},
+    ]
+    async with live(telegram, tmp_path, silent=True) as life:
+        await telegram.server.message(ANNA, ANNA, "😀 this or", entities=links)
+        message = await life.hears("this")
+
+    assert message.content == "😀 this (https://a.example) or (https://b.example)"
+
+
 async def test_members_who_come_and_go_say_nothing(telegram, tmp_path):
     async with live(telegram, tmp_path, silent=True, group_policy="open") as life:
         await telegram.server.message(HALL, ANNA, new_chat_members=[telegram.server.people[ZOE]])

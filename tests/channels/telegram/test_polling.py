@@ -73,17 +73,17 @@ async def test_an_update_that_nobody_can_read_makes_nobody_deaf(telegram, tmp_pa
 async def test_the_offset_of_another_bot_or_of_long_ago_hides_nothing(telegram, tmp_path):
     kept = {"bot": BOT["id"], "offset": 10**6, "heardAt": time.time() - RENUMBERED_S - 60}
     for told in (kept, kept | {"bot": 1, "heardAt": time.time()}):
-        (tmp_path / "telegram.json").write_text(json.dumps(told), encoding="utf-8")
+        (tmp_path / "bot.json").write_text(json.dumps(told), encoding="utf-8")
         async with live(telegram, tmp_path) as life:
             await life.asked(f"hello {told['bot']}")
 
 
 @pytest.mark.parametrize("damage", ["", "{", "[]", '{"bot": 4242, "offset": "x"}', '{"bot": 4242, "moved": 3}'])
 async def test_a_damaged_memory_is_begun_anew(telegram, tmp_path, damage):
-    (tmp_path / "telegram.json").write_text(damage, encoding="utf-8")
+    (tmp_path / "bot.json").write_text(damage, encoding="utf-8")
     async with live(telegram, tmp_path) as life:
         await life.asked("hello")
-        await until(lambda: from_json(tmp_path / "telegram.json")["bot"] == BOT["id"])
+        await until(lambda: from_json(tmp_path / "bot.json")["bot"] == BOT["id"])
 
 
 CHILD = """
@@ -114,7 +114,7 @@ async def test_kill_9_loses_no_message_and_doubles_none(telegram, tmp_path):
         await telegram.says(f"m{number}")
     os.kill(child.pid, signal.SIGKILL)
     await child.wait()
-    first_offset = from_json(tmp_path / "telegram.json")["offset"]
+    first_offset = from_json(tmp_path / "bot.json")["offset"]
     async with live(telegram, tmp_path, silent=True) as life:
         await until(lambda: len(life.heard) >= 300)
         counts = await life.counts()
