@@ -14,6 +14,7 @@ from typing import Any
 
 import aiohttp
 import discord
+import yarl
 from discord.gateway import DiscordWebSocket, KeepAliveHandler
 
 from nanobot.channels.discord.outbound import give_back
@@ -147,7 +148,7 @@ def gateway_at(url: str, usual: str) -> Iterator[None]:
         yield
         return
     before = DiscordWebSocket.DEFAULT_GATEWAY
-    DiscordWebSocket.DEFAULT_GATEWAY = type(before)(url)
+    DiscordWebSocket.DEFAULT_GATEWAY = yarl.URL(url)
     try:
         yield
     finally:
