@@ -214,11 +214,24 @@ async def test_a_message_that_the_disk_refused_is_heard_once_there_is_room(disco
         life.bus.full = True
         await discord.says("one")
         await discord.says("two")
-        await until(lambda: life.bus.refused > 1)
+        await until(lambda: life.bus.refused)
         life.bus.full = False
         await life.shows("You said: two")
 
     assert [one.content for one in life.heard] == ["before", "one", "two"]
+    assert discord.gateway.log.count("identify") == 1
+
+
+async def test_a_message_that_the_disk_refused_is_heard_after_a_restart(discord, tmp_path):
+    async with live(discord, tmp_path) as life:
+        await life.asked("before")
+        life.bus.full = True
+        await discord.says("one")
+        await until(lambda: life.bus.refused)
+    async with live(discord, tmp_path) as life:
+        await life.asked("two")
+
+    assert [one.content for one in life.heard] == ["one", "two"]
 
 
 async def test_a_damaged_memory_of_the_past_is_said_and_made_anew(discord, tmp_path, caplog):

@@ -43,6 +43,7 @@ MOST_MISSED = 500
 MOST_CHATS = 100
 """Chats that are read up, those that were used last."""
 _AT_ONCE = 4
+_FIRST_WAIT_S = 0.5
 _LONGEST_WAIT_S = 30.0
 _ANSWER_S = 2.0
 """Discord gives three seconds to answer a command or a press."""
@@ -64,16 +65,18 @@ class Hearing:
         self._lanes = Lanes(past.settle)
         self._few = asyncio.Semaphore(_AT_ONCE)
         self._flaps = 0
+        self._given_up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def serve(self, link: Link, token: str) -> None:
         """Hear until the connection ends. Raises what ended it; safe to cancel."""
         self._link = link
         serving = asyncio.create_task(link.serve(token), name="discord connection")
         try:
-            done, _ = await asyncio.wait([serving, self._lanes.broken], return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait([serving, self._given_up], return_when=asyncio.FIRST_COMPLETED)
             for one in done:
                 one.result()
         finally:
+            self._given_up.cancel()
             await self._lanes.close()
             serving.cancel()
             await finish(asyncio.wait([serving]))
@@ -99,8 +102,8 @@ class Hearing:
         """The SDK resumes at once, and again: where that comes to nothing, it is left to who waits in between."""
         self._channel.evidence.turn(ChannelState.CONNECTING)
         self._flaps += 1
-        if self._flaps > _MOST_FLAPS:
-            self._lanes.fail(ConnectionError("Discord hangs up on us"))
+        if self._flaps > _MOST_FLAPS and not self._given_up.done():
+            self._given_up.set_exception(ConnectionError("Discord hangs up before it greets us"))
 
     def _on_ready(self) -> None:
         link = self._linked()
@@ -108,7 +111,7 @@ class Hearing:
         for chat in [*self._past.private][-MOST_CHATS:]:
             self._read_first(chat, link.get_partial_messageable(chat))
         self._lanes.ready.set()
-        self._lanes.aside(self._tell_menu(link))
+        self._lanes.aside(partial(self._tell_menu, link))
 
     def _on_guild(self, guild: discord.Guild) -> None:
         """A server is back that was out of reach, which is told as one that comes."""
@@ -133,7 +136,7 @@ class Hearing:
 
     def _on_interaction(self, interaction: discord.Interaction) -> None:
         if (text := said(interaction)) is not None and interaction.channel_id is not None:
-            self._lanes.aside(self._take_said(interaction, interaction.channel_id, text))
+            self._lanes.aside(partial(self._take_said, interaction, interaction.channel_id, text))
 
     async def _read_up(self, place: discord.abc.Messageable, after: int) -> None:
         """Hear what was said there while nobody listened."""
@@ -142,7 +145,7 @@ class Hearing:
 
     async def _history(self, place: discord.abc.Messageable, after: int) -> list[discord.Message]:
         """What came later, oldest first; asked for until Discord says it, while this chat waits."""
-        wait_s = 1.0
+        wait_s = _FIRST_WAIT_S
         while True:
             try:
                 async with self._few:
@@ -168,14 +171,19 @@ class Hearing:
         await self._take(message)
 
     async def _take(self, message: discord.Message) -> None:
-        """Hear one message. Raises StorageError where it must be heard again."""
-        if is_from_a_person(message):
+        """Hear one message, as soon as the disk has room for it; its chat waits. (Beginning anew each time would be one
+        time too many: after a thousand sessions in a day Discord takes the token away.)
+        """
+        wait_s = _FIRST_WAIT_S
+        while is_from_a_person(message):
             try:
                 await self._hear(message)
-            except (StorageError, asyncio.CancelledError):
-                raise
-            except Exception:  # the wall of a connection: one message that is odd must not make it deaf
-                log.exception("discord: a message could not be read")
+                break
+            except StorageError as error:
+                if wait_s == _FIRST_WAIT_S:
+                    log.warning("discord: what is said waits: %s", error)
+                await asyncio.sleep(wait_s)
+                wait_s = min(wait_s * 2, _LONGEST_WAIT_S)
         self._past.note(message.channel.id, message.id, is_private=guild_id_of(message) is None)
 
     async def _hear(self, message: discord.Message) -> None:
