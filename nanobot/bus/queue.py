@@ -7,7 +7,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from nanobot.bus.events import InboundMessage, OutboundMessage, Receipt
@@ -70,6 +70,19 @@ class _Settlement:
         await journal.settle(self.key, self.state, self.reason)
 
 
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """Somebody waits until all before it is written."""
+
+    reached: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def write(self, journal: Journal) -> None:
+        self.reached.set()
+
+
+_Note = _Beginning | _Settlement | _Mark
+
+
 class MessageBus:
     """Who produces messages knows the bus; who consumes them knows the bus; nobody else knows anybody.
 
@@ -81,10 +94,10 @@ class MessageBus:
         self._inbound: _Road[InboundMessage] = _Road()
         self._outbound: _Road[OutboundMessage] = _Road()
         self._journal = journal
-        self._to_keep: asyncio.Queue[OutboundMessage | _Beginning | _Settlement | None] = asyncio.Queue()
+        self._to_keep: asyncio.Queue[OutboundMessage | _Note | None] = asyncio.Queue()
+        self._owed: dict[str, InboundMessage] = {}
+        """What was left by an earlier life or taken in this one, and has not ended; by its journal key."""
         self._refused = False
-        self._left: list[InboundMessage] | None = None
-        self._on_the_road: set[str | None] = set()
 
     @property
     def journal(self) -> Journal | None:
@@ -97,10 +110,11 @@ class MessageBus:
         if self._journal is None:
             yield self
             return
-        self._left = await self._journal.unsettled()  # now: channels may accept before the agent asks
         for message in await self._journal.unsent():
             message.receipt = Receipt()
             self._outbound.put(message)
+        for left in await self._journal.unsettled():  # now: channels may accept before the agent asks
+            self._owe(left)
         keeping = asyncio.create_task(self._keep(self._journal), name="journal")
         try:
             yield self
@@ -122,26 +136,22 @@ class MessageBus:
     async def _accept(self, journal: Journal, message: InboundMessage) -> bool:
         if not await journal.receive(message):
             return False
-        self._on_the_road.add(message.journal_key)
         self._inbound.put(message)
         return True
 
     async def consume_inbound(self) -> InboundMessage | None:
         """Take the next message in; None once the bus is closed and drained. Cancelling loses nothing."""
         message = await self._inbound.take()
-        if message is not None:
-            self._on_the_road.discard(message.journal_key)
+        if message is not None and self._journal is not None:
+            self._owe(message)
         return message
 
-    async def unsettled(self) -> list[InboundMessage]:
-        """What was accepted before `open` and never ended, oldest first. Asked again: what nobody works on any more,
-        so it may only be asked while nothing is taken.
+    def unsettled(self) -> list[InboundMessage]:
+        """What was accepted and never ended, oldest first: before this start, or taken by somebody who broke.
+
+        What waits to be taken is not among it, so that nothing is in two hands.
         """
-        if self._left is not None:
-            left, self._left = self._left, None
-            return left
-        found = await self._journal.unsettled() if self._journal is not None else []
-        return [message for message in found if message.journal_key not in self._on_the_road]
+        return [*self._owed.values()]
 
     def begin(self, message: InboundMessage, turn_id: str) -> None:
         """Its turn runs. Never raises."""
@@ -151,7 +161,14 @@ class MessageBus:
     def settle(self, message: InboundMessage, state: InboundState, reason: str = "") -> None:
         """This is how it ended. On the disk after all that was posted before. Never raises."""
         if self._journal is not None and message.journal_key is not None:
+            self._owed.pop(message.journal_key, None)
             self._to_keep.put_nowait(_Settlement(message.journal_key, state, reason))
+
+    async def kept(self) -> None:
+        """Wait until all that was posted so far is on the disk, as far as the disk takes it."""
+        if self._journal is not None:
+            self._to_keep.put_nowait(mark := _Mark())
+            await mark.reached.wait()
 
     async def publish_outbound(self, message: OutboundMessage) -> Receipt:
         """Put a message out for its channel. The receipt settles when the platform has it."""
@@ -223,7 +240,7 @@ class MessageBus:
             last = None in waiting
             await self._hold(journal, [one for one in waiting if isinstance(one, OutboundMessage)])
             for one in waiting:
-                if isinstance(one, _Beginning | _Settlement):
+                if isinstance(one, _Note):
                     await self._write(journal, one)
 
     async def _hold(self, journal: Journal, messages: list[OutboundMessage]) -> None:
@@ -241,13 +258,17 @@ class MessageBus:
             else:
                 self._put_out(message)
 
+    def _owe(self, message: InboundMessage) -> None:
+        if message.journal_key is not None:
+            self._owed[message.journal_key] = message
+
     def _put_out(self, message: OutboundMessage) -> None:
         try:
             self._outbound.put(message)
         except RuntimeError:  # closed: the journal has it for the next start
             log.debug("a message out waits for the next start")
 
-    async def _write(self, journal: Journal, one: _Beginning | _Settlement) -> None:
+    async def _write(self, journal: Journal, one: _Note) -> None:
         try:
             await one.write(journal)
         except StorageError as error:
