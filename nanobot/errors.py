@@ -3,6 +3,7 @@
     NanobotError
     |-- ConfigError                 the config cannot be used (exit 78)
     |-- UsageError                  a command was called wrongly (exit 2)
+    |-- InstanceLockedError         another process has what only one may have (exit 75)
     |-- StorageError                the disk refused: full, read-only, no permission
     |-- PluginError                 a "module:Class" name that cannot be loaded
     |-- RequestTooLongError         what is asked does not fit the model's window; nothing was sent
@@ -29,6 +30,12 @@ class UsageError(NanobotError):
     """A command was called with words that do not fit."""
 
     exit_code = 2
+
+
+class InstanceLockedError(NanobotError):
+    """Another process of ours has it already."""
+
+    exit_code = 75
 
 
 class StorageError(NanobotError):

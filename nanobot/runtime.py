@@ -16,12 +16,12 @@ from nanobot.agent.context import ContextBuilder
 from nanobot.agent.delivery import DeliveryPolicy
 from nanobot.agent.idle import IdleWatch
 from nanobot.agent.loop import AgentLoop, LoopPolicy
+from nanobot.agent.pipeline.left_over import is_taken_on
 from nanobot.agent.pipeline.work import Parts, Patience
 from nanobot.agent.run.runner import Model, RunLimits
 from nanobot.agent.slash_commands import Desk, SlashCommands
 from nanobot.agent.tools.builtin import ToolPolicies, build_tools
 from nanobot.agent.tools.cron import CronTool, Jobs
-from nanobot.agent.tools.message import Chats, MessageTool
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.tools.shell import ExecPolicy
 from nanobot.agent.trace.folder import TraceFolder
@@ -68,6 +68,7 @@ class Runtime:
     cron: Callable[[], "CronService"]
     """The jobs, opened when they are first asked for. Who lives for days starts them, with an `on_job`."""
     pairing: PairingStore
+    vitals: Vitals
 
 
 @asynccontextmanager
@@ -83,13 +84,11 @@ async def build_runtime(
     chains: Chains | None = None,
     bus: MessageBus | None = None,
     streams: Callable[[str], bool] = lambda channel: False,
-    chats: Chats | None = None,
     restart: Callable[[], None] | None = None,
 ) -> AsyncIterator[Runtime]:
     """Open a bot; at the end of the block its turns are stopped and its connections closed.
 
-    `bus` is the road to its channels, `chats` knows those that can be reached, and `streams` says of a channel's name
-    whether it shows an answer as it grows.
+    `bus` is the road to its channels, and `streams` says of a channel's name whether it shows an answer as it grows.
     `model` goes before the config's; `provider` stands in for whatever would be chosen, and is asked as it is; `chains`
     say how the others are held: retries, fallbacks, breakers. `restart` is what `/restart` does. No model is asked and
     no network is touched before the first turn. Raises NanobotError where the workspace cannot be made.
@@ -102,16 +101,13 @@ async def build_runtime(
     bus = bus or MessageBus()
     places = Places(data_dir)
     sessions = SessionManager(workspace, old_folder=places.old_sessions)
-    policies = tool_policies(config, data_dir, workspace)
-    tools = build_tools(policies)
+    tools = build_tools(tool_policies(config, data_dir, workspace))
 
     @cache
     def cron() -> "CronService":
-        return _cron_service(config, workspace, places, clock)
+        return _cron_service(config, workspace, places, clock, sessions)
 
     tools.register(CronTool(lambda: _cron_desk(cron())))
-    if chats is not None:
-        tools.register(MessageTool(bus, chats, policies.paths))
     context = ContextBuilder(
         workspace, clock=clock, name=defaults.bot_name, disabled_skills=frozenset(defaults.disabled_skills)
     )
@@ -158,7 +154,9 @@ async def build_runtime(
         lives.push_async_callback(loop.stop)
         if idle is not None:
             lives.push_async_callback(idle.close)
-        yield Runtime(config, data_dir, workspace, loop, bus, sessions, tools, context, models, clock, cron, pairing)
+        yield Runtime(
+            config, data_dir, workspace, loop, bus, sessions, tools, context, models, clock, cron, pairing, vitals
+        )
 
 
 class ConfiguredModels:
@@ -221,7 +219,9 @@ def _limits(config: Config, model: str) -> RunLimits:
     )
 
 
-def _cron_service(config: Config, workspace: Path, places: Places, clock: Clock) -> "CronService":
+def _cron_service(
+    config: Config, workspace: Path, places: Places, clock: Clock, sessions: SessionManager
+) -> "CronService":
     from nanobot.cron.service import CronService  # 40 ms that a turn without a calendar need not wait
     from nanobot.cron.targets import KnownChannels
 
@@ -230,6 +230,7 @@ def _cron_service(config: Config, workspace: Path, places: Places, clock: Clock)
         clock=clock,
         timezone=config.agents.defaults.timezone,
         targets=KnownChannels(config.channels.switched_on()),
+        was_begun=lambda job, due: is_taken_on(places.turns, sessions, job.run_session, due.run_id),
     )
     service.adopt(places.old_jobs)
     return service
@@ -277,10 +278,10 @@ def _exec_policy(config: Config) -> ExecPolicy | None:
 
 
 def _delivery(config: Config, streams: Callable[[str], bool]) -> Callable[[str], DeliveryPolicy]:
-    """What people on a channel are sent: what its section says, else what `channels` says for all."""
-    channels = config.channels
+    """What people on a channel are sent: what its section says now, else what `channels` says for all."""
 
     def policy(name: str) -> DeliveryPolicy:
+        channels = config.channels
         own = channels.section(name)
         return DeliveryPolicy(
             channels.send_progress if own.send_progress is None else own.send_progress,

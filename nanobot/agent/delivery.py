@@ -59,13 +59,17 @@ class Delivery:
                 self._address.channel,
                 self._address.chat_id,
                 text,
-                reply_to=self._reply_to if kind in (OutboundKind.REPLY, OutboundKind.RECEIPT) else None,
+                reply_to=self._reply_to if kind in _QUOTING else None,
                 kind=kind,
                 turn_id=event.turn_id,
                 thread_id=self._address.thread_id,
                 answers=self._answers,
             )
         )
+
+
+_QUOTING = (OutboundKind.REPLY, OutboundKind.STREAM_DELTA, OutboundKind.RECEIPT)
+"""What a channel may show as an answer to the very message: a reply, also while it grows, and the sign on it."""
 
 
 def hint(name: str, arguments: dict[str, object]) -> str:

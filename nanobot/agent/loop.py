@@ -13,7 +13,7 @@ from nanobot.agent.delivery import Delivery, DeliveryPolicy, hint
 from nanobot.agent.idle import IdleWatch
 from nanobot.agent.intake import Intake
 from nanobot.agent.lanes import Lanes
-from nanobot.agent.pipeline.left_over import Fate, LeftOver, fate_of, left_over_turns
+from nanobot.agent.pipeline.left_over import Fate, LeftOver, fates_of, left_over_turns
 from nanobot.agent.pipeline.phases import COME_BACK, GOES_ON_LATER, Pipeline
 from nanobot.agent.pipeline.work import Ending, Parts, Turn, Waiting, new_turn
 from nanobot.agent.slash_commands import Command, SlashCommands, parse_command
@@ -104,13 +104,16 @@ class AgentLoop:
                     turns.create_task(intake.serve(message))
             stopping.cancel()
 
-    async def stop(self) -> None:
-        """Take no more messages; turns that run are cut off and taken up at the next start.
+    async def stop(self, patience_s: float = 0.0) -> None:
+        """Take no more messages; turns that still run after `patience_s` are cut off and taken up at the next start.
 
         Those that wait for their lane are told to come back.
         """
         await asyncio.sleep(0)  # a `run` that is only just begun hears of it too
         self._stopping.set()
+        running = [task for _, task in self._running.values()]
+        if patience_s and running:
+            await asyncio.wait(running, timeout=patience_s)
         await asyncio.gather(*[self._end(key, Ending.INTERRUPT) for key in [*self._running]])
 
     async def _serve(self, message: InboundMessage) -> None:
@@ -235,7 +238,13 @@ class AgentLoop:
 
     async def _at_the_gate(self, turn: Turn) -> TurnResult:
         async with self._lanes.gate:
-            return await self._pipeline.run(turn)
+            if turn.resumes or parse_command(turn.message.content) is None:
+                return await self._pipeline.run(turn)
+            # no session knows of a command, so the journal has to: what was answered before it, and that it was
+            await self.bus.kept()
+            result = await self._pipeline.run(turn)
+            await self.bus.kept()
+            return result
 
     def _waiting_for(self, turn: Turn, task: asyncio.Task[TurnResult]) -> Waiting:
         """What may join this turn: messages that wait in its lane for the same chat, then those its caller holds."""
@@ -291,10 +300,11 @@ class AgentLoop:
         going_on = {one.turn_id: one for one in left.values() if one.message.origin not in _TO_BE_ASKED}
         joined: dict[str, list[InboundMessage]] = {}
         anew = []
-        for message in await self.bus.unsettled():
-            fate = await asyncio.to_thread(self._fate_of, message)
-            if any(one.message.journal_key == message.journal_key for one in going_on.values()):
-                continue
+        taken_up = {one.message.journal_key for one in going_on.values()}
+        unsettled = [message for message in self.bus.unsettled() if message.journal_key not in taken_up]
+        fates = await asyncio.to_thread(self._fates_of, unsettled)
+        for message in unsettled:
+            fate = fates.get(message.journal_key or "")
             if fate is None:
                 anew.append(message)
             elif fate.turn_id in going_on:
@@ -305,21 +315,27 @@ class AgentLoop:
             turns.create_task(self._go_on(one, joined.get(turn_id, [])))
         return anew
 
-    def _fate_of(self, message: InboundMessage) -> Fate | None:
-        assert message.journal_key is not None  # noqa: S101 it comes from the journal
-        try:
-            history = self._parts.sessions.get_or_create(message.session_key).get_history()
-        except StorageError as error:
-            log.warning("whether %s was answered cannot be seen: %s", message.journal_key, error)
-            return None
-        return fate_of(history, message.journal_key)
+    def _fates_of(self, messages: Sequence[InboundMessage]) -> dict[str, Fate]:
+        """By journal key, what became of those that a turn took on. Blocks on the disk."""
+        by_session: dict[str, set[str]] = {}
+        for message in messages:
+            by_session.setdefault(message.session_key, set()).add(message.journal_key or "")
+        fates: dict[str, Fate] = {}
+        for session_key, journal_keys in by_session.items():
+            try:
+                session = self._parts.sessions.get_or_create(session_key)
+                fates |= fates_of(session.since(0), journal_keys)  # one turn may be longer than what a model is shown
+            except StorageError as error:
+                log.warning("what became of messages in session %s cannot be seen: %s", session_key, error)
+        return fates
 
     def _end_at_last(self, message: InboundMessage, fate: Fate) -> None:
         """The crash came between the end of its turn and the sending of the reply. What was sent is not sent again."""
         if not message.quiet:
             text = fate.answer or _GIVEN_UP
-            reply = OutboundMessage(message.channel, message.chat_id, text, message.message_id, turn_id=fate.turn_id)
-            reply.thread_id, reply.answers = message.thread_id, message.journal_key
+            to = message.address
+            reply = OutboundMessage(to.channel, to.chat_id, text, message.message_id, turn_id=fate.turn_id)
+            reply.thread_id, reply.answers = to.thread_id, message.journal_key
             self.bus.post_outbound(reply)
         self.bus.settle(message, InboundState.ANSWERED if fate.answer else InboundState.FAILED)
 

@@ -4,7 +4,7 @@ The terminal, `--json`, the SDK, delivery and the trace all carry these same eve
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from itertools import count
@@ -213,6 +213,28 @@ class TurnEnded(TurnEvent):
     phase_seconds: dict[str, float] = field(default_factory=dict)
     later: bool | None = None
     """Whether it goes on, or begins, at the next start: what is told is not the reply."""
+
+
+_EVENTS: dict[str, type[TurnEvent]] = {
+    event.type: event
+    for event in (
+        RunStarted, RunEnded, StepStarted, StepEnded, TextStarted, TextDelta, TextEnded, ReasoningStarted,
+        ReasoningDelta, ReasoningEnded, ToolStarted, ToolDelta, ToolEnded, Notice, TurnEnded,
+    )
+}  # fmt: skip
+_WORDS: dict[str, type[StrEnum]] = {"outcome": TurnOutcome, "kind": NoticeKind}
+"""Fields whose values are of a list of words."""
+
+
+def event_from_json(told: Mapping[str, Any]) -> TurnEvent | None:
+    """The event that `to_json` told; None for one of a kind we do not know. Raises TypeError, ValueError."""
+    kind = _EVENTS.get(str(told.get("type")))
+    if kind is None:
+        return None
+    fields: dict[str, Any] = {name: value for name, value in told.items() if name != "type"}
+    for name in _WORDS.keys() & fields.keys():
+        fields[name] = _WORDS[name](fields[name])
+    return kind(**fields)
 
 
 EventSink = Callable[[TurnEvent], None]

@@ -151,16 +151,18 @@ class Receipt:
         self._done = asyncio.Event()
         self._ids: tuple[str, ...] = ()
         self._error: Exception | None = None
+        self.repeated = False
+        """Whether the platform had it already, so that it was not sent again."""
 
     @property
     def settled(self) -> bool:
         """Whether the outcome is known."""
         return self._done.is_set()
 
-    def settle(self, platform_ids: tuple[str, ...] = ()) -> None:
+    def settle(self, platform_ids: tuple[str, ...] = (), *, repeated: bool = False) -> None:
         """The platform has it, under these ids (splitting makes several)."""
         if not self.settled:
-            self._ids = platform_ids
+            self._ids, self.repeated = platform_ids, repeated
             self._done.set()
 
     def fail(self, error: Exception) -> None:

@@ -182,6 +182,7 @@ class SqliteJournal:
         """What was accepted and has not ended, oldest first."""
 
         def select(db: "Connection") -> list[tuple[str, str]]:
+            _settle_what_was_answered(db)
             return db.execute("SELECT key, body FROM inbound WHERE state IN (?, ?) ORDER BY id", OPEN).fetchall()
 
         found = []
@@ -297,6 +298,19 @@ def _settle_what_it_answers(db: "Connection", journal_id: int, state: InboundSta
     asked = "SELECT answers FROM outbound WHERE id = ? AND reply_of IS NOT NULL AND answers IS NOT NULL"
     for (key,) in db.execute(asked, (journal_id,)).fetchall():
         _settle(db, key, state, reason)
+
+
+def _settle_what_was_answered(db: "Connection") -> None:
+    """A crash came between a reply and the end of its message: the reply is held, so there is one."""
+    asked = (
+        "SELECT answers, state FROM outbound WHERE reply_of IS NOT NULL "
+        "AND answers IN (SELECT key FROM inbound WHERE state IN (?, ?))"
+    )
+    for key, state in db.execute(asked, OPEN).fetchall():
+        _settle(db, key, _AS_ITS_REPLY.get(state, InboundState.ANSWERED), "")
+
+
+_AS_ITS_REPLY = {OutboundState.SENT: InboundState.SENT, OutboundState.FAILED: InboundState.FAILED}
 
 
 def _forget(db: "Connection") -> None:

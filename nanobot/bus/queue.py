@@ -7,7 +7,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from nanobot.bus.events import InboundMessage, OutboundMessage, Receipt
@@ -70,6 +70,19 @@ class _Settlement:
         await journal.settle(self.key, self.state, self.reason)
 
 
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """Somebody waits until all before it is written."""
+
+    reached: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def write(self, journal: Journal) -> None:
+        self.reached.set()
+
+
+_Note = _Beginning | _Settlement | _Mark
+
+
 class MessageBus:
     """Who produces messages knows the bus; who consumes them knows the bus; nobody else knows anybody.
 
@@ -81,7 +94,9 @@ class MessageBus:
         self._inbound: _Road[InboundMessage] = _Road()
         self._outbound: _Road[OutboundMessage] = _Road()
         self._journal = journal
-        self._to_keep: asyncio.Queue[OutboundMessage | _Beginning | _Settlement | None] = asyncio.Queue()
+        self._to_keep: asyncio.Queue[OutboundMessage | _Note | None] = asyncio.Queue()
+        self._owed: dict[str, InboundMessage] = {}
+        """What was left by an earlier life or taken in this one, and has not ended; by its journal key."""
         self._refused = False
 
     @property
@@ -98,6 +113,8 @@ class MessageBus:
         for message in await self._journal.unsent():
             message.receipt = Receipt()
             self._outbound.put(message)
+        for left in await self._journal.unsettled():  # now: channels may accept before the agent asks
+            self._owe(left)
         keeping = asyncio.create_task(self._keep(self._journal), name="journal")
         try:
             yield self
@@ -108,20 +125,33 @@ class MessageBus:
     async def publish_inbound(self, message: InboundMessage) -> bool:
         """Put a message in for the agent. False where it was here before: then it is dropped.
 
-        Raises StorageError where the journal refuses: the platform must not be told that the message came.
+        Raises StorageError where the journal refuses: the platform must not be told that the message came. Cancelling
+        waits for the journal: what it has is put in, or it would be neither answered nor taken again.
         """
-        if self._journal is not None and not await self._journal.receive(message):
+        if self._journal is None:
+            self._inbound.put(message)
+            return True
+        return await finish(self._accept(self._journal, message))
+
+    async def _accept(self, journal: Journal, message: InboundMessage) -> bool:
+        if not await journal.receive(message):
             return False
         self._inbound.put(message)
         return True
 
     async def consume_inbound(self) -> InboundMessage | None:
         """Take the next message in; None once the bus is closed and drained. Cancelling loses nothing."""
-        return await self._inbound.take()
+        message = await self._inbound.take()
+        if message is not None and self._journal is not None:
+            self._owe(message)
+        return message
 
-    async def unsettled(self) -> list[InboundMessage]:
-        """What was accepted before this start and never ended, oldest first. To be asked before anything is taken."""
-        return await self._journal.unsettled() if self._journal is not None else []
+    def unsettled(self) -> list[InboundMessage]:
+        """What was accepted and never ended, oldest first: before this start, or taken by somebody who broke.
+
+        What waits to be taken is not among it, so that nothing is in two hands.
+        """
+        return [*self._owed.values()]
 
     def begin(self, message: InboundMessage, turn_id: str) -> None:
         """Its turn runs. Never raises."""
@@ -131,7 +161,14 @@ class MessageBus:
     def settle(self, message: InboundMessage, state: InboundState, reason: str = "") -> None:
         """This is how it ended. On the disk after all that was posted before. Never raises."""
         if self._journal is not None and message.journal_key is not None:
+            self._owed.pop(message.journal_key, None)
             self._to_keep.put_nowait(_Settlement(message.journal_key, state, reason))
+
+    async def kept(self) -> None:
+        """Wait until all that was posted so far is on the disk, as far as the disk takes it."""
+        if self._journal is not None:
+            self._to_keep.put_nowait(mark := _Mark())
+            await mark.reached.wait()
 
     async def publish_outbound(self, message: OutboundMessage) -> Receipt:
         """Put a message out for its channel. The receipt settles when the platform has it."""
@@ -203,7 +240,7 @@ class MessageBus:
             last = None in waiting
             await self._hold(journal, [one for one in waiting if isinstance(one, OutboundMessage)])
             for one in waiting:
-                if isinstance(one, _Beginning | _Settlement):
+                if isinstance(one, _Note):
                     await self._write(journal, one)
 
     async def _hold(self, journal: Journal, messages: list[OutboundMessage]) -> None:
@@ -217,9 +254,13 @@ class MessageBus:
         for message in messages:
             if id(message) in repeated:
                 if message.receipt is not None:
-                    message.receipt.settle()
+                    message.receipt.settle(repeated=True)
             else:
                 self._put_out(message)
+
+    def _owe(self, message: InboundMessage) -> None:
+        if message.journal_key is not None:
+            self._owed[message.journal_key] = message
 
     def _put_out(self, message: OutboundMessage) -> None:
         try:
@@ -227,7 +268,7 @@ class MessageBus:
         except RuntimeError:  # closed: the journal has it for the next start
             log.debug("a message out waits for the next start")
 
-    async def _write(self, journal: Journal, one: _Beginning | _Settlement) -> None:
+    async def _write(self, journal: Journal, one: _Note) -> None:
         try:
             await one.write(journal)
         except StorageError as error:

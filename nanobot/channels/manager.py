@@ -37,6 +37,9 @@ class _Outbox:
 
     waiting: deque[OutboundMessage] = field(default_factory=deque)
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
+    now: OutboundMessage | None = None
+    """What is being sent."""
+    serving: "asyncio.Task[None] | None" = None
 
 
 async def _log_it(message: OutboundMessage, error: DeliveryFailedError) -> None:
@@ -52,7 +55,7 @@ class ChannelManager:
         bus: MessageBus,
         *,
         tries: Mapping[str, int] | None = None,
-        dead_letter: DeadLetter = _log_it,
+        dead_letter: DeadLetter | None = None,
         waits_s: Sequence[float] = WAITS_S,
         first_wait_s: float = 1.0,
     ) -> None:
@@ -60,10 +63,12 @@ class ChannelManager:
         self._channels = {channel.name: channel for channel in channels}
         self._bus = bus
         self._tries = tries or {}
-        self._dead_letter = dead_letter
+        self._dead_letter = dead_letter or _log_it
         self._waits_s = waits_s
         self._first_wait_s = first_wait_s
         self._outboxes: dict[_ChatKey, _Outbox] = {}
+        self._lives: asyncio.TaskGroup | None = None
+        self._kept: dict[str, asyncio.Task[None]] = {}
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -92,11 +97,42 @@ class ChannelManager:
 
     async def run(self) -> None:
         """Keep all of them alive and send what goes out, until this is cancelled."""
-        async with asyncio.TaskGroup() as lives:
-            for channel in self._channels.values():
-                lives.create_task(Supervisor(channel, first_wait_s=self._first_wait_s).run())
-            while (message := await self._bus.consume_outbound()) is not None:
-                self._put(lives, message)
+        try:
+            async with asyncio.TaskGroup() as lives:
+                self._lives = lives
+                for channel in self._channels.values():
+                    self._keep(lives, channel)
+                while (message := await self._bus.consume_outbound()) is not None:
+                    self._put(lives, message)
+        finally:
+            self._lives = None
+
+    async def change(self, name: str, channel: BaseChannel | None) -> None:
+        """Put this channel in the place of the one of that name, also while they run; None takes it away.
+
+        What waits for it waits for the new one. Cancelling leaves the place empty.
+        """
+        self._channels.pop(name, None)
+        waiting: list[OutboundMessage] = []
+        for key, outbox in [*self._outboxes.items()]:
+            if key[0] == name and outbox.serving is not None:
+                outbox.serving.cancel()
+                await asyncio.wait([outbox.serving])
+                waiting += [outbox.now] if outbox.now is not None else []
+                waiting += outbox.waiting
+        if (kept := self._kept.pop(name, None)) is not None:
+            kept.cancel()
+            await asyncio.wait([kept])
+        if channel is not None:
+            self._channels[name] = channel
+        if self._lives is not None:
+            if channel is not None:
+                self._keep(self._lives, channel)
+            for message in waiting:
+                self._put(self._lives, message)
+
+    def _keep(self, lives: asyncio.TaskGroup, channel: BaseChannel) -> None:
+        self._kept[channel.name] = lives.create_task(Supervisor(channel, first_wait_s=self._first_wait_s).run())
 
     async def drain(self) -> None:
         """Wait until nothing is on its way out."""
@@ -113,14 +149,14 @@ class ChannelManager:
             return
         self._outboxes[key] = outbox = _Outbox(deque([message]))
         self._idle.clear()
-        lives.create_task(self._serve(key, outbox))
+        outbox.serving = lives.create_task(self._serve(key, outbox))
 
     async def _serve(self, key: _ChatKey, outbox: _Outbox) -> None:
         """One chat's messages, in order, until none waits."""
         channel = self._channels.get(key[0])
         try:
             while outbox.waiting:
-                message = _next(outbox.waiting)
+                outbox.now = message = _next(outbox.waiting)
                 if channel is None:
                     await self._give_up(message, f"there is no channel {message.channel!r} here")
                 elif message.kind.lasts:
@@ -129,6 +165,7 @@ class ChannelManager:
                     await self._show(channel, message)
                     if message.kind is OutboundKind.STREAM_DELTA:
                         await _pause(outbox, message, channel.delta_pause_s(message.chat_id))
+                outbox.now = None
         finally:
             del self._outboxes[key]
             if not self._outboxes:

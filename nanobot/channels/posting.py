@@ -26,7 +26,7 @@ TYPING_S = 4.0
 LONGEST_TYPING_S = 600.0
 _MOST_STREAMS = 256
 """Growing answers that are remembered; turns that a crash elsewhere cut off leave theirs behind."""
-_MAY_REPEAT = "\n\n(nanobot was interrupted here; you may have received this before.)"
+MAY_REPEAT = "\n\n(nanobot was interrupted here; you may have received this before.)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,7 @@ class _Stream:
     text: str = ""
     ids: list[str] = field(default_factory=list)
     shown: list[Piece] = field(default_factory=list)
+    reply_to: str | None = None
     whole: bool = False
     """Whether this part is at its end. What comes then is another part, or the reply itself."""
 
@@ -84,6 +85,10 @@ class PostingChannel(BaseChannel):
     async def react(self, to: Address, message_id: str, emoji: str) -> None:
         """Put a sign on somebody's message. Raises SendError."""
 
+    def largest_to(self, to: Address) -> int:
+        """In bytes, for platforms that say it chat by chat."""
+        return self.largest_file
+
     @property
     def supports_streaming(self) -> bool:
         """Whether answers are shown as they grow: where messages can be edited, unless the config says no."""
@@ -92,11 +97,11 @@ class PostingChannel(BaseChannel):
     async def send(self, message: OutboundMessage) -> tuple[str, ...]:
         """Post a message, in as many pieces as it takes, and its files. A second try goes on where the first ended."""
         to = Address(message.channel, message.chat_id, message.thread_id)
-        text = message.content + (_MAY_REPEAT if message.may_repeat else "")
+        text = message.content + (MAY_REPEAT if message.may_repeat else "")
         parts: list[Piece | Outgoing] = [*pieces(text, self.dialect)] if text.strip() else []
         for named in message.media:
             try:
-                parts.append(await outgoing(named, largest=self.largest_file))
+                parts.append(await outgoing(named, largest=self.largest_to(to)))
             except MediaError as error:
                 parts += pieces(f"({error})", self.dialect)
         for number, part in enumerate(parts):
@@ -152,6 +157,7 @@ class PostingChannel(BaseChannel):
         stream = self._streams.get(message.turn_id or "")
         if stream is None or stream.whole:
             stream = self._new_stream(message.turn_id or "")
+            stream.reply_to = message.reply_to
         stream.text += message.content
         await self._show(to, stream, stream.text)
 
@@ -183,7 +189,8 @@ class PostingChannel(BaseChannel):
             return
         for number, piece in enumerate(pieces(text, self.dialect)):
             if number >= len(stream.ids):
-                stream.ids.append(await self.post(to, piece, Posting(quiet=not stream.whole)))
+                how = Posting(reply_to=stream.reply_to if number == 0 else None)  # it is heard once, when it begins
+                stream.ids.append(await self.post(to, piece, how))
                 stream.shown.append(piece)
             elif stream.shown[number] != piece:
                 await self.edit(to, stream.ids[number], piece)

@@ -29,7 +29,7 @@ class ChannelSpec:
 
 CHANNELS: tuple[ChannelSpec, ...] = (
     ChannelSpec("telegram", "Telegram", "nanobot.channels.telegram:TelegramChannel"),
-    ChannelSpec("discord", "Discord", "nanobot.channels.discord:DiscordChannel", "discord"),
+    ChannelSpec("discord", "Discord", "nanobot.channels.discord.channel:DiscordChannel", "discord"),
     ChannelSpec("slack", "Slack", "nanobot.channels.slack:SlackChannel", "slack"),
     ChannelSpec("email", "E-mail", "nanobot.channels.email:EmailChannel", "email"),
     ChannelSpec("websocket", "WebSocket", "nanobot.channels.websocket:WebSocketChannel", "websocket"),

@@ -18,6 +18,18 @@ from nanobot.plugins import load
 COMMANDS = {
     "onboard": ("nanobot.cli.onboard:onboard", "Set up a model and the workspace."),
     "agent": ("nanobot.cli.agent:agent", "Talk with the agent; with -m, one answer and out."),
+    "gateway run": ("nanobot.cli.gateway:run", "Run the gateway here; `nanobot gateway` alone does this."),
+    "gateway status": ("nanobot.cli.service:status", "Whether the gateway runs and is well."),
+    "gateway logs": ("nanobot.cli.service:logs", "The last lines of its log."),
+    "gateway install": ("nanobot.cli.service:install", "Make it a service of yours (systemd, launchd)."),
+    "gateway uninstall": ("nanobot.cli.service:uninstall", "Take the service away."),
+    "gateway start": ("nanobot.cli.service:start", "Start the service."),
+    "gateway stop": ("nanobot.cli.service:stop", "Stop the gateway in good order."),
+    "gateway restart": ("nanobot.cli.service:restart", "Stop it in good order and start it again."),
+    "channels status": ("nanobot.cli.channels:status", "How each channel is, by what came and went."),
+    "channels login": ("nanobot.cli.channels:login", "What a channel wants of you once."),
+    "channels test": ("nanobot.cli.channels:test", "Send a message by a channel, to try it."),
+    "send": ("nanobot.cli.send:send", "Send a message through the running gateway."),
     "status": ("nanobot.cli.status:status", "What is configured, and where each value comes from."),
     "pairing list": ("nanobot.cli.pairing:list_", "Who may speak, and who waits with a code."),
     "pairing approve": ("nanobot.cli.pairing:approve", "Let in who has this code."),
@@ -46,6 +58,8 @@ COMMANDS = {
     "tools list": ("nanobot.cli.tools:list_", "What the agent can call."),
 }
 GROUPS = {
+    "gateway": "Channels, agent and jobs, until told to stop.",
+    "channels": "Ways people reach the bot.",
     "pairing": "Who may speak on your channels.",
     "sessions": "Stored conversations.",
     "provider": "Providers of models.",
@@ -53,6 +67,9 @@ GROUPS = {
     "skills": "What the agent has learnt to do.",
     "tools": "What the agent can call.",
 }
+
+USUAL = {"gateway": "run"}
+"""What a group does where no command of it is named."""
 
 COUNTING_BACK = frozenset({"replay"})
 """Commands with an argument such as -1, which else would be taken for an option."""
@@ -93,6 +110,9 @@ class Group(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """The words that are left for the command."""
+        usual = USUAL.get(self.name or "")
+        if usual and (not args or args[0] not in ("-h", "--help")) and (not args or args[0].startswith("-")):
+            args = [usual, *args]
         if not args and not ctx.resilient_parsing:
             typer.echo(ctx.get_help())
             ctx.exit()

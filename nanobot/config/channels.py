@@ -56,8 +56,11 @@ class DiscordConfig(ChannelConfig):
     token: Text = ""
     gateway_url: WebSocketUrl = "wss://gateway.discord.gg/?v=10&encoding=json"
     intents: Whole = 37377
+    proxy: str | None = None
     group_policy: GroupPolicy = "mention"
     allow_channels: Ids = Field(default_factory=list)
+    streaming: bool = True
+    react_emoji: Text = "👀"
 
 
 class WhatsAppConfig(ChannelConfig):
@@ -140,6 +143,12 @@ class EmailConfig(ChannelConfig):
     mark_seen: bool = True
     max_body_chars: Count = 12000
     subject_prefix: Text = "Re: "
+    max_attachment_size: Count = 25_000_000
+    max_attachments_per_email: Whole = 10
+    max_replies_per_hour: Count = 3
+    authserv_id: Text = ""
+    server_checks_senders: bool = False
+    ca_file: Text = ""
 
 
 class MatrixConfig(ChannelConfig):
@@ -192,6 +201,14 @@ class WebSocketConfig(ChannelConfig):
     host: Text = "127.0.0.1"
     port: Port = 8765
     token: Text = ""
+    allow_origins: list[str] = Field(default_factory=list)
+    media_folders: list[str] = Field(default_factory=list)
+    streaming: bool = True
+    max_message_bytes: Count = 8 * 1024 * 1024
+    ping_interval_s: Seconds = 20
+    ping_timeout_s: Seconds = 20
+    ssl_certfile: Text = ""
+    ssl_keyfile: Text = ""
 
 
 class ChannelsConfig(Section):

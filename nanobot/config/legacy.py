@@ -16,17 +16,14 @@ _SECTION_KEYS: dict[str, str] = {
     "channels.telegram": (
         "connectionPoolSize poolTimeout streamEditInterval inlineKeyboards richMessages doneEmoji groupAllowFrom"
     ),
-    "channels.discord": ("proxy proxyUsername proxyPassword readReceiptEmoji workingEmoji workingEmojiDelay streaming"),
+    "channels.discord": "proxyUsername proxyPassword readReceiptEmoji workingEmoji workingEmojiDelay",
     "channels.slack": "webhookPath doneEmoji includeThreadContext streaming",
     "channels.feishu": "reactEmoji doneEmoji toolHintPrefix streaming topicIsolation",
     "channels.dingtalk": "robotCode",
     "channels.qq": "msgFormat mediaDir ackMessage downloadChunkSize downloadMaxBytes",
     "channels.email": ("verifyDkim verifySpf allowedAttachmentTypes maxAttachmentSize maxAttachmentsPerEmail"),
     "channels.matrix": "syncStopGraceSeconds maxMediaBytes groupAllowFrom streaming",
-    "channels.websocket": (
-        "path tokenIssuePath tokenIssueSecret tokenTtlS websocketRequiresToken streaming maxMessageBytes"
-        " pingIntervalS pingTimeoutS sslCertfile sslKeyfile"
-    ),
+    "channels.websocket": "path tokenIssuePath tokenIssueSecret tokenTtlS websocketRequiresToken",
     "providers.*": "apiType extraQuery thinkingStyle",
     "gateway": "restartMode",
     "gateway.heartbeat": "keepRecentMessages",

@@ -89,6 +89,21 @@ class Places:
         return self.data / "logs"
 
     @property
+    def journal(self) -> Path:
+        """Messages accepted and messages sent."""
+        return self.state / "journal.db"
+
+    @property
+    def media(self) -> Path:
+        """Attachments that were received, a folder a channel."""
+        return self.data / "media"
+
+    @property
+    def gateway_log(self) -> Path:
+        """What the gateway says."""
+        return self.logs / "gateway.log"
+
+    @property
     def cli_history(self) -> Path:
         """What was typed in the terminal chat."""
         return self.data / "history" / "cli_history"
@@ -97,16 +112,6 @@ class Places:
     def pairing(self) -> Path:
         """Who may speak."""
         return self.data / "pairing.json"
-
-    @property
-    def journal(self) -> Path:
-        """The messages that were accepted, and how each ended."""
-        return self.state / "journal.db"
-
-    @property
-    def media(self) -> Path:
-        """What came attached, a folder a channel."""
-        return self.data / "media"
 
     @property
     def old_jobs(self) -> Path:

@@ -171,10 +171,13 @@ class ProvidersConfig(Section):
 
 
 class HeartbeatConfig(Section):
-    """The regular look at HEARTBEAT.md."""
+    """The regular look at HEARTBEAT.md: it begins with the first task there, unless `enabled` is set to false."""
 
     enabled: bool = False
     interval_s: Count = 1800
+    channel: Text = ""
+    """With `to`, the chat that hears of it; where they are empty, the one its owner wrote in last."""
+    to: Text = ""
 
 
 class GatewayConfig(Section):

@@ -265,3 +265,44 @@ async def step(journal: SqliteJournal, what: str, number: int) -> None:
         await journal.begin(key, "turn")
     else:
         await journal.settle(key, InboundState(what))
+
+
+async def test_what_comes_while_the_agent_wakes_up_is_in_its_hands_once(tmp_path: Path):
+    async with open_journal(tmp_path / "journal.db") as journal:
+        await journal.receive(inbound(1))
+    async with open_journal(tmp_path / "journal.db") as journal, MessageBus(journal).open() as bus:
+        await bus.publish_inbound(inbound(2))
+
+        left = bus.unsettled()
+        taken = await bus.consume_inbound()
+
+        assert [one.message_id for one in left] == ["1"]
+        assert taken is not None and taken.message_id == "2"
+
+
+async def test_what_an_agent_took_and_did_not_end_is_there_for_the_next(tmp_path: Path):
+    async with open_journal(tmp_path / "journal.db") as journal, MessageBus(journal).open() as bus:
+        for number in range(3):
+            await bus.publish_inbound(inbound(number))
+        first, _ = await bus.consume_inbound(), await bus.consume_inbound()
+        assert first is not None
+        bus.settle(first, InboundState.ANSWERED)
+
+        left = bus.unsettled()
+
+        assert [one.message_id for one in left] == ["1"]
+
+
+async def test_a_message_whose_reply_is_held_has_ended_whatever_a_crash_cut_off(tmp_path: Path):
+    async with open_journal(tmp_path / "journal.db") as journal:
+        for number in (1, 2):
+            await journal.receive(inbound(number))
+        held = reply("hi", answers="telegram:42:1")
+        notice = OutboundMessage("telegram", "42", "psst", kind=OutboundKind.NOTICE, answers="telegram:42:2")
+        await journal.hold([held, notice])
+    async with open_journal(tmp_path / "journal.db") as journal:
+        left = await journal.unsettled()
+        counts = await journal.counts()
+
+    assert [one.message_id for one in left] == ["2"]
+    assert (counts.answered, counts.queued, counts.waiting_out) == (1, 1, 2)

@@ -111,7 +111,7 @@ class Life:
 
     async def listen(self) -> None:
         """The agent: what a crash left open first, then what comes."""
-        for message in await self.bus.unsettled():
+        for message in self.bus.unsettled():
             self._take(message)
         while (taken := await self.bus.consume_inbound()) is not None:
             self._take(taken)

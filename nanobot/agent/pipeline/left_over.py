@@ -1,7 +1,7 @@
 """What a cut off turn left: messages that are no rows yet, an answer that nobody was given."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from nanobot.bus.events import InboundMessage
 from nanobot.errors import NanobotError
 from nanobot.messages.types import ChatMessage, is_our_word, text_of
 from nanobot.session.checkpoint import Checkpoint, HalfDone, keys_left
+from nanobot.session.manager import SessionManager
 
 log = logging.getLogger(__name__)
 
@@ -68,17 +69,29 @@ def answer_of(history: Sequence[ChatMessage], turn_id: str) -> ChatMessage | Non
     return last
 
 
-def fate_of(history: Sequence[ChatMessage], journal_key: str) -> Fate | None:
-    """What became of a message that was accepted.
+def fates_of(history: Sequence[ChatMessage], journal_keys: Container[str]) -> dict[str, Fate]:
+    """By journal key, what became of messages that were accepted.
 
-    None where no turn took it on: it is as if it had come just now.
+    One that is not among them no turn took on: it is as if it had come just now.
     """
-    row = next((row for row in reversed(history) if row.get("inbound") == journal_key), None)
-    if row is None:
-        return None
-    turn_id = row.get("turn_id", "")
-    answers = [one for one in history if one.get("turn_id") == turn_id and is_answer(one) and not is_broken_off(one)]
-    return Fate(turn_id, text_of(answers[-1]["content"]) if answers else "")
+    turns = {row["inbound"]: row.get("turn_id", "") for row in history if row.get("inbound", "") in journal_keys}
+    wanted = {*turns.values()}
+    answers = {
+        row["turn_id"]: text_of(row["content"])
+        for row in history
+        if row.get("turn_id") in wanted and is_answer(row) and not is_broken_off(row)
+    }
+    return {key: Fate(turn_id, answers.get(turn_id, "")) for key, turn_id in turns.items()}
+
+
+def is_taken_on(folder: Path, sessions: SessionManager, session_key: str, journal_key: str) -> bool:
+    """Whether a turn has taken this message on, whatever became of it. Blocks on the disk.
+
+    Raises StorageError where the session cannot be read.
+    """
+    if any(one.message.journal_key == journal_key for one in left_over_turns(folder).values()):
+        return True
+    return journal_key in fates_of(sessions.get_or_create(session_key).since(0), {journal_key})
 
 
 def missing_messages(history: Sequence[ChatMessage], left: HalfDone) -> list[tuple[str, InboundMessage]]:

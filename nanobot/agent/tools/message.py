@@ -133,6 +133,7 @@ class MessageTool(Tool):
             )
         except DeliveryFailedError as error:
             return ToolResult.failed(str(error))
-        if not ids:
+        if receipt.repeated:
             return ToolResult(f"{where} has this very message already; it was not sent again.")
-        return ToolResult(f"Delivered to {where} (message {', '.join(ids)}).")
+        named = f" (message {', '.join(ids)})" if ids else ""
+        return ToolResult(f"Delivered to {where}{named}.")

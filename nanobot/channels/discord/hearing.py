@@ -1,0 +1,276 @@
+"""What one connection to Discord hears, each chat in its order.
+
+A message counts as heard once the journal has it; from there on the marks of `past` go on. When a connection begins,
+each chat in which something was said behind its mark is read up before anything new in it is heard: the last 500
+messages of seven days.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from functools import partial
+
+import aiohttp
+import discord
+
+from nanobot.channels.base import BaseChannel
+from nanobot.channels.discord.inbound import (
+    chunks_of,
+    described,
+    files_of,
+    guild_id_of,
+    is_for,
+    is_from_a_person,
+    place_of,
+    words_of,
+)
+from nanobot.channels.discord.lanes import Lanes
+from nanobot.channels.discord.link import Link
+from nanobot.channels.discord.menu import Menu, said
+from nanobot.channels.discord.outbound import as_send_errors
+from nanobot.channels.discord.past import Past
+from nanobot.channels.errors import NotConnectedError, RateLimitedError, SendError, UndeliverableError
+from nanobot.channels.evidence import ChannelState
+from nanobot.channels.media import Kept
+from nanobot.errors import StorageError
+from nanobot.utils.aio import finish
+from nanobot.utils.http import HttpPools
+
+log = logging.getLogger(__name__)
+
+MOST_MISSED = 500
+"""Messages of one chat that are read up, the latest ones."""
+MOST_CHATS = 100
+"""Chats that are read up, those that were used last."""
+_AT_ONCE = 4
+_LONGEST_WAIT_S = 30.0
+_ANSWER_S = 2.0
+"""Discord gives three seconds to answer a command or a press."""
+_MOST_FLAPS = 3
+"""How often Discord may hang up before it said anything."""
+_NOT_FOR_YOU = "I talk only with people my owner knows."
+_NOT_TAKEN = "I cannot take that right now. Please try again in a while."
+_WithTalk = (discord.TextChannel, discord.VoiceChannel, discord.StageChannel, discord.Thread)
+
+
+class Hearing:
+    """The ears of a channel, for one connection."""
+
+    def __init__(self, channel: BaseChannel, past: Past, pools: HttpPools) -> None:
+        self._channel = channel
+        self._past = past
+        self._pools = pools
+        self._link: Link | None = None
+        self._lanes = Lanes(self._read_up, self._settle)
+        self._missed: dict[int, int] = {}
+        self._few = asyncio.Semaphore(_AT_ONCE)
+        self._flaps = 0
+
+    async def serve(self, link: Link, token: str) -> None:
+        """Hear until the connection ends. Raises what ended it; safe to cancel."""
+        self._link = link
+        serving = asyncio.create_task(link.serve(token), name="discord connection")
+        try:
+            done, _ = await asyncio.wait([serving, self._lanes.broken], return_when=asyncio.FIRST_COMPLETED)
+            for one in done:
+                one.result()
+        finally:
+            await self._lanes.close()
+            serving.cancel()
+            await finish(asyncio.wait([serving]))
+
+    def ears(self) -> dict[str, Callable[..., None]]:
+        """By the SDK's names of events."""
+        return {
+            "socket_raw_receive": lambda _: self._channel.evidence.sign(),
+            "connect": self._on_connect,
+            "resumed": self._on_connect,
+            "disconnect": self._on_disconnect,
+            "ready": self._on_ready,
+            "guild_available": self._on_guild,
+            "message": self._on_message,
+            "interaction": self._on_interaction,
+        }
+
+    def _on_connect(self) -> None:
+        self._flaps = 0
+        self._channel.up()
+
+    def _on_disconnect(self) -> None:
+        """The SDK resumes at once, and again: where that comes to nothing, it is left to who waits in between."""
+        self._channel.evidence.turn(ChannelState.CONNECTING)
+        self._flaps += 1
+        if self._flaps > _MOST_FLAPS:
+            self._lanes.fail(ConnectionError("Discord hangs up on us"))
+
+    def _on_ready(self) -> None:
+        link = self._linked()
+        self._miss([*link.get_all_channels(), *(one for guild in link.guilds for one in guild.threads)])
+        for chat in [*self._past.private][-MOST_CHATS:]:
+            self._missed[chat] = self._past.after(chat)
+            self._lanes.add(chat)
+        self._lanes.ready.set()
+        self._lanes.aside(self._tell_menu(link))
+
+    def _on_guild(self, guild: discord.Guild) -> None:
+        """A server is back that was out of reach, which is told as one that comes."""
+        if self._lanes.ready.is_set():
+            self._miss([*guild.channels, *guild.threads])
+
+    def _miss(self, chats: Iterable[object]) -> None:
+        """Read these up where something was said that nobody heard."""
+        last = {one.id: getattr(one, "last_message_id", None) or 0 for one in chats if isinstance(one, _WithTalk)}
+        missed = [chat for chat, message_id in last.items() if message_id > self._past.after(chat)]
+        missed.sort(key=lambda chat: last[chat], reverse=True)
+        if len(missed) > MOST_CHATS:
+            log.warning("discord: messages were missed in %d channels; %d are read up", len(missed), MOST_CHATS)
+        for chat in missed[:MOST_CHATS]:
+            self._missed[chat] = self._past.after(chat)
+            self._lanes.add(chat)
+
+    def _on_message(self, message: discord.Message) -> None:
+        self._lanes.add(message.channel.id, partial(self._take_live, message))
+
+    def _on_interaction(self, interaction: discord.Interaction) -> None:
+        if (text := said(interaction)) is not None and interaction.channel_id is not None:
+            self._lanes.aside(self._take_said(interaction, interaction.channel_id, text))
+
+    async def _read_up(self, chat: int) -> None:
+        """Hear what was said in this chat while nobody listened, before what is said now."""
+        after = self._missed.pop(chat, None)
+        if after is None:
+            return
+        for message in await self._history(chat, after):
+            await self._take(message)
+
+    async def _history(self, chat: int, after: int) -> list[discord.Message]:
+        """What came later, oldest first; asked for until Discord says it, while this chat waits."""
+        link, wait_s = self._linked(), 1.0
+        known = link.get_channel(chat)
+        place = known if isinstance(known, discord.abc.Messageable) else link.get_partial_messageable(chat)
+        while True:
+            try:
+                async with self._few:
+                    with as_send_errors():
+                        found = place.history(limit=MOST_MISSED, after=discord.Object(after), oldest_first=False)
+                        missed = [message async for message in found]
+                break
+            except UndeliverableError:
+                return []  # not ours to read
+            except SendError as error:
+                log.debug("discord: what was missed in %d is not told yet: %s", chat, error)
+                await asyncio.sleep(error.retry_after_s if isinstance(error, RateLimitedError) else wait_s)
+                wait_s = min(wait_s * 2, _LONGEST_WAIT_S)
+        if len(missed) >= MOST_MISSED:
+            log.warning("discord: more was missed in %d than its last %d messages", chat, MOST_MISSED)
+        return missed[::-1]
+
+    async def _take_live(self, message: discord.Message) -> None:
+        """Hear a message that comes; before the first of a private chat, what was said there while nobody listened."""
+        chat = message.channel.id
+        if guild_id_of(message) is None and chat not in self._past.private:
+            self._missed[chat] = self._past.after(chat)
+            await self._read_up(chat)
+        await self._take(message)
+
+    async def _take(self, message: discord.Message) -> None:
+        """Hear one message. Raises StorageError where it must be heard again."""
+        if is_from_a_person(message):
+            try:
+                await self._hear(message)
+            except (StorageError, asyncio.CancelledError):
+                raise
+            except Exception:  # the wall of a connection: one message that is odd must not make it deaf
+                log.exception("discord: a message could not be read")
+        self._past.note(message.channel.id, message.id, is_private=guild_id_of(message) is None)
+
+    async def _hear(self, message: discord.Message) -> None:
+        me, channel_id = self._linked().me, message.channel.id
+        place = place_of(channel_id, await self._known(message), guild_id_of(message))
+
+        async def fetch() -> list[Kept]:
+            store = self._channel.services.media
+            return [await store.keep(described(file), chunks_of(file, self._pools)) for file in files_of(message)]
+
+        await self._channel.receive(
+            str(message.author.id),
+            place.chat_id,
+            words_of(message, me),
+            message_id=str(message.id),
+            thread_id=place.thread_id,
+            is_private=place.is_private,
+            is_mentioned=is_for(message, me),
+            within=place.within,
+            fetch=fetch if files_of(message) else None,
+            timestamp=message.created_at.astimezone(self._channel.services.clock.now().tzinfo),
+        )
+
+    async def _known(self, message: discord.Message) -> object:
+        """The channel it was said in; asked for where the SDK does not know it, as a thread that was asleep."""
+        if not isinstance(message.channel, discord.PartialMessageable) or guild_id_of(message) is None:
+            return message.channel
+        try:
+            return await self._linked().fetch_channel(message.channel.id)
+        except (discord.DiscordException, SendError):
+            return message.channel
+
+    async def _take_said(self, interaction: discord.Interaction, channel_id: int, text: str) -> None:
+        """A command was chosen or a button pressed: a message of who did, and an answer in time that they alone see."""
+        place = place_of(channel_id, interaction.channel, interaction.guild_id)
+        hearing = asyncio.create_task(
+            self._channel.receive(
+                str(interaction.user.id),
+                place.chat_id,
+                text,
+                message_id=str(interaction.id),
+                thread_id=place.thread_id,
+                is_private=place.is_private,
+                is_mentioned=True,
+                within=place.within,
+            )
+        )
+        try:
+            await asyncio.wait([hearing], timeout=_ANSWER_S)
+            is_command = interaction.type is discord.InteractionType.application_command
+            answer = text if is_command else None
+            if hearing.done():
+                answer = _NOT_TAKEN if hearing.exception() else answer if hearing.result() else _NOT_FOR_YOU
+            await _answer(interaction, answer)
+        finally:
+            await finish(asyncio.wait([hearing]))
+            if (error := hearing.exception()) is not None:
+                log.warning("discord: %s was not taken: %r", text.split()[0], error)
+
+    async def _tell_menu(self, link: Link) -> None:
+        """Discord is told our commands when they have changed; it keeps them."""
+        menu = Menu(link)
+        fingerprint = menu.fingerprint(link.application_id)
+        if fingerprint == self._past.menu:
+            return
+        try:
+            with as_send_errors():
+                await menu.sync()
+        except (SendError, discord.DiscordException) as error:
+            log.warning("discord: the slash commands are not in Discord's menu (%s); typing them works", error)
+            return
+        self._past.menu, self._past.changed = fingerprint, True
+
+    def _settle(self) -> None:
+        if not self._missed:
+            self._past.settle()
+
+    def _linked(self) -> Link:
+        if self._link is None:
+            raise NotConnectedError("Discord is not connected")
+        return self._link
+
+
+async def _answer(interaction: discord.Interaction, text: str | None) -> None:
+    """Answer a command or a press. A late answer is no answer: what was said is on its way all the same."""
+    try:
+        if text is None:
+            await interaction.response.defer()
+        else:
+            await interaction.response.send_message(text[:2000], ephemeral=True)
+    except (discord.DiscordException, SendError, aiohttp.ClientError, OSError) as error:
+        log.debug("discord: a command was not acknowledged: %s", error)

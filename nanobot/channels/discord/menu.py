@@ -1,0 +1,80 @@
+"""Slash commands, as Discord's own menu offers them. Choosing one is a message of the person who did: `/name words`."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+import discord
+from discord import app_commands
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A command in the menu. `words` says what may follow it, if anything."""
+
+    name: str
+    text: str
+    words: str = ""
+
+
+MENU: tuple[Entry, ...] = (
+    Entry("new", "Start a fresh session; the old one is kept"),
+    Entry("stop", "Stop what is running"),
+    Entry("status", "Model, tokens, window, what is running"),
+    Entry("model", "Show or change the model of this session", "name of a model"),
+    Entry("history", "The last messages", "how many"),
+    Entry("context", "Tokens by part of the prompt"),
+    Entry("usage", "Tokens and money"),
+    Entry("help", "All commands"),
+)
+"""What only an owner may say is not in it: everybody in a server sees it, and typing works as well."""
+
+
+async def _alone(interaction: discord.Interaction) -> None:
+    """Never called: see Menu."""
+
+
+async def _with_words(interaction: discord.Interaction, words: str | None = None) -> None:
+    """Never called: see Menu."""
+
+
+class Menu(app_commands.CommandTree[discord.Client]):
+    """The tree that Discord is told. The channel hears a chosen command where it hears a pressed button."""
+
+    def __init__(self, client: discord.Client, entries: Sequence[Entry] = MENU) -> None:
+        super().__init__(
+            client,
+            allowed_contexts=app_commands.AppCommandContext(guild=True, dm_channel=True, private_channel=False),
+            allowed_installs=app_commands.AppInstallationType(guild=True, user=False),
+        )
+        for entry in entries:
+            self.add_command(_command(entry))
+
+    async def interaction_check(self, interaction: discord.Interaction) -> bool:
+        """Nothing is left for the tree to do."""
+        return False
+
+    def fingerprint(self, application_id: int | None) -> str:
+        """Changes when Discord has to be told anew."""
+        told = [application_id, [command.to_dict(self) for command in self.get_commands()]]
+        return sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def _command(entry: Entry) -> "app_commands.Command[Any, ..., None]":
+    if not entry.words:
+        return app_commands.Command(name=entry.name, description=entry.text, callback=_alone)
+    described = app_commands.describe(words=entry.words)(_with_words)
+    return app_commands.Command(name=entry.name, description=entry.text, callback=described)
+
+
+def said(interaction: discord.Interaction) -> str | None:
+    """What the person says by it: a command with its words, or the value of a button. None for anything else."""
+    told: Mapping[str, Any] = interaction.data or {}
+    if interaction.type is discord.InteractionType.component:
+        return str(told.get("custom_id") or "") or None
+    if interaction.type is discord.InteractionType.application_command and told.get("type", 1) == 1:
+        words = [str(one["value"]) for one in told.get("options", ()) if "value" in one]
+        return " ".join([f"/{told.get('name')}", *words])
+    return None

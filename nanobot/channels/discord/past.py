@@ -1,0 +1,144 @@
+"""What was seen of Discord, on the disk: so that what was said while nobody listened is asked for, and heard.
+
+Discord repeats to a new session nothing of what an old one missed. But ids there are times, so that one of them says up
+to where everything was heard; only chats that were being heard when the bot stopped have a mark of their own. Marks may
+be late, never early: what is asked for twice is dropped by the journal.
+"""
+
+import asyncio
+import json
+import logging
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from nanobot.utils.aio import finish
+from nanobot.utils.files import make_private_folder, write_atomic
+
+log = logging.getLogger(__name__)
+
+_EPOCH_MS = 1_420_070_400_000
+"""https://discord.com/developers/docs/reference#snowflakes"""
+_MARGIN = timedelta(minutes=1)
+"""How far events of different chats may come out of order."""
+LONGEST = timedelta(days=7)
+"""What is older than this is not asked for."""
+_SAVE_S = 5.0
+MOST_PRIVATE = 200
+"""Private chats that are remembered; a bot cannot ask which it has."""
+
+
+def id_at(moment: datetime) -> int:
+    """The lowest id of that moment."""
+    return max(0, int(moment.timestamp() * 1000) - _EPOCH_MS) << 22
+
+
+def _before(message_id: int, by: timedelta) -> int:
+    return max(0, message_id - (int(by.total_seconds() * 1000) << 22))
+
+
+@dataclass(slots=True)
+class Past:
+    """The marks, and the few other things that outlive a connection."""
+
+    all_until: int = 0
+    """Everything before this id was heard, wherever it was said."""
+    seen: dict[int, int] = field(default_factory=dict)
+    """The last message heard in a chat, where that is later."""
+    private: dict[int, int] = field(default_factory=dict)
+    """The last message of private chats."""
+    menu: str = ""
+    """What Discord was told of our slash commands."""
+    salt: str = field(default_factory=lambda: secrets.token_hex(8))
+    changed: bool = True
+    """Since it was last saved."""
+
+    def begin(self, now: datetime) -> None:
+        """A connection begins. The very first one has no past; nor has any a longer one than we ask for."""
+        self.all_until = max(self.all_until or id_at(now), id_at(now - LONGEST))
+        self.changed = True
+
+    def after(self, chat: int) -> int:
+        """What came later than this was not heard in this chat."""
+        return max(self.seen.get(chat, 0), self.all_until)
+
+    def note(self, chat: int, message_id: int, *, is_private: bool) -> None:
+        """This message was heard, and all before it in its chat."""
+        self.seen[chat] = max(message_id, self.seen.get(chat, 0))
+        if is_private:
+            self.private.pop(chat, None)  # the last one last
+            self.private[chat] = self.seen[chat]
+            while len(self.private) > MOST_PRIVATE:
+                del self.private[next(iter(self.private))]
+        self.changed = True
+
+    def settle(self) -> None:
+        """Nothing is under way anywhere: one mark does for all chats but those of the last minute."""
+        self.all_until = max([self.all_until, *(_before(one, _MARGIN) for one in self.seen.values())])
+        self.seen = {chat: last for chat, last in self.seen.items() if last > self.all_until}
+
+    def dump(self) -> str:
+        """As it lies on the disk. What is said here is saved."""
+        self.changed = False
+        told = {
+            "allUntil": str(self.all_until),
+            "seen": {str(chat): str(last) for chat, last in self.seen.items()},
+            "private": {str(chat): str(last) for chat, last in self.private.items()},
+            "menu": self.menu,
+            "salt": self.salt,
+        }
+        return json.dumps(told, indent=2) + "\n"
+
+    @classmethod
+    def load(cls, path: Path) -> "Past":
+        """What was saved; an empty past where nothing was, or where it cannot be read. Never raises."""
+        try:
+            told = json.loads(path.read_text(encoding="utf-8"))
+            seen, private = ({int(chat): int(last) for chat, last in told[of].items()} for of in ("seen", "private"))
+            return cls(int(told["allUntil"]), seen, private, str(told["menu"]), str(told["salt"]))
+        except FileNotFoundError:
+            return cls()
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            log.warning(
+                "discord: %s cannot be read (%r); what was said while the bot was away stays unheard", path, error
+            )
+            return cls()
+
+
+@asynccontextmanager
+async def remembered(folder: Path | None, now: datetime) -> AsyncIterator[Past]:
+    """The past of a connection that begins, kept on the disk while it lasts. Without a folder it ends with it.
+
+    Never raises: late marks cost a question more, no message.
+    """
+    path = folder / "discord.json" if folder is not None else None
+    past = await asyncio.to_thread(Past.load, path) if path is not None else Past()
+    past.begin(now)
+    if path is None:
+        yield past
+        return
+    keeping = asyncio.create_task(_keep(path, past), name="discord marks")
+    try:
+        yield past
+    finally:
+        keeping.cancel()
+        await finish(asyncio.wait([keeping]))
+        await finish(asyncio.to_thread(_save, path, past.dump()))
+
+
+async def _keep(path: Path, past: Past) -> None:
+    while True:
+        if past.changed:
+            await finish(asyncio.to_thread(_save, path, past.dump()))
+        await asyncio.sleep(_SAVE_S)
+
+
+def _save(path: Path, text: str) -> None:
+    try:
+        make_private_folder(path.parent)
+        write_atomic(path, text)
+    except OSError as error:
+        log.warning("discord: %s cannot be written (%s)", path, error)

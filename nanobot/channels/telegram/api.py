@@ -1,0 +1,184 @@
+"""The Bot API (core.telegram.org/bots/api): python-telegram-bot over our own connections, its errors as ours.
+
+To be imported when a bot is started, in a thread: the SDK takes its time.
+"""
+
+import asyncio
+import logging
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import IO, Any
+
+os.environ["PTB_TIMEDELTA"] = "true"  # spans of time come as such; the other way the SDK warns at each 429
+
+import httpx
+from telegram import Bot
+from telegram.error import (
+    BadRequest,
+    ChatMigrated,
+    Conflict,
+    Forbidden,
+    InvalidToken,
+    NetworkError,
+    RetryAfter,
+    TelegramError,
+)
+from telegram.request import BaseRequest, RequestData
+
+from nanobot.channels.errors import (
+    ChannelSetupError,
+    NotConnectedError,
+    RateLimitedError,
+    SendError,
+    UndeliverableError,
+)
+from nanobot.channels.telegram.polling import ConflictError, Raw
+from nanobot.utils.clients import reason_of
+from nanobot.utils.http import HttpPools
+
+API = "https://api.telegram.org"
+CONNECT_S = 10.0
+ANSWER_S = 20.0
+POLL_SLACK_S = 10.0
+"""How much later than promised the answer to a poll may come, before the line is taken for dead."""
+_CHUNK = 64 * 1024
+UPDATES = ["message", "callback_query"]
+"""What is asked for. An edit is not: its message has its answer, or is being answered, and is not asked anew."""
+
+# All they have to say reaches us as errors; and httpx would write addresses, which hold the token.
+logging.getLogger("telegram").setLevel(logging.CRITICAL)
+logging.getLogger("httpx").setLevel(logging.WARNING)
+
+
+class OutOfReachError(NetworkError):
+    """The request never left."""
+
+
+class CutOffError(NetworkError):
+    """The line broke with the request on it: Telegram may have it."""
+
+
+class PooledRequest(BaseRequest):
+    """Requests over our own connections: one shared TLS context, no proxy to this machine."""
+
+    def __init__(self, pools: HttpPools) -> None:
+        self._pools = pools
+
+    @property
+    def read_timeout(self) -> float:
+        """How long an answer may take."""
+        return ANSWER_S
+
+    async def initialize(self) -> None:
+        """Who made the pools opens and closes them."""
+
+    async def shutdown(self) -> None:
+        """Who made the pools opens and closes them."""
+
+    async def do_request(
+        self,
+        url: str,
+        method: str,
+        request_data: RequestData | None = None,
+        read_timeout: object = None,
+        *args: object,
+        **kwargs: object,
+    ) -> tuple[int, bytes]:
+        """Ask. Of the SDK's limits only that of the answer holds. Raises OutOfReachError or CutOffError."""
+        read_s = read_timeout if isinstance(read_timeout, int | float) else ANSWER_S
+        form: dict[str, Any] = {}
+        if request_data is not None:
+            form = {"data": request_data.json_parameters, "files": request_data.multipart_data}
+        try:
+            async with self._pools.lend(url) as client:
+                limits = httpx.Timeout(ANSWER_S, connect=CONNECT_S, read=read_s)
+                answer = await client.request(method, url, timeout=limits, **form)
+                return answer.status_code, answer.content
+        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError) as error:
+            raise OutOfReachError(reason_of(error)) from error
+        except httpx.HTTPError as error:
+            raise CutOffError(f"{type(error).__name__}: {reason_of(error)}") from error
+
+
+class TelegramBot(Bot):
+    """The SDK's bot, which gives updates as they came: one that cannot be read must not hide the others."""
+
+    async def updates(self, offset: int | None, wait_s: float) -> list[Raw]:
+        """Poll. Raises TelegramError."""
+        told = {"timeout": int(wait_s), "offset": offset, "allowed_updates": UPDATES}
+        found = await self._post("getUpdates", told, read_timeout=wait_s + POLL_SLACK_S)
+        return [raw for raw in found if isinstance(raw, dict) and isinstance(raw.get("update_id"), int)]
+
+
+async def make_bot(token: str, pools: HttpPools, api_base: str | None) -> TelegramBot:
+    """A bot that speaks over these pools. Raises ChannelSetupError for a proxy that cannot be used."""
+    base = (api_base or API).rstrip("/")
+    try:
+        async with pools.lend(base):
+            pass
+    except (ImportError, ValueError) as error:
+        hint = "Run `pip install socksio`" if isinstance(error, ImportError) else "Write it as http://host:port"
+        raise ChannelSetupError(f"channels.telegram.proxy cannot be used: {error}. {hint}, or remove it.") from error
+    request = PooledRequest(pools)
+    return TelegramBot(token, f"{base}/bot", f"{base}/file/bot", request=request, get_updates_request=request)
+
+
+async def download(bot: TelegramBot, pools: HttpPools, file_id: str) -> AsyncIterator[bytes]:
+    """A file somebody sent, chunk by chunk (core.telegram.org/bots/api#getfile). Raises SendError."""
+    try:
+        file = await bot.get_file(file_id)
+    except TelegramError as error:
+        raise error_of(error) from error
+    where = file.file_path or ""
+    if not where.startswith(("http://", "https://")):  # a Bot API server on this machine says where it lies
+        async for chunk in _read(Path(where)):
+            yield chunk
+        return
+    async with pools.lend(where) as client, client.stream("GET", where, timeout=ANSWER_S) as answer:
+        if answer.status_code != httpx.codes.OK:
+            raise SendError(f"Telegram does not give the file out (HTTP {answer.status_code})")
+        async for chunk in answer.aiter_bytes(_CHUNK):
+            yield chunk
+
+
+async def _read(path: Path) -> AsyncIterator[bytes]:
+    file: IO[bytes] = await asyncio.to_thread(path.open, "rb")
+    try:
+        while chunk := await asyncio.to_thread(file.read, _CHUNK):
+            yield chunk
+    finally:
+        file.close()
+
+
+def error_of(error: TelegramError) -> SendError:
+    """What the SDK's error means for who sends."""
+    said = error.message
+    match error:
+        case RetryAfter(retry_after=pause):
+            seconds = pause if isinstance(pause, int | float) else pause.total_seconds()
+            return RateLimitedError(f"Telegram wants a pause of {seconds:g} s", seconds)
+        case Conflict():
+            return ConflictError(
+                "another process polls with this token, and Telegram gives each message to one of them only. "
+                "Stop it (a second gateway, another bot program), or give it a token of its own with @BotFather."
+            )
+        case InvalidToken():
+            return NotConnectedError(f"Telegram refuses the token ({said})")  # the poll says it to the owner
+        case OutOfReachError():
+            return NotConnectedError(f"Telegram is out of reach: {said}")
+        case CutOffError():
+            return NotConnectedError(f"the line to Telegram broke: {said}", may_have_it=True)
+        case Forbidden() | BadRequest() | ChatMigrated():
+            return UndeliverableError(f"Telegram refuses it: {said}")
+        case _:
+            return SendError(f"Telegram has trouble: {said}")
+
+
+def setup_error_of(error: InvalidToken, api_base: str | None) -> ChannelSetupError:
+    """What the owner is to do about a token that is refused."""
+    where = f" by {api_base} (channels.telegram.apiBase)" if api_base else ""
+    return ChannelSetupError(
+        f"The token is refused{where} ({error.message}). Ask @BotFather for the token of your bot (/mybots, API Token) "
+        "and set channels.telegram.token."
+    )

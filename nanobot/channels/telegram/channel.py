@@ -1,0 +1,195 @@
+"""The Telegram channel: a bot of one's own, by long polling (core.telegram.org/bots/api)."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from functools import partial
+from importlib import import_module
+from typing import TYPE_CHECKING, ClassVar
+
+from nanobot.bus.events import Address
+from nanobot.bus.queue import MessageBus
+from nanobot.channels.errors import NotConnectedError, UndeliverableError
+from nanobot.channels.media import Kept, Outgoing
+from nanobot.channels.posting import Posting, PostingChannel
+from nanobot.channels.telegram.polling import Pace, Poller, Raw
+from nanobot.channels.text.dialects import TELEGRAM
+from nanobot.channels.text.pieces import Piece
+from nanobot.config.channels import TelegramConfig
+from nanobot.utils.clients import load_httpx
+from nanobot.utils.clock import SystemClock
+
+if TYPE_CHECKING:
+    from nanobot.channels.telegram.incoming import Incoming, Remote
+    from nanobot.channels.telegram.line import Line
+
+log = logging.getLogger(__name__)
+
+COMMANDS: tuple[tuple[str, str], ...] = (
+    ("new", "start a fresh session"),
+    ("stop", "stop the running turn"),
+    ("status", "model, tokens, what is running"),
+    ("model", "show or change the model"),
+    ("history", "the last messages"),
+    ("context", "tokens by part of the prompt"),
+    ("usage", "tokens and money"),
+    ("help", "all commands"),
+)
+"""The menu behind the slash. What only an owner may say is not in it: everybody who finds the bot sees it."""
+
+
+class TelegramChannel(PostingChannel):
+    """Private chats, groups and topics of one bot."""
+
+    name = "telegram"
+    dialect = TELEGRAM
+    largest_file = 50 * 1024 * 1024
+    can_edit = True
+    can_react = True
+    group_interval_s: ClassVar[float] = 3.0
+    """A group takes twenty messages a minute, edits included (core.telegram.org/bots/faq)."""
+
+    def __init__(
+        self,
+        config: TelegramConfig,
+        bus: MessageBus,
+        *,
+        pace: Pace | None = None,
+        commands: Sequence[tuple[str, str]] = COMMANDS,
+    ) -> None:
+        """`commands`: the menu, each with what it does."""
+        super().__init__(config, bus)
+        self._section = config
+        self._pace = pace or Pace()
+        self._commands = tuple(commands)
+        self._now: Line | None = None
+        self._told = False
+
+    async def start(self) -> None:
+        """Serve until the connection ends. Raises ChannelSetupError for a token or a proxy that is no good."""
+        await _load_sdk()
+        from nanobot.channels.telegram.line import open_line
+
+        folder = self.services.state
+        async with open_line(self._section, folder / "bot.json" if folder else None, self.services.clock) as line:
+            self._now = line
+            self._look_at_privacy(line)
+            menu = asyncio.create_task(line.show_menu(self._commands), name="telegram menu")
+            try:
+                await Poller(line.updates, self._take, line.state, self.evidence, self.up, self._pace).run()
+            finally:
+                self._now = None
+                menu.cancel()
+                await asyncio.wait([menu])
+
+    async def login(self, force: bool = False) -> bool:
+        """Ask Telegram whose token it is, and say so. Raises ChannelSetupError, or SendError where it is away."""
+        await _load_sdk()
+        from nanobot.channels.telegram.line import open_line
+
+        async with open_line(self._section, None, SystemClock()) as line:
+            me = line.me
+        print(f"The token is good. Your bot is {me.first_name}: https://t.me/{me.username}")  # noqa: T201 a person waits
+        return True
+
+    def delta_pause_s(self, chat_id: str) -> float:
+        """Groups, whose ids are below zero, are shown a growing answer less often."""
+        return self.group_interval_s if chat_id.startswith("-") else self.delta_interval_s
+
+    async def post(self, to: Address, piece: Piece, how: Posting) -> str:
+        """Post one piece."""
+        return await self._line.post(to, piece, how)
+
+    async def edit(self, to: Address, platform_id: str, piece: Piece) -> None:
+        """Make a message say this."""
+        await self._line.edit(to, int(platform_id), piece)
+
+    async def post_file(self, to: Address, file: Outgoing, how: Posting) -> str:
+        """Post a file as what it is: a picture, a voice, music, a film, or a document."""
+        return await self._line.post_file(to, file, how)
+
+    async def show_typing(self, to: Address) -> None:
+        """Say that the bot is at work."""
+        await self._line.show_typing(to)
+
+    async def react(self, to: Address, message_id: str, emoji: str) -> None:
+        """Put a sign on somebody's message."""
+        line = self._line
+        from nanobot.channels.telegram.incoming import number_of
+
+        number = number_of(message_id)
+        if number is None:
+            raise UndeliverableError(f"{message_id!r} is no message of Telegram's")
+        await line.react(to, number, emoji)
+
+    def _look_at_privacy(self, line: "Line") -> None:
+        """Say once where Telegram keeps from the bot what the config wants it to hear."""
+        policy = self._section.group_policy
+        if policy == "mention" or line.me.can_read_all_group_messages or self._told:
+            return
+        self._told = True
+        log.warning(
+            "telegram: groupPolicy is %s, but Telegram gives this bot only what mentions it. Switch its privacy mode "
+            "off at @BotFather (/setprivacy), then take it out of the group and in again.",
+            policy,
+        )
+
+    @property
+    def _line(self) -> "Line":
+        if self._now is None:
+            raise NotConnectedError("Telegram is not connected")
+        return self._now
+
+    async def _take(self, together: Sequence[Raw]) -> None:
+        """Take in an update, or the parts of an album. Raises StorageError where the disk refuses."""
+        from telegram import Update
+
+        from nanobot.channels.telegram.incoming import as_one, read_message, read_press
+
+        line = self._line
+        updates = [Update.de_json(raw, line.bot) for raw in together]
+        if (query := updates[0].callback_query) is not None:
+            value = line.state.value_of(query.data or "")
+            pressed = read_press(query, value) if value else None
+            await line.take_press(query, accepted=pressed is not None and await self._receive(pressed))
+            return
+        messages = [update.message for update in updates if update.message is not None]
+        for message in messages:
+            if message.migrate_to_chat_id is not None:
+                await line.state.has_moved(str(message.chat.id), str(message.migrate_to_chat_id))
+        names = {name for name, _ in self._commands}
+        read = [found for message in messages if (found := read_message(message, line.me, names)) is not None]
+        if read:
+            await self._receive(as_one(read))
+
+    async def _receive(self, one: "Incoming") -> bool:
+        old = self._line.state.was_at(one.chat_id)  # a group that moved keeps its session, and its place on lists
+        kept = ":".join(part for part in (self.name, old, one.thread_id) if part) if old else None
+        return await self.receive(
+            one.sender_id,
+            one.chat_id,
+            one.text,
+            message_id=one.message_id,
+            thread_id=one.thread_id,
+            is_private=one.is_private,
+            is_mentioned=one.is_mentioned,
+            within=(old,) if old else (),
+            fetch=partial(self._fetch, one.files) if one.files else None,
+            session_key=kept,
+            timestamp=one.when.astimezone(self.services.clock.now().tzinfo) if one.when else None,
+            quotes_others=one.quotes_others,
+        )
+
+    async def _fetch(self, files: "Sequence[Remote]") -> list[Kept]:
+        line, keep = self._line, self.services.media.keep
+        return await asyncio.gather(*[keep(file.attachment, partial(line.download, file)) for file in files])
+
+
+async def _load_sdk() -> None:
+    """In a thread: it takes 0.3 s, and other channels are starting too."""
+
+    def load() -> None:
+        load_httpx()  # before the SDK does, which would bring httpx's command line along
+        import_module("nanobot.channels.telegram.line")
+
+    await asyncio.to_thread(load)

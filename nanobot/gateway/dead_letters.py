@@ -1,0 +1,104 @@
+"""Dead letters: what no platform took is told to the owner by another channel, and to the agent in that very chat."""
+
+import asyncio
+import logging
+from collections.abc import Iterator
+
+from nanobot.bus.events import DeliveryFailedError, OutboundKind, OutboundMessage
+from nanobot.bus.queue import MessageBus
+from nanobot.channels.manager import ChannelManager
+from nanobot.errors import StorageError
+from nanobot.messages.types import ChatMessage, Origin, Provenance
+from nanobot.runtime import Runtime
+from nanobot.utils.clock import timestamp
+
+log = logging.getLogger(__name__)
+
+TELL_S = 60.0
+"""How long one channel is given to take the word to the owner, before the next is tried."""
+_SHOWN = 300
+_MOST = 1_000
+"""Dead letters that wait to be told; beyond that they are in the log and the journal alone."""
+
+
+class DeadLetters:
+    """Tells of them, one after the other. `put` is what the channel manager calls; `run` is a member."""
+
+    def __init__(self, bus: MessageBus) -> None:
+        self._bus = bus
+        self._waiting: asyncio.Queue[tuple[OutboundMessage, DeliveryFailedError]] = asyncio.Queue(_MOST)
+        self._told: list[OutboundMessage] = []
+        self.count = 0
+        self.last = ""
+
+    async def put(self, message: OutboundMessage, error: DeliveryFailedError) -> None:
+        """Take it in; never waits, since a chat's other messages wait behind it. Never raises."""
+        if any(message is own for own in self._told):  # a word about a dead letter is no news when it dies too
+            return
+        self.count += 1
+        self.last = str(error)
+        log.error("%s", error)
+        if not self._waiting.full():
+            self._waiting.put_nowait((message, error))
+
+    async def run(self, runtime: Runtime, manager: ChannelManager) -> None:
+        """Tell of what comes, until cancelled."""
+        while True:
+            message, error = await self._waiting.get()
+            await self._tell_agent(runtime, message, error)
+            await self._tell_owner(runtime, manager, message, error)
+
+    async def _tell_agent(self, runtime: Runtime, message: OutboundMessage, error: DeliveryFailedError) -> None:
+        """A row of ours in the session of that chat, which the model reads at its next turn."""
+        keys = [f"{message.channel}:{message.chat_id}"]
+        if message.thread_id:
+            keys.insert(0, f"{keys[0]}:{message.thread_id}")
+        key = next((key for key in keys if runtime.sessions.find(key) is not None), None)
+        if key is None:
+            return
+        row: ChatMessage = {
+            "role": "user",
+            "content": f"[{error} The person has not seen it. It began: {_head(message)}]",
+            "origin": Origin.SYSTEM,
+            "provenance": Provenance.SYSTEM,
+            "timestamp": timestamp(runtime.clock),
+        }
+        try:
+            async with runtime.loop.lane(key), runtime.sessions.hold(key) as session:
+                await runtime.sessions.append(session, row)
+        except StorageError as refusal:
+            log.warning("the agent cannot be told of a dead letter: %s", refusal)
+
+    async def _tell_owner(
+        self, runtime: Runtime, manager: ChannelManager, message: OutboundMessage, error: DeliveryFailedError
+    ) -> None:
+        """By the first channel that takes the word; not by the one that failed."""
+        try:
+            owners = await asyncio.to_thread(lambda: runtime.pairing.book().owners)
+        except StorageError as refusal:
+            log.warning("no owner can be told of a dead letter: %s", refusal)
+            return
+        chats = [(name, owner) for name, ids in owners.items() if name != message.channel for owner in ids]
+        for name, owner in _reachable(chats, manager):
+            word = OutboundMessage(name, owner, f"{error}\nIt said: {_head(message)}", kind=OutboundKind.NOTICE)
+            self._told = [*self._told[-20:], word]
+            receipt = await self._bus.publish_outbound(word)
+            try:
+                async with asyncio.timeout(TELL_S):
+                    await receipt.wait()
+            except (DeliveryFailedError, TimeoutError):
+                continue
+            return
+
+
+def _reachable(chats: list[tuple[str, str]], manager: ChannelManager) -> Iterator[tuple[str, str]]:
+    """Where somebody is connected now. A private chat goes by the id of the person in it."""
+    for name, owner in chats:
+        channel = manager.get(name)
+        if channel is not None and channel.is_running:
+            yield name, owner
+
+
+def _head(message: OutboundMessage) -> str:
+    text = " ".join(message.content.split())
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

@@ -1,0 +1,114 @@
+"""Health over HTTP, on loopback unless the config says otherwise: `/health` as JSON, `/metrics` for Prometheus.
+
+200 while all is well, 503 with the reasons while it is not. One answer a connection, few connections at a time, little
+patience: who asks badly costs nothing.
+"""
+
+import asyncio
+import errno
+import json
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+import h11
+
+from nanobot.gateway.report import Report, metrics
+
+log = logging.getLogger(__name__)
+
+MOST_AT_ONCE = 16
+PATIENCE_S = 5.0
+_LONGEST_HEAD = 8 * 1024
+
+
+class HealthServer:
+    """A tiny HTTP server; `run` is a member."""
+
+    def __init__(self, host: str, port: int, report: Callable[[], Awaitable[Report]]) -> None:
+        self._host = host
+        self._wanted = port
+        self._report = report
+        self._server: asyncio.Server | None = None
+        self._asking = 0
+        self.problem: str | None = None
+
+    @property
+    def port(self) -> int | None:
+        """Where it listens; None where it does not."""
+        return self._server.sockets[0].getsockname()[1] if self._server is not None and self._server.sockets else None
+
+    async def bind(self) -> bool:
+        """Begin to listen; whether that went well. What is wrong is an error in the log and in `problem`, once."""
+        if self._server is not None:
+            return True
+        try:
+            self._server = await asyncio.start_server(self._answer, self._host, self._wanted, limit=_LONGEST_HEAD)
+        except OSError as error:
+            why = "is taken by another program" if error.errno == errno.EADDRINUSE else f"cannot be had ({error})"
+            problem = (
+                f"health is not served: {self._host}:{self._wanted} {why}. Set gateway.port, or start with --port."
+            )
+            if problem != self.problem:
+                log.error("%s", problem)  # noqa: TRY400 the owner needs no traceback
+            self.problem = problem
+            return False
+        self.problem = None
+        return True
+
+    async def run(self) -> None:
+        """Listen until cancelled; where the port is taken, try again now and then."""
+        try:
+            while not await self.bind():  # noqa: ASYNC110 nobody tells when a port is free
+                await asyncio.sleep(30)
+            assert self._server is not None  # noqa: S101 bind made it
+            await self._server.serve_forever()
+        finally:
+            if self._server is not None:
+                self._server.close()
+                self._server = None
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One request, one answer, good-bye."""
+        self._asking += 1
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                if self._asking <= MOST_AT_ONCE:
+                    await self._serve(reader, writer)
+        except (OSError, TimeoutError, h11.ProtocolError):
+            pass  # it left, it dawdled, or it spoke no HTTP
+        finally:
+            self._asking -= 1
+            with suppress(OSError):
+                writer.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        http = h11.Connection(h11.SERVER, max_incomplete_event_size=_LONGEST_HEAD)
+        while (event := http.next_event()) is h11.NEED_DATA:
+            http.receive_data(await reader.read(_LONGEST_HEAD))
+        if not isinstance(event, h11.Request):
+            return
+        status, kind, body = await self._page(event.method, event.target.partition(b"?")[0])
+        head = [
+            ("Content-Type", kind),
+            ("Content-Length", str(len(body))),
+            ("Cache-Control", "no-store"),
+            ("X-Content-Type-Options", "nosniff"),
+            ("Connection", "close"),
+        ]
+        answer = http.send(h11.Response(status_code=status, headers=head))
+        if event.method != b"HEAD":
+            answer = (answer or b"") + (http.send(h11.Data(data=body)) or b"")
+        writer.write(answer or b"")
+        await writer.drain()
+
+    async def _page(self, method: bytes, path: bytes) -> tuple[int, str, bytes]:
+        if method not in (b"GET", b"HEAD"):
+            return 405, "text/plain; charset=utf-8", b"Only GET is answered here.\n"
+        if path not in (b"/health", b"/healthz", b"/metrics"):
+            return 404, "text/plain; charset=utf-8", b"There is /health and /metrics.\n"
+        report = await self._report()
+        if path == b"/metrics":
+            return 200, "text/plain; version=0.0.4; charset=utf-8", metrics(report).encode()
+        body = json.dumps(report, ensure_ascii=False, indent=2) + "\n"
+        return 200 if report["status"] == "ok" else 503, "application/json; charset=utf-8", body.encode()

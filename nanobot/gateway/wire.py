@@ -1,0 +1,47 @@
+"""The language of the local socket: JSON lines. One request a connection; what follows on it belongs to that request.
+
+Where it is: `state/gateway.sock`, which only its owner may open; where such sockets are not to be had (Windows, a path
+that is too long for one), a port on loopback that `state/gateway.port` names, with a token to say first.
+
+    server  {"type": "hello", "protocol": 1, "version": ..., "pid": ..., "workspace": ...}
+    client  {"do": "turn", "text": ..., "session": ..., "media": [...]}
+    client  {"do": "stop"} | {"do": "waiting", "lines": [...]}      while that turn runs
+    server  {"type": "run_started", ...} ... {"type": "turn_ended", ...}
+
+Light on purpose: a command that only talks through the gateway imports this and `client`, and nothing heavy.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+PROTOCOL = 1
+LONGEST_LINE = 16 * 1024 * 1024
+"""Of bytes; a request or an answer longer than that is none."""
+LONGEST_PATH = 100
+"""Bytes of a socket's path; systems take 104 or 108."""
+
+Frame = dict[str, Any]
+
+
+def socket_file(state: Path) -> Path:
+    """Where the socket is."""
+    return state / "gateway.sock"
+
+
+def port_file(state: Path) -> Path:
+    """Where the port and its token stand, where there is no socket."""
+    return state / "gateway.port"
+
+
+def encoded(frame: Frame) -> bytes:
+    """A frame as it is written."""
+    return json.dumps(frame, ensure_ascii=True, default=str).encode() + b"\n"
+
+
+def decoded(line: bytes) -> Frame:
+    """A frame as it was read. Raises ValueError."""
+    frame = json.loads(line)
+    if not isinstance(frame, dict):
+        raise ValueError("a frame is a JSON object")  # noqa: TRY004 as json's own errors are
+    return frame

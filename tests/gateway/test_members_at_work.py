@@ -1,0 +1,126 @@
+"""What lives in the gateway beside the channels: jobs run and are told, the heartbeat does what HEARTBEAT.md asks."""
+
+import json
+import signal
+import time
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.fake_models import Calls, FakeModels, Hang, Say
+from tests.gateway.toy import GatewayHome, until
+from tests.stories.processes import POSIX, ended
+
+pytestmark = POSIX
+
+TO_SEVEN = ("--deliver", "--channel", "toy", "--to", "7")
+
+
+@pytest.fixture
+def server() -> Iterator[FakeModels]:
+    with FakeModels(default=Say("The kettle is on.")) as server:
+        yield server
+
+
+@pytest.fixture
+def home(tmp_path: Path, server: FakeModels) -> GatewayHome:
+    return GatewayHome(tmp_path, server)
+
+
+def fates(home: GatewayHome) -> list[str]:
+    """What became of each due instant."""
+    told = json.loads(home.run("cron", "history", "--json").out)
+    return [row["outcome"] for row in told]
+
+
+def added(home: GatewayHome, message: str, *words: str) -> None:
+    """A job, made at the terminal, that is due in a moment."""
+    end = home.run("cron", "add", "-n", message, "-m", message, "--at", soon(), *words)
+    assert end.code == 0, end.complaint
+
+
+def test_a_job_made_at_the_terminal_is_told_by_the_gateway_that_runs(home: GatewayHome):
+    with home.gateway() as process:
+        added(home, "make tea", *TO_SEVEN)
+        until(lambda: home.toy.got("7"))
+        process.send_signal(signal.SIGTERM)
+        ended(process)
+
+    assert home.toy.got() == ["The kettle is on."]
+
+
+def test_a_job_that_a_kill_cut_off_is_told_once_by_the_next_gateway(home: GatewayHome, server: FakeModels):
+    server.script(Hang())
+    added(home, "make tea", *TO_SEVEN)
+    with home.gateway() as process:
+        until(lambda: server.chats)
+        process.kill()
+
+    with home.gateway() as process:
+        until(home.toy.got)
+        process.send_signal(signal.SIGTERM)
+        ended(process)
+
+    assert home.toy.got() == ["The kettle is on."]
+
+
+def test_a_person_is_reminded_who_asked_for_it_in_a_chat(home: GatewayHome, server: FakeModels):
+    server.script(
+        Calls(("cron", {"action": "add", "message": "Remind them of the tea.", "every_seconds": 1})),
+        Say("I will."),
+        Say("Tea!"),
+    )
+    home.toy.write("remind me of the tea", message_id="1")
+
+    with home.gateway():
+        until(lambda: len(home.toy.got("7")) >= 2)
+
+    assert home.toy.got("7")[:2] == ["I will.", "Tea!"]
+
+
+def test_a_silent_job_sends_nothing_whatever_its_turn_tries(home: GatewayHome, server: FakeModels):
+    server.script(Calls(("message", {"content": "psst", "channel": "toy", "chat_id": "7"})), Say("Done in silence."))
+    added(home, "tidy up")
+
+    with home.gateway():
+        until(lambda: fates(home) == ["ran"])
+
+    assert home.toy.got() == []
+    assert "Nothing was sent" in server.chats[-1].body.decode()
+
+
+def test_the_agent_writes_to_another_chat_and_knows_that_it_arrived(home: GatewayHome, server: FakeModels):
+    server.script(
+        Calls(("message", {"content": "Dinner at eight.", "channel": "toy", "chat_id": "9"})),
+        Calls(("message", {"content": "And you?", "channel": "toy", "chat_id": "nowhere"})),
+        Say("I told them."),
+    )
+    home.toy.write("tell the others", message_id="1")
+
+    with home.gateway():
+        until(lambda: "I told them." in home.toy.got("7"))
+
+    assert home.toy.got("9") == ["Dinner at eight."]
+    assert "Delivered to toy:9" in server.chats[1].body.decode()
+    assert "there is no such chat" in server.chats[2].body.decode()
+
+
+def test_the_heartbeat_works_on_a_task_and_tells_the_chat_the_config_names(home: GatewayHome, server: FakeModels):
+    home.change(gateway={"port": 1, "heartbeat": {"intervalS": 1, "channel": "toy", "to": "7"}})
+    home.workspace.mkdir(parents=True)
+    (home.workspace / "HEARTBEAT.md").write_text("## Open\n\n- [ ] look after the kettle\n", encoding="utf-8")
+    server.script(Calls(("heartbeat", {"action": "run", "tasks": "look after the kettle"})))
+
+    with home.gateway():
+        until(home.toy.got)
+        time.sleep(1.5)  # the next look finds nothing new
+
+    assert home.toy.got("7") == ["The kettle is on."]
+    assert len(server.chats) == 2
+
+
+def soon() -> str:
+    """In a moment: long enough for a command to start on a machine that is busy."""
+    return (datetime.now() + timedelta(seconds=1.5)).isoformat()
