@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from aiohttp import web
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -25,7 +26,7 @@ from nanobot.channels.slack.incoming import Me, read_command, read_event, read_p
 from nanobot.channels.slack.mrkdwn import as_read
 from tests.contracts.life import live, turn_of, until
 from tests.contracts.platform_slack import SlackPlatform
-from tests.contracts.slack_workspace import APP_TOKEN, BOT, BOT_TOKEN, PERSON_TOKEN, ZOE
+from tests.contracts.slack_workspace import APP_TOKEN, BOT, BOT_TOKEN, PERSON_TOKEN, SCOPES, ZOE
 
 HALL, TRIO = "C0HALL", "G0TRIO"
 
@@ -123,6 +124,15 @@ def test_without_the_sdk_it_is_said_what_to_install(monkeypatch):
 
     with pytest.raises(ChannelSetupError, match=r"pip install 'nanobot\[slack\]'"):
         load_channel("slack")
+
+
+def test_the_manifest_of_the_guide_asks_for_what_is_used_and_no_more():
+    page = (Path(__file__).parents[2] / "docs" / "guides" / "slack.md").read_text(encoding="utf-8")
+    manifest = yaml.safe_load(page.partition("```text\n")[2].partition("```")[0])
+
+    assert set(manifest["oauth_config"]["scopes"]["bot"]) == SCOPES
+    assert {"app_mention", "message.im"} < set(manifest["settings"]["event_subscriptions"]["bot_events"])
+    assert manifest["settings"]["socket_mode_enabled"] is True
 
 
 # what is heard

@@ -25,7 +25,7 @@ BOT, BOT_ID, BOT_NAME = "U0BOT", "B0BOT", "nanobot"
 ANNA, ZOE = "U0ANNA", "U0ZOE"
 SCOPES = frozenset({
     "app_mentions:read", "channels:history", "chat:write", "commands", "files:read", "files:write", "groups:history",
-    "im:history", "im:write", "mpim:history", "reactions:write", "users:read",
+    "im:history", "im:write", "mpim:history", "reactions:write",
 })  # fmt: skip
 _LIMIT = 4000
 _EMOJI = frozenset({"eyes", "thumbsup", "white_check_mark"})
