@@ -55,7 +55,7 @@ class ChannelManager:
         bus: MessageBus,
         *,
         tries: Mapping[str, int] | None = None,
-        dead_letter: DeadLetter = _log_it,
+        dead_letter: DeadLetter | None = None,
         waits_s: Sequence[float] = WAITS_S,
         first_wait_s: float = 1.0,
     ) -> None:
@@ -63,7 +63,7 @@ class ChannelManager:
         self._channels = {channel.name: channel for channel in channels}
         self._bus = bus
         self._tries = tries or {}
-        self._dead_letter = dead_letter
+        self._dead_letter = dead_letter or _log_it
         self._waits_s = waits_s
         self._first_wait_s = first_wait_s
         self._outboxes: dict[_ChatKey, _Outbox] = {}

@@ -4,29 +4,22 @@ Reading order: agent -> oneshot (one answer) -> plain, jsonl, screen (its faces)
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypedDict
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nanobot.cli.common import INTERRUPTED, ConfigOption, Setup, WorkspaceOption, read_setup
+from nanobot.cli.common import INTERRUPTED, ConfigOption, WorkspaceOption, read_setup
 from nanobot.cli.inbound import CHANNEL, DEFAULT_SESSION
 from nanobot.cli.terminal import can_redraw, is_screen, mended
-from nanobot.config.paths import Places
+from nanobot.config.paths import Places, get_data_dir, use_config
 from nanobot.errors import UsageError
 
 if TYPE_CHECKING:
-    from nanobot.config.schema import Config
-    from nanobot.runtime import Runtime
-
-    class RuntimeParts(TypedDict):
-        """What build_runtime is given."""
-
-        config: Config
-        data_dir: Path
-        workspace: Path
-        model: str | None
+    from nanobot.cli.bot import Bot
 
 
 def agent(
@@ -60,9 +53,8 @@ def agent(
     media = _attachments(attach or ())
     if text is None and (as_json or media):
         raise UsageError(f"{'--json' if as_json else '--attach'} needs a message. Give one with -m, or pipe one in.")
-    setup = read_setup(config, workspace)
-    sitting = Sitting(setup, None if session is None else mended(session), go_on, model)
-    _show_logs(setup.data_dir, wanted=logs)
+    key = None if session is None else mended(session)
+    sitting = Sitting(config, workspace, key, go_on, model, logs)
     try:
         if text is not None:
             code = sitting.ask(text, media, as_json=as_json, markdown=markdown)
@@ -74,26 +66,26 @@ def agent(
         raise typer.Exit(code)
 
 
+@dataclass(frozen=True, slots=True)
 class Sitting:
     """What both ways of talking share: which bot, which session."""
 
-    def __init__(self, setup: Setup, session: str | None, go_on: bool, model: str | None) -> None:
-        self._setup = setup
-        self._session = session
-        self._go_on = go_on
-        self._model = model
+    config: Path | None
+    workspace: Path | None
+    session: str | None
+    go_on: bool
+    model: str | None
+    logs: bool
 
     def ask(self, text: str, media: Sequence[str], *, as_json: bool, markdown: bool) -> int:
         """One answer; the exit code."""
         import asyncio  # not for --help
 
         from nanobot.cli.oneshot import ask
-        from nanobot.runtime import build_runtime
 
         async def one_answer() -> int:
-            async with build_runtime(**self._parts()) as runtime:
-                key = self._key(runtime)
-                return await ask(runtime, text, key, media=media, as_json=as_json, markdown=markdown)
+            async with self._bot() as (bot, key):
+                return await ask(bot, text, key, media=media, as_json=as_json, markdown=markdown)
 
         return asyncio.run(one_answer())
 
@@ -101,36 +93,48 @@ class Sitting:
         """The chat, in the way this terminal can show it; the exit code."""
         import asyncio  # not for --help
 
-        from nanobot.runtime import build_runtime
-
         if not can_redraw(sys.stdout):
             from nanobot.cli.plain_chat import plain_chat
 
-            return plain_chat(build_runtime(**self._parts()), self._key)
+            return plain_chat(self._bot())
 
         async def sit() -> int:
             from nanobot.cli.chat import chat  # prompt-toolkit and Rich's Markdown: only where somebody chats
 
-            async with build_runtime(**self._parts()) as runtime:
-                return await chat(runtime, self._key(runtime), markdown=markdown)
+            async with self._bot() as (bot, key):
+                return await chat(bot, key, Places(get_data_dir()), markdown=markdown)
 
         return asyncio.run(sit())
 
-    def _parts(self) -> "RuntimeParts":
-        setup = self._setup
-        return {
-            "config": setup.config,
-            "data_dir": setup.data_dir,
-            "workspace": setup.workspace,
-            "model": self._model,
-        }
+    @asynccontextmanager
+    async def _bot(self) -> "AsyncIterator[tuple[Bot, str]]":
+        """The bot of the gateway that runs for this data folder, else one of our own; and the session.
 
-    def _key(self, runtime: "Runtime") -> str:
-        """The session of this sitting."""
-        if self._session is not None:
-            return self._session
-        newest = runtime.sessions.latest(is_terminals) if self._go_on else None
-        return newest or DEFAULT_SESSION
+        Who wants another model or workspace, or to see the log, wants a bot of their own: sessions have their locks.
+        """
+        use_config(self.config)
+        if self.model is None and self.workspace is None and not self.logs:
+            from nanobot.cli.gateway_bot import find_bot
+
+            found = await find_bot(Places(get_data_dir()).state, self.session, go_on=self.go_on)
+            if found is not None:
+                yield found, found.session_key
+                return
+        async with self._own_bot() as own:
+            yield own
+
+    @asynccontextmanager
+    async def _own_bot(self) -> "AsyncIterator[tuple[Bot, str]]":
+        from nanobot.cli.bot import OwnBot
+        from nanobot.runtime import build_runtime  # the engine: 200 ms that a gateway has behind it
+
+        setup = read_setup(self.config, self.workspace)
+        _show_logs(setup.data_dir, wanted=self.logs)
+        async with build_runtime(
+            setup.config, data_dir=setup.data_dir, workspace=setup.workspace, model=self.model
+        ) as runtime:
+            newest = runtime.sessions.latest(is_terminals) if self.go_on else None
+            yield OwnBot(runtime), self.session or newest or DEFAULT_SESSION
 
 
 def is_terminals(key: str) -> bool:

@@ -10,27 +10,28 @@ import sys
 from collections import deque
 from collections.abc import Awaitable, Coroutine
 from contextlib import suppress
+from itertools import takewhile
 from typing import Any
 
 from nanobot import __version__
 from nanobot.agent.slash_commands import SlashCommands, parse_command
 from nanobot.agent.turn import TurnEvent
-from nanobot.bus.events import InboundMessage, OutboundKind, OutboundMessage
+from nanobot.bus.events import InboundMessage
+from nanobot.cli.bot import Bot
 from nanobot.cli.completion import ChatCompleter
 from nanobot.cli.drawing import draws
-from nanobot.cli.inbound import CHANNEL, LEAVING, heard, terminal_message
+from nanobot.cli.inbound import LEAVING, terminal_message
 from nanobot.cli.mentions import mentioned_files
 from nanobot.cli.meter import Meter
 from nanobot.cli.prompt import Prompt, PromptActions
 from nanobot.cli.screen import Screen
-from nanobot.cli.shell_escape import MARK, shell_escape
+from nanobot.cli.shell_escape import MARK
 from nanobot.cli.signals import KILLS, exit_code_of, on_signals
 from nanobot.cli.stray import above_the_prompt
 from nanobot.cli.surface import home_shortened
 from nanobot.cli.terminal import Paint, mended, visible, wants_colour
 from nanobot.config.paths import Places
 from nanobot.errors import NanobotError
-from nanobot.runtime import Runtime
 
 OFFLINE = "offline"
 GOODBYE_S = 5.0
@@ -40,19 +41,18 @@ _KEYS = (
     "Esc stops · Ctrl+R searches · Ctrl+D leaves"
 )
 _ECHO_LINES, _ECHO_CHARS = 12, 2000
-_SHOWN_KINDS = {OutboundKind.REPLY, OutboundKind.NOTICE}
 
 
-async def chat(runtime: Runtime, session_key: str, *, markdown: bool) -> int:
+async def chat(bot: Bot, session_key: str, places: Places, *, markdown: bool) -> int:
     """Chat until the person leaves; the exit code."""
-    return await Chat(runtime, session_key, markdown=markdown).run()
+    return await Chat(bot, session_key, places, markdown=markdown).run()
 
 
 class Chat:
     """One sitting at the terminal."""
 
-    def __init__(self, runtime: Runtime, session_key: str, *, markdown: bool) -> None:
-        self._runtime = runtime
+    def __init__(self, bot: Bot, session_key: str, places: Places, *, markdown: bool) -> None:
+        self._bot = bot
         self._session_key = session_key
         self._meter = Meter()
         self._waiting: deque[str] = deque()
@@ -64,10 +64,9 @@ class Chat:
         self._exit_code = 0
         colour = wants_colour(sys.stdout)
         self._paint = Paint(colour)
-        completer = ChatCompleter({**runtime.loop.commands.names(), "exit": "leave"}, self._skills, runtime.workspace)
+        completer = ChatCompleter({**bot.commands(), "exit": "leave"}, bot.skills, bot.workspace)
         actions = PromptActions(self._take_line, self._stop, lambda: list(self._waiting), self._bottom_line)
-        history_file = Places(runtime.data_dir).cli_history
-        self._prompt = Prompt(actions, completer, history_file, colour=colour)
+        self._prompt = Prompt(actions, completer, places.cli_history, colour=colour)
         self._draws = draws(markdown=markdown, colour=colour)
         self._screen = Screen(self._prompt, self._draws, self._paint)
 
@@ -115,7 +114,7 @@ class Chat:
         """Take up what was cut off when nanobot ended in the middle of a turn."""
         self._looking = True
         try:
-            await self._shown(self._runtime.loop.resume(self._session_key, self._watch))
+            await self._shown(self._bot.resume(self._session_key, self._watch))
         finally:
             self._looking = False
 
@@ -130,39 +129,33 @@ class Chat:
         except asyncio.CancelledError:
             self._screen.lines([self._paint.dim("(stopped)")])
             raise
+        except NanobotError as error:  # the gateway left in the middle of it, or the disk refused
+            self._screen.lines([self._paint.red(visible(str(error)))])
         finally:
             self._screen.finish()
 
     async def _run_turn(self, line: str) -> None:
-        files = await asyncio.to_thread(mentioned_files, line, self._runtime.workspace)
-        text = await heard(self._runtime.config, line, files)
-        message = terminal_message(text, self._session_key, files)
-        await self._runtime.loop.run_turn(message, self._watch, waiting=self._joining)
+        message = await asyncio.to_thread(self._message, line)
+        await self._bot.run_turn(message, self._watch, waiting=self._joining)
         command = parse_command(line)
         if command is not None:
             await self._after_command(command.name)
 
     def _joining(self, most: int) -> list[InboundMessage]:
         """Lines that wait and join the turn that runs; not a command or a shell line, nor what was typed behind it."""
-        lines: list[str] = []
-        while self._waiting and len(lines) < most and _is_for_the_model(self._waiting[0]):
-            lines.append(self._waiting.popleft())
-        for line in lines:
-            self._echo(line)
-        return [
-            terminal_message(line, self._session_key, mentioned_files(line, self._runtime.workspace)) for line in lines
-        ]
+        messages = self._may_join()[:most]
+        for _ in messages:
+            self._echo(self._waiting.popleft())
+        return messages
+
+    def _may_join(self) -> list[InboundMessage]:
+        return [self._message(line) for line in takewhile(_is_for_the_model, self._waiting)]
+
+    def _message(self, line: str) -> InboundMessage:
+        return terminal_message(line, self._session_key, mentioned_files(line, self._bot.workspace))
 
     async def _run_shell(self, line: str) -> None:
-        message = terminal_message(line, self._session_key)
-        lines, went_well = await shell_escape(
-            line,
-            self._runtime.tools,
-            session_key=self._session_key,
-            address=message.address,
-            workspace=self._runtime.workspace,
-            clock=self._runtime.clock,
-        )
+        lines, went_well = await self._bot.shell(line, self._session_key)
         self._screen.lines(lines if went_well else [self._paint.red(line) for line in lines])
 
     async def _after_command(self, name: str) -> None:
@@ -177,15 +170,14 @@ class Chat:
 
     async def _look_at_model(self) -> tuple[str, str]:
         """The session's model for the bottom line; its provider, and why it was chosen."""
-        session = await asyncio.to_thread(self._runtime.sessions.get_or_create, self._session_key)
-        model = await self._runtime.models.get(session.metadata.get("model"))
+        model = await self._bot.model(self._session_key)
         self._meter.model = model.name
-        self._meter.window_tokens = model.limits.window_tokens
-        return model.provider_name, model.reason
+        self._meter.window_tokens = model.window_tokens
+        return model.provider, model.reason
 
     async def _greet(self) -> None:
-        name = visible(self._runtime.config.agents.defaults.bot_name)
-        where = f"{home_shortened(self._runtime.workspace)} · /help for commands · Ctrl+D leaves"
+        name = visible(self._bot.name)
+        where = f"{home_shortened(self._bot.workspace)} · /help for commands · Ctrl+D leaves"
         try:
             provider, reason = await self._look_at_model()
         except NanobotError as error:
@@ -200,18 +192,9 @@ class Chat:
         self._screen.lines([*words, self._paint.dim(where)])
 
     async def _listen(self) -> None:
-        """Show what comes for the terminal over the bus. Nobody else is here to send what is for other channels."""
-        while (message := await self._runtime.bus.consume_outbound()) is not None:
-            if message.channel == CHANNEL:
-                self._show_message(message)
-            elif message.receipt is not None:
-                message.receipt.fail(NanobotError(f"{message.channel} is not connected to this terminal."))
-
-    def _show_message(self, message: OutboundMessage) -> None:
-        if message.kind in _SHOWN_KINDS and message.content.strip():
-            self._screen.note("(message)", message.content, ours=False)
-        if message.receipt is not None:
-            message.receipt.settle()
+        """Show what comes for this chat beside its turns."""
+        async for text in self._bot.messages(self._session_key):
+            self._screen.note("(message)", text, ours=False)
 
     def _take_line(self, line: str) -> None:
         line = mended(line)
@@ -230,10 +213,11 @@ class Chat:
         else:
             self._waiting.append(line)
             self._wake.set()
+            self._bot.lines_wait(self._may_join())
 
     async def _answer_aside(self, line: str) -> None:
         """A command that acts at once, while a turn runs."""
-        result = await self._runtime.loop.run_turn(terminal_message(line, self._session_key))
+        result = await self._bot.run_turn(terminal_message(line, self._session_key))
         self._screen.note(f"> {line.strip()}", result.text, ours=True)
 
     def _stop(self) -> bool:
@@ -243,6 +227,7 @@ class Chat:
         if self._waiting:
             self._prompt.put_back("\n".join(self._waiting))
             self._waiting.clear()
+            self._bot.lines_wait(())
         stopping = asyncio.create_task(self._stop_running(self._running))
         self._asides.add(stopping)
         stopping.add_done_callback(self._asides.discard)
@@ -250,7 +235,7 @@ class Chat:
 
     async def _stop_running(self, running: asyncio.Task[None]) -> None:
         """A turn is stopped by its loop, so that it keeps what was said; what is no turn (yet) is cancelled."""
-        if not await self._runtime.loop.stop_turn(self._session_key):
+        if not await self._bot.stop_turn(self._session_key):
             running.cancel()
 
     async def _stop_and_wait(self) -> None:
@@ -280,9 +265,6 @@ class Chat:
     def _bottom_line(self) -> str:
         line = self._meter.line()
         return f"{line} · Esc stops" if self._running is not None else line
-
-    def _skills(self) -> dict[str, str]:
-        return {skill.name: skill.description for skill in self._runtime.context.skills.skills() if skill.available}
 
 
 def _is_for_the_model(line: str) -> bool:

@@ -1,7 +1,9 @@
 """`nanobot gateway`: what lives for days, from its start to its end."""
 
+import os
 import sys
 import threading
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -28,7 +30,7 @@ def run(
     """Run the gateway here until it is told to stop."""
     import asyncio  # not for --help
 
-    from nanobot.cli.signals import INTERRUPT, KILLS, on_signals
+    from nanobot.cli.signals import INTERRUPT, KILLS, exit_code_of, on_signals
     from nanobot.config.paths import Places
     from nanobot.gateway.service import Leave, Options, Wishes, serve
     from nanobot.utils.log import LogPlace, set_up_logging
@@ -36,57 +38,48 @@ def run(
     setup = read_setup(config, workspace)
     level = "DEBUG" if verbose else "INFO"
     set_up_logging(LogPlace(Places(setup.data_dir).gateway_log, level, level))
-    leaving = _Leaving()
 
     async def until_told() -> Leave:
         wishes = Wishes()
 
         def signalled(number: int) -> None:
-            leaving.begin()
+            if wishes.told:  # somebody is in a hurry
+                os._exit(exit_code_of(number))
             wishes.stop()
 
-        with on_signals([*INTERRUPT, *KILLS], signalled):
-            return await serve(
-                setup.config,
-                data_dir=setup.data_dir,
-                workspace=setup.workspace,
-                options=Options(port, allow_empty),
-                wishes=wishes,
-            )
+        async def in_time() -> None:
+            _end_in_time(_begin_anew if await wishes.wait() is Leave.RESTART else _leave_now)
 
-    leave = asyncio.run(until_told())
-    leaving.done()
-    if leave is Leave.RESTART:
+        with on_signals([*INTERRUPT, *KILLS], signalled):
+            watching = asyncio.create_task(in_time())
+            try:
+                return await serve(
+                    setup.config,
+                    data_dir=setup.data_dir,
+                    workspace=setup.workspace,
+                    options=Options(port, allow_empty),
+                    wishes=wishes,
+                )
+            finally:
+                watching.cancel()
+
+    if asyncio.run(until_told()) is Leave.RESTART:
         _begin_anew()
 
 
-class _Leaving:
-    """Sees to it that the process is gone in time, also when something in it does not let go."""
-
-    def __init__(self) -> None:
-        self._timer: threading.Timer | None = None
-
-    def begin(self) -> None:
-        if self._timer is None:
-            self._timer = threading.Timer(HARD_END_S, _leave_now)
-            self._timer.daemon = True
-            self._timer.start()
-
-    def done(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+def _end_in_time(end: Callable[[], None]) -> None:
+    """See to it that the process leaves, also when something in it does not let go."""
+    timer = threading.Timer(HARD_END_S, end)
+    timer.daemon = True
+    timer.start()
 
 
 def _leave_now() -> None:
-    import os
-
     os._exit(0)
 
 
 def _begin_anew() -> None:
     """The same command in the same process, from its first line."""
-    import os
-
     sys.stdout.flush()
     sys.stderr.flush()
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 it is ourselves

@@ -7,13 +7,13 @@ from contextlib import asynccontextmanager
 from typing import Protocol
 
 from nanobot.agent.turn import TurnEvent
+from nanobot.cli.bot import Bot
 from nanobot.cli.closing import FAILURES, failure_line
-from nanobot.cli.inbound import heard, terminal_message
+from nanobot.cli.inbound import terminal_message
 from nanobot.cli.outlet import Outlet
 from nanobot.cli.signals import INTERRUPT, KILLS, exit_code_of, on_signals
 from nanobot.cli.terminal import Paint, can_redraw, wants_colour
 from nanobot.errors import StorageError
-from nanobot.runtime import Runtime
 
 
 class Face(Protocol):
@@ -30,14 +30,14 @@ class Face(Protocol):
 
 
 async def ask(
-    runtime: Runtime, text: str, session_key: str, *, media: Sequence[str] = (), as_json: bool, markdown: bool
+    bot: Bot, text: str, session_key: str, *, media: Sequence[str] = (), as_json: bool, markdown: bool
 ) -> int:
     """Run one turn and show it on stdout; the exit code.
 
     A signal stops the turn, and what was said is kept; a second one leaves at once. A reader who leaves stops it too.
     """
     async with _face(as_json=as_json, markdown=markdown) as face:
-        one = _OneTurn(runtime, session_key, face)
+        one = _OneTurn(bot, session_key, face)
         with on_signals([*INTERRUPT, *KILLS], one.signalled):
             return await one.run(text, media)
 
@@ -45,9 +45,8 @@ async def ask(
 class _OneTurn:
     """The turn while it runs, and how to end it early."""
 
-    def __init__(self, runtime: Runtime, session_key: str, face: Face) -> None:
-        self._loop = runtime.loop
-        self._config = runtime.config
+    def __init__(self, bot: Bot, session_key: str, face: Face) -> None:
+        self._bot = bot
         self._session_key = session_key
         self._face = face
         self._turn: asyncio.Task[int] | None = None
@@ -72,8 +71,7 @@ class _OneTurn:
         self._stop()
 
     async def _ask(self, text: str, media: Sequence[str]) -> int:
-        text = await heard(self._config, text, media)
-        result = await self._loop.run_turn(terminal_message(text, self._session_key, media), self._watch)
+        result = await self._bot.run_turn(terminal_message(text, self._session_key, media), self._watch)
         return 1 if result.outcome in FAILURES else 0
 
     def _watch(self, event: TurnEvent) -> None:
@@ -86,7 +84,7 @@ class _OneTurn:
             self._stopping = asyncio.create_task(self._stop_turn())
 
     async def _stop_turn(self) -> None:
-        if not await self._loop.stop_turn(self._session_key) and self._turn is not None:
+        if not await self._bot.stop_turn(self._session_key) and self._turn is not None:
             self._turn.cancel()  # it has not begun: it waits for its session
 
 

@@ -7,24 +7,23 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import partial
 from typing import Any
 
+from nanobot.cli.bot import Bot
 from nanobot.cli.inbound import LEAVING, terminal_message
 from nanobot.cli.plain import PlainAnswer
 from nanobot.cli.terminal import mended, say
 from nanobot.errors import StorageError
-from nanobot.runtime import Runtime
 
 
-def plain_chat(runtime_opened: AbstractAsyncContextManager[Runtime], key_of: Callable[[Runtime], str]) -> int:
+def plain_chat(opened: AbstractAsyncContextManager[tuple[Bot, str]]) -> int:
     """Read a line, answer it, until the person leaves; the exit code. Ctrl+C stops a turn, or leaves at the prompt."""
     with asyncio.Runner() as runner:
         lives = AsyncExitStack()
-        runtime = runner.run(lives.enter_async_context(runtime_opened))
-        session_key = key_of(runtime)
+        bot, session_key = runner.run(lives.enter_async_context(opened))
         try:
-            heard = _shown(runner, partial(_go_on, runtime, session_key))
+            heard = _shown(runner, partial(_go_on, bot, session_key))
             while heard and (line := _next_line()) is not None:
                 if line.strip():
-                    heard = _shown(runner, partial(_turn, runtime, line, session_key))
+                    heard = _shown(runner, partial(_turn, bot, line, session_key))
         finally:
             runner.run(lives.aclose())
     return 0
@@ -42,13 +41,13 @@ def _shown(runner: asyncio.Runner, work: Callable[[PlainAnswer], Coroutine[Any, 
     return not face.outlet.closed
 
 
-async def _go_on(runtime: Runtime, session_key: str, face: PlainAnswer) -> None:
+async def _go_on(bot: Bot, session_key: str, face: PlainAnswer) -> None:
     """Take up what was cut off when nanobot ended in the middle of a turn."""
-    await runtime.loop.resume(session_key, face)
+    await bot.resume(session_key, face)
 
 
-async def _turn(runtime: Runtime, line: str, session_key: str, face: PlainAnswer) -> None:
-    await runtime.loop.run_turn(terminal_message(line, session_key), face)
+async def _turn(bot: Bot, line: str, session_key: str, face: PlainAnswer) -> None:
+    await bot.run_turn(terminal_message(line, session_key), face)
 
 
 def _next_line() -> str | None:

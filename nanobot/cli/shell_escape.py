@@ -28,11 +28,24 @@ async def shell_escape(
     line: str, tools: ToolCaller, *, session_key: str, address: Address, workspace: Path, clock: Clock
 ) -> tuple[list[str], bool]:
     """Run what stands behind the mark; the lines of its output, and whether it went well. No model hears of it."""
-    command = line.strip().removeprefix(MARK).strip()
-    if not command:
-        return ["Write a shell command behind the mark, for example: !ls"], False
-    if not tools.has("exec"):
-        return ["Shell commands are off. Set tools.exec.enable to true in the config."], False
+    command, problem = command_of(line, is_on=tools.has("exec"))
+    if problem:
+        return [problem], False
     context = ToolContext(session_key, address, turn_id="", workspace=workspace, clock=clock)
     result = await tools.call("exec", {"command": command}, context)
-    return visible(text_of(result.content)).expandtabs(8).splitlines(), not result.error
+    return shown_output(text_of(result.content)), not result.error
+
+
+def command_of(line: str, *, is_on: bool) -> tuple[str, str]:
+    """What is to be run; or why nothing is."""
+    command = line.strip().removeprefix(MARK).strip()
+    if not command:
+        return "", "Write a shell command behind the mark, for example: !ls"
+    if not is_on:
+        return "", "Shell commands are off. Set tools.exec.enable to true in the config."
+    return command, ""
+
+
+def shown_output(text: str) -> list[str]:
+    """The lines of a command's output, as a screen can show them."""
+    return visible(text).expandtabs(8).splitlines()

@@ -141,6 +141,12 @@ class EmailConfig(ChannelConfig):
     mark_seen: bool = True
     max_body_chars: Count = 12000
     subject_prefix: Text = "Re: "
+    max_attachment_size: Count = 25_000_000
+    max_attachments_per_email: Whole = 10
+    max_replies_per_hour: Count = 3
+    authserv_id: Text = ""
+    server_checks_senders: bool = False
+    ca_file: Text = ""
 
 
 class MatrixConfig(ChannelConfig):
@@ -193,6 +199,14 @@ class WebSocketConfig(ChannelConfig):
     host: Text = "127.0.0.1"
     port: Port = 8765
     token: Text = ""
+    allow_origins: list[str] = Field(default_factory=list)
+    media_folders: list[str] = Field(default_factory=list)
+    streaming: bool = True
+    max_message_bytes: Count = 8 * 1024 * 1024
+    ping_interval_s: Seconds = 20
+    ping_timeout_s: Seconds = 20
+    ssl_certfile: Text = ""
+    ssl_keyfile: Text = ""
 
 
 class ChannelsConfig(Section):

@@ -23,10 +23,7 @@ _SECTION_KEYS: dict[str, str] = {
     "channels.qq": "msgFormat mediaDir ackMessage downloadChunkSize downloadMaxBytes",
     "channels.email": ("verifyDkim verifySpf allowedAttachmentTypes maxAttachmentSize maxAttachmentsPerEmail"),
     "channels.matrix": "syncStopGraceSeconds maxMediaBytes groupAllowFrom streaming",
-    "channels.websocket": (
-        "path tokenIssuePath tokenIssueSecret tokenTtlS websocketRequiresToken streaming maxMessageBytes"
-        " pingIntervalS pingTimeoutS sslCertfile sslKeyfile"
-    ),
+    "channels.websocket": "path tokenIssuePath tokenIssueSecret tokenTtlS websocketRequiresToken",
     "providers.*": "apiType extraQuery thinkingStyle",
     "gateway": "restartMode",
     "gateway.heartbeat": "keepRecentMessages",

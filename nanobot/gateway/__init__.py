@@ -1,6 +1,8 @@
 """The gateway: what lives for days. It holds everything below it together, and tells how it is.
 
-Only the command line may import it. Read service (what lives in it), members (how one dead part leaves the others
-alone), roster (its channels), live (config changes while it runs), dead_letters (what no platform took), then its
-faces: health (HTTP), control and client (the local socket), daemon (systemd and launchd).
+Only the command line may import it. Read service (what lives in it, how it begins and leaves), lock (one a data
+folder), members (how one dead part leaves the others alone), roster (its channels) with terminal (chats that are open
+at the terminal), jobs and heart (what runs by the clock), live (config changes while it runs), dead_letters (what no
+platform took), pulse and report (how it is, by evidence). Then its faces: health (HTTP), control, client and wire (the
+local socket and its two ends), daemon (systemd, launchd).
 """

@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import secrets
+import socket
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 from nanobot import __version__
+from nanobot.agent.tools.base import ToolContext
 from nanobot.agent.turn import TurnEvent
 from nanobot.bus.events import DeliveryFailedError, InboundMessage, OutboundKind, OutboundMessage
 from nanobot.config.paths import Places
@@ -24,7 +26,7 @@ from nanobot.errors import NanobotError
 from nanobot.gateway.report import Watch
 from nanobot.gateway.terminal import TerminalChannel
 from nanobot.gateway.wire import LONGEST_LINE, LONGEST_PATH, PROTOCOL, Frame, decoded, encoded, port_file, socket_file
-from nanobot.messages.types import Origin
+from nanobot.messages.types import Origin, text_of
 from nanobot.runtime import Runtime
 from nanobot.utils.files import make_private_folder, write_atomic
 
@@ -75,7 +77,12 @@ class _Talk:
         line = await self._reader.readline()
         return decoded(line) if line.endswith(b"\n") else None
 
+    def hang_up(self) -> None:
+        """End it now: whoever waits for the client hears that it left."""
+        self._writer.close()
+
     async def close(self) -> None:
+        """Let go of it. Never raises."""
         with suppress(OSError):
             self._writer.close()
             await self._writer.wait_closed()
@@ -94,9 +101,13 @@ class ControlServer:
         self._terminal = terminal
         self._server: asyncio.Server | None = None
         self._token: str | None = None
+        self._talks: set[_Talk] = set()
         self._requests: dict[str, Callable[[Frame, _Talk], Awaitable[None]]] = {
+            "about": self._about,
+            "model": self._model,
             "turn": self._turn,
             "resume": self._resume,
+            "exec": self._exec,
             "listen": self._listen,
             "send": self._send,
             "report": self._report,
@@ -132,6 +143,8 @@ class ControlServer:
             if self._server is not None:
                 self._server.close()
                 self._server = None
+            for talk in self._talks:
+                talk.hang_up()
             for file in (socket_file(self._places.state), port_file(self._places.state)):
                 with suppress(OSError):
                     file.unlink(missing_ok=True)
@@ -142,11 +155,7 @@ class ControlServer:
         path.unlink(missing_ok=True)
         port_file(self._places.state).unlink(missing_ok=True)
         if sys.platform != "win32" and len(os.fsencode(path)) <= LONGEST_PATH:
-            mask = os.umask(0o177)
-            try:
-                return await asyncio.start_unix_server(self._answer, path, limit=LONGEST_LINE)
-            finally:
-                os.umask(mask)
+            return await asyncio.start_unix_server(self._answer, sock=_private_socket(path), limit=LONGEST_LINE)
         self._token = secrets.token_hex(32)
         server = await asyncio.start_server(self._answer, "127.0.0.1", 0, limit=LONGEST_LINE)
         port = server.sockets[0].getsockname()[1]
@@ -155,6 +164,7 @@ class ControlServer:
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         talk = _Talk(reader, writer)
+        self._talks.add(talk)
         try:
             async with asyncio.timeout(HELLO_S):
                 if self._token is None or await self._knows_token(talk):
@@ -167,6 +177,7 @@ class ControlServer:
         except (OSError, TimeoutError, ValueError) as error:  # it left, it dawdled, or it spoke another language
             log.debug("a client of the control socket is let go: %r", error)
         finally:
+            self._talks.discard(talk)
             await talk.close()
 
     async def _knows_token(self, talk: _Talk) -> bool:
@@ -197,25 +208,58 @@ class ControlServer:
         except (KeyError, TypeError) as error:
             talk.tell({"type": "error", "text": f"The request is not whole: {error!r}."})
 
+    async def _about(self, request: Frame, talk: _Talk) -> None:
+        """What a chat shows of the bot, and which session it is in."""
+        runtime = self._runtime
+        skills = await asyncio.to_thread(runtime.context.skills.skills)
+        talk.tell(
+            {
+                "type": "about",
+                "session": await asyncio.to_thread(self._session_of, request),
+                "name": runtime.config.agents.defaults.bot_name,
+                "workspace": str(runtime.workspace),
+                "commands": runtime.loop.commands.names(),
+                "exec": runtime.tools.has("exec"),
+                "skills": {skill.name: skill.description for skill in skills if skill.available},
+            }
+        )
+
+    async def _model(self, request: Frame, talk: _Talk) -> None:
+        """The model a session asks."""
+        session = await asyncio.to_thread(self._runtime.sessions.get_or_create, str(request["session"]))
+        model = await self._runtime.models.get(session.metadata.get("model"))
+        told = {"name": model.name, "window": model.limits.window_tokens}
+        talk.tell({"type": "model", **told, "provider": model.provider_name, "reason": model.reason})
+
+    async def _exec(self, request: Frame, talk: _Talk) -> None:
+        """A shell command of the person's own, through the agent's tool and all that guards it."""
+        runtime, key = self._runtime, str(request["session"])
+        address = _from_terminal("", key).address
+        context = ToolContext(key, address, turn_id="", workspace=runtime.workspace, clock=runtime.clock)
+        result = await runtime.tools.call("exec", {"command": str(request["command"])}, context)
+        talk.tell({"type": "ran", "text": text_of(result.content), "error": bool(result.error)})
+
     async def _turn(self, request: Frame, talk: _Talk) -> None:
         """A message's turn, with its events; lines that wait meanwhile may join it."""
         key = self._session_of(request)
         media = [str(path) for path in request.get("media", ())]
-        waiting: list[str] = []
+        waiting: list[InboundMessage] = []
 
         def joining(most: int) -> Sequence[InboundMessage]:
-            lines = waiting[:most]
+            taken = waiting[:most]
             del waiting[:most]
-            if lines:
-                talk.tell({"type": "joined", "lines": lines})
-            return [_from_terminal(line, key) for line in lines]
+            if taken:
+                talk.tell({"type": "joined", "count": len(taken)})
+            return taken
 
         async def turn() -> None:
             text = await self._heard(str(request["text"]), media)
             await self._runtime.loop.run_turn(_from_terminal(text, key, media), talk.tell_event, waiting=joining)
 
         def told(frame: Frame) -> None:
-            waiting[:] = [str(line) for line in frame.get("lines", ())]
+            waiting[:] = [
+                _from_terminal(str(line["text"]), key, line.get("media", ())) for line in frame.get("lines", ())
+            ]
 
         await _until_it_ends(turn(), talk, told)
 
@@ -296,6 +340,20 @@ class ControlServer:
         finally:
             if chosen.transcriber is not None:
                 await chosen.transcriber.close()
+
+
+def _private_socket(path: Path) -> socket.socket:
+    """A socket at this place that nobody else can open, from its first moment on. Raises OSError."""
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with suppress(OSError):  # Linux makes it with this mode; elsewhere the folder, which is ours alone, keeps it
+            os.fchmod(made.fileno(), 0o600)
+        made.bind(str(path))
+        os.chmod(path, 0o600)
+    except BaseException:
+        made.close()
+        raise
+    return made
 
 
 async def _until_it_ends(turn: Awaitable[None], talk: _Talk, told: Callable[[Frame], None]) -> None:

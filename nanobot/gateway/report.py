@@ -15,7 +15,7 @@ from nanobot.bus.journal import Journal, JournalCounts
 from nanobot.channels.evidence import ChannelState
 from nanobot.config.paths import Places
 from nanobot.errors import StorageError
-from nanobot.gateway.members import Members
+from nanobot.gateway.members import Member, Members
 from nanobot.gateway.pulse import Pulse
 from nanobot.gateway.roster import Roster
 from nanobot.utils.clock import Clock
@@ -58,7 +58,7 @@ class Watch:
         counts = await self._count()
         free = _free(self.places)
         channels = {name: self._channel(name) for name in [*self.roster.names, *self.roster.broken]}
-        members = {name: member.to_json() for name, member in self.members.known.items()}
+        members = {name: self._member(member) for name, member in self.members.known.items()}
         problems = [self.redact(problem) for problem in self._problems(free)]
         report: Report = {
             "status": "failing" if problems else "ok",
@@ -98,6 +98,10 @@ class Watch:
         if channel is None:
             return {"state": ChannelState.FAILED.value, "lastError": self.redact(self.roster.broken.get(name, ""))}
         told = channel.evidence.to_json()
+        return {**told, "lastError": self.redact(told["lastError"])}
+
+    def _member(self, member: Member) -> dict[str, Any]:
+        told = member.to_json()
         return {**told, "lastError": self.redact(told["lastError"])}
 
     def _problems(self, free: int | None) -> Iterator[str]:

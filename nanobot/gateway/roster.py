@@ -87,7 +87,7 @@ class Roster:
     places: Places
     clock: Clock
     pairing: PairingStore
-    dead_letter: DeadLetter
+    dead_letter: DeadLetter | None = None
     broken: dict[str, str] = field(default_factory=dict)
     """Channels that are switched on and cannot be made, with what their owner is to do."""
     manager: ChannelManager = field(init=False)

@@ -120,6 +120,11 @@ class Wishes:
             self._leave = Leave.RESTART
         self._told.set()
 
+    @property
+    def told(self) -> bool:
+        """Whether one of them is wished already."""
+        return self._told.is_set()
+
     async def wait(self) -> Leave:
         """Until one of them is wished."""
         await self._told.wait()

@@ -1,10 +1,12 @@
 """What is put on the bus is taken once, in order; a closed bus is drained first, and every taker hears of its end."""
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
 from nanobot.bus.events import InboundMessage, OutboundMessage
+from nanobot.bus.journal import open_journal
 from nanobot.bus.queue import MessageBus
 
 
@@ -39,6 +41,17 @@ async def test_a_taker_that_was_cancelled_loses_nothing():
     message = await bus.consume_inbound()
     assert message is not None
     assert message.content == "still here"
+
+
+async def test_a_message_that_the_journal_has_is_put_in_though_its_channel_was_cut_off(tmp_path: Path):
+    async with open_journal(tmp_path / "journal.db") as journal, MessageBus(journal).open() as bus:
+        channel = asyncio.create_task(bus.publish_inbound(inbound("hello")))
+        await asyncio.sleep(0)
+        channel.cancel()
+        await asyncio.wait([channel])
+
+        assert channel.cancelled()
+        assert bus.inbound_size == 1
 
 
 async def test_a_closed_bus_is_drained_and_then_tells_every_taker():

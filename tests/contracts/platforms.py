@@ -66,6 +66,8 @@ class Platform(ABC):
     """Whether the bot can put a sign on somebody's message; then `signs_on` says which."""
     types: ClassVar[bool] = False
     """Whether a person sees that the bot is at work; then `typed` says whether one did."""
+    shows_progress: ClassVar[bool] = True
+    """Whether a person sees how the work goes."""
     refuses: ClassVar[bool] = True
     """Whether sendings can be refused; then `refuse` does it."""
     limits_rate: ClassVar[bool] = True
@@ -149,6 +151,8 @@ class Platform(ABC):
 PLATFORMS: dict[str, str] = {
     "board": "tests.contracts.platform_board:BoardPlatform",
     "discord": "tests.contracts.platform_discord:DiscordPlatform",
+    "telegram": "tests.contracts.platform_telegram:TelegramPlatform",
+    "websocket": "tests.contracts.platform_websocket:WebSocketPlatform",
 }
 """By name, `module:Class`; built with a folder to work in. A line here is all that a new platform adds to this file.
 

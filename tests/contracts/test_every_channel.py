@@ -13,7 +13,7 @@ import pytest
 from nanobot.bus.events import Address, Button, DeliveryFailedError, OutboundKind, OutboundMessage
 from nanobot.bus.journal import open_journal
 from nanobot.channels.evidence import ChannelState
-from tests.contracts.life import delta, live, turn_of, until
+from tests.contracts.life import Life, delta, live, turn_of, until
 from tests.contracts.platforms import PLATFORMS, Platform, platform_class
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -31,6 +31,7 @@ WITHOUT = {
     "quotes": "a message cannot quote another",
     "reacts": "there are no reactions",
     "refuses": "nothing is refused there",
+    "shows_progress": "only replies and notices are worth a message there",
     "threads": "there are no threads",
     "types": "nobody sees the bot at work",
 }
@@ -70,6 +71,11 @@ async def platform(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncItera
 
 def words(number: int) -> list[str]:
     return [f"w{one}" for one in range(number)]
+
+
+def heard(life: Life) -> str:
+    """The first line of what reached the agent, message by message: some platforms have more to say below."""
+    return " ".join(one.content.strip().splitlines()[0] for one in life.heard)
 
 
 # receiving
@@ -113,7 +119,7 @@ async def test_a_message_that_comes_twice_is_heard_once(platform, tmp_path):
         await platform.repeat_last()
         await life.asked("two")
 
-    assert [one.content for one in life.heard] == ["one", "two"]
+    assert heard(life) == "one two"
 
 
 async def test_a_message_that_comes_again_after_a_restart_is_heard_once(platform, tmp_path):
@@ -124,7 +130,7 @@ async def test_a_message_that_comes_again_after_a_restart_is_heard_once(platform
         await platform.repeat_last()
         await life.asked("two")
 
-    assert [one.content for one in life.heard] == ["two"]
+    assert heard(life) == "two"
 
 
 async def test_messages_of_a_chat_keep_their_order(platform, tmp_path):
@@ -133,8 +139,8 @@ async def test_messages_of_a_chat_keep_their_order(platform, tmp_path):
             await platform.says(word)
         await life.shows("You said: w5")
 
-    assert [one.content for one in life.heard] == words(6)
-    assert [one.text.split()[-1] for one in platform.shown()] == words(6)
+    assert heard(life) == " ".join(words(6))
+    assert all(word in one.text for word, one in zip(words(6), platform.shown(), strict=True))
 
 
 async def test_two_chats_are_two_sessions_and_never_mix(platform, tmp_path):
@@ -182,7 +188,7 @@ async def test_a_group_where_it_is_not_meant_hears_nothing(platform, tmp_path):
         await platform.says("psst", chat=platform.group)
         await life.asked("after")
 
-    assert [one.content for one in life.heard] == ["after"]
+    assert heard(life) == "after"
     assert platform.shown(platform.group) == []
 
 
@@ -191,7 +197,8 @@ async def test_a_group_where_it_is_mentioned_is_answered_there(platform, tmp_pat
     async with live(platform, tmp_path) as life:
         _, message, _ = await life.asked("hello all", chat=platform.group, mention=True)
 
-    assert message.content.strip() == "hello all"  # the mention itself is no word for the model
+    assert heard(life) == "hello all"  # the mention itself is no word for the model
+    assert message.chat_id != platform.private
     assert platform.shown() == []
 
 
@@ -205,7 +212,7 @@ async def test_a_stranger_gets_a_code_once_and_nothing_else(platform, tmp_path):
     (told,) = platform.shown(platform.strange_chat)
     (waiting,) = life.people.waiting(platform.name)
     assert waiting.code in told.text
-    assert [one.content for one in life.heard] == ["after"]
+    assert heard(life) == "after"
 
 
 async def test_a_stranger_whose_code_was_approved_is_answered(platform, tmp_path):
@@ -224,7 +231,7 @@ async def test_a_stranger_in_a_group_meets_silence(platform, tmp_path):
         await platform.says("hello", sender=platform.stranger, chat=platform.group, mention=True)
         await life.asked("after")
 
-    assert [one.content for one in life.heard] == ["after"]
+    assert heard(life) == "after"
     assert platform.shown(platform.group) == []
     assert life.people.waiting(platform.name) == []
 
@@ -307,11 +314,12 @@ async def test_buttons_are_shown_and_pressing_one_says_its_value(platform, tmp_p
         await platform.says("hello")
         message = await life.hears("hello")
         (shown_id,) = await life.posted(message, "sure?", buttons=(Button("Yes", "do it"), Button("No", "leave it")))
+        offered = [one.buttons for one in platform.shown()]
         await platform.presses(shown_id, "Yes")
         pressed = await life.hears("do it")
 
-    assert [one.buttons for one in platform.shown()] == [["Yes", "No"]]
-    assert pressed.content == "do it"
+    assert offered == [["Yes", "No"]]  # one that was pressed may be taken away
+    assert heard(life) == "hello do it"
     assert pressed.session_key == message.session_key
 
 
@@ -335,6 +343,7 @@ async def test_a_message_that_waits_its_turn_gets_a_sign(platform, tmp_path):
     assert platform.shown() == []
 
 
+@needs("shows_progress")
 async def test_progress_is_shown_and_in_its_place(platform, tmp_path):
     async with live(platform, tmp_path, silent=True) as life:
         await platform.says("hello")
@@ -389,15 +398,14 @@ async def test_an_answer_that_grows_is_one_message_and_ends_as_the_reply(platfor
 @needs("edits", "limit")
 async def test_an_answer_that_grows_past_the_limit_goes_on_in_the_next_message(platform, tmp_path, monkeypatch):
     said = words(platform.limit // 2)
-    half = len(said) // 4
+    parts = [said[start : start + len(said) // 8 + 1] for start in range(0, len(said), len(said) // 8 + 1)]
     async with live(platform, tmp_path, silent=True) as life:
         monkeypatch.setattr(type(life.channel), "delta_interval_s", 0.0)
         await platform.says("hello")
         message = await life.hears("hello")
-        delta(life, message, " ".join(said[:half]))
-        await life.shows("w0")
-        delta(life, message, " " + " ".join(said[half:]))
-        await life.shows(said[-1])
+        for part in parts:
+            delta(life, message, " ".join(part) + " ")
+            await life.shows(part[-1])
         life.post(message, " ".join(said), kind=OutboundKind.STREAM_END, **turn_of(message))
         life.answers(message, " ".join(said))
         await life.posted(message, "next")
@@ -415,8 +423,7 @@ async def test_an_edit_that_fails_leaves_one_message_that_is_the_reply(platform,
         message = await life.hears("hello")
         delta(life, message, "one ")
         await life.shows("one")
-        platform.refuse(1)
-        delta(life, message, "two ")
+        platform.refuse(2)  # the end of the growing part, and the first try of the reply
         life.post(message, "one two three", kind=OutboundKind.STREAM_END, **turn_of(message))
         life.answers(message, "one two three")
         await life.shows("one two three")
@@ -488,7 +495,7 @@ async def test_after_a_dropped_connection_it_hears_and_answers_again(platform, t
         await platform.drop()
         await life.asked("after")
 
-    assert [one.content for one in life.heard] == ["before", "after"]
+    assert heard(life) == "before after"
 
 
 async def test_a_network_that_goes_away_and_comes_back_loses_nothing(platform, tmp_path):
@@ -498,7 +505,7 @@ async def test_a_network_that_goes_away_and_comes_back_loses_nothing(platform, t
         if platform.has_poll:
             await platform.says("meanwhile")
         receipt = life.post(message, "news")
-        await asyncio.sleep(0.05)  # so that it is tried while nobody is there
+        await until(lambda: not life.bus.outbound_size)  # its channel has it by now, and nobody is there
         waited = not receipt.settled
         await platform.gone(gone=False)
         await asyncio.wait_for(receipt.wait(), 10)
@@ -518,7 +525,7 @@ async def test_a_connection_that_only_seems_open_is_made_anew(platform, tmp_path
         await platform.half_open()
         await life.asked("after")
 
-    assert [one.content for one in life.heard] == ["before", "after"]
+    assert heard(life) == "before after"
 
 
 @needs("has_poll")
@@ -529,7 +536,7 @@ async def test_what_came_while_it_was_down_is_answered(platform, tmp_path):
     async with live(platform, tmp_path) as life:
         await life.shows("You said: meanwhile")
 
-    assert [one.content for one in life.heard] == ["meanwhile"]
+    assert heard(life) == "meanwhile"
 
 
 async def test_a_reply_that_a_stop_left_unsent_goes_out_once_after_the_start(platform, tmp_path):
@@ -559,7 +566,7 @@ async def test_a_reply_that_may_have_been_sent_before_a_crash_says_so(platform, 
     async with live(platform, tmp_path) as life:
         shown = await life.shows("the reply")
 
-    assert "received this before" in shown.text
+    assert "received this before" in shown.text or platform.takes_once
 
 
 @needs("has_token")

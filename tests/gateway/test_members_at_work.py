@@ -1,4 +1,4 @@
-"""What lives in the gateway beside the channels: jobs run and are told, the heartbeat works on what HEARTBEAT.md asks."""
+"""What lives in the gateway beside the channels: jobs run and are told, the heartbeat does what HEARTBEAT.md asks."""
 
 import json
 import signal
@@ -32,7 +32,7 @@ def home(tmp_path: Path, server: FakeModels) -> GatewayHome:
 def fates(home: GatewayHome) -> list[str]:
     """What became of each due instant."""
     told = json.loads(home.run("cron", "history", "--json").out)
-    return [row["status"] for row in told]
+    return [row["outcome"] for row in told]
 
 
 def added(home: GatewayHome, message: str, *words: str) -> None:
@@ -59,7 +59,7 @@ def test_a_job_that_a_kill_cut_off_is_told_once_by_the_next_gateway(home: Gatewa
         process.kill()
 
     with home.gateway() as process:
-        until(lambda: home.toy.got())
+        until(home.toy.got)
         process.send_signal(signal.SIGTERM)
         ended(process)
 
@@ -68,16 +68,16 @@ def test_a_job_that_a_kill_cut_off_is_told_once_by_the_next_gateway(home: Gatewa
 
 def test_a_person_is_reminded_who_asked_for_it_in_a_chat(home: GatewayHome, server: FakeModels):
     server.script(
-        Calls(("cron", {"action": "add", "message": "Remind them of the tea.", "at": soon()})),
+        Calls(("cron", {"action": "add", "message": "Remind them of the tea.", "every_seconds": 1})),
         Say("I will."),
         Say("Tea!"),
     )
     home.toy.write("remind me of the tea", message_id="1")
 
     with home.gateway():
-        until(lambda: len(home.toy.got("7")) == 2)
+        until(lambda: len(home.toy.got("7")) >= 2)
 
-    assert home.toy.got("7") == ["I will.", "Tea!"]
+    assert home.toy.got("7")[:2] == ["I will.", "Tea!"]
 
 
 def test_a_silent_job_sends_nothing_whatever_its_turn_tries(home: GatewayHome, server: FakeModels):
@@ -114,7 +114,7 @@ def test_the_heartbeat_works_on_a_task_and_tells_the_chat_the_config_names(home:
     server.script(Calls(("heartbeat", {"action": "run", "tasks": "look after the kettle"})))
 
     with home.gateway():
-        until(lambda: home.toy.got())
+        until(home.toy.got)
         time.sleep(1.5)  # the next look finds nothing new
 
     assert home.toy.got("7") == ["The kettle is on."]

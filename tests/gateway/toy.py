@@ -4,8 +4,10 @@ It is installed as plugins are: a package on the path with an entry point. What 
 the folder, as a platform forgets what was acknowledged.
 """
 
+import asyncio
 import json
 import os
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -114,6 +116,7 @@ class GatewayHome(Home):
     """A home whose gateway has toys, health on a free port, and a model of the test."""
 
     def __init__(self, path: Path, server: FakeModels | None = None, *, toys: tuple[str, ...] = ("toy",)) -> None:
+        path.mkdir(exist_ok=True)
         super().__init__(path, server)
         self.data.mkdir(exist_ok=True)
         self.toys = {name: Toy(path / name) for name in toys}
@@ -125,7 +128,7 @@ class GatewayHome(Home):
                 name: {"enabled": True, "folder": str(toy.folder), "allowFrom": ["7"]}
                 for name, toy in self.toys.items()
             },
-            gateway={"port": 1},
+            gateway={"port": free_port()},
         )
 
     @property
@@ -142,9 +145,7 @@ class GatewayHome(Home):
 
     def change(self, **sections: Any) -> None:
         """Write sections of the config anew, at once."""
-        temp = self.data / "config.tmp"
-        temp.write_text(json.dumps({**self.config, **sections}), encoding="utf-8")
-        temp.rename(self.data / "config.json")
+        written(self.data / "config.json", {**self.config, **sections})
 
     @property
     def log(self) -> str:
@@ -166,6 +167,14 @@ class GatewayHome(Home):
             process.communicate(timeout=10)
 
 
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
 def until(there: Callable[[], T], seconds: float = 15.0) -> T:
     """Wait for it."""
     deadline = time.monotonic() + seconds
@@ -173,3 +182,18 @@ def until(there: Callable[[], T], seconds: float = 15.0) -> T:
         assert time.monotonic() < deadline, "it did not come"
         time.sleep(0.01)
     return found
+
+
+async def soon(there: Callable[[], T], seconds: float = 10.0) -> T:
+    """The same, while the event loop goes round."""
+    async with asyncio.timeout(seconds):
+        while not (found := there()):
+            await asyncio.sleep(0.005)
+    return found
+
+
+def written(file: Path, told: Any) -> None:
+    """A JSON file, there in one step."""
+    temp = file.with_suffix(".new")
+    temp.write_text(json.dumps(told), encoding="utf-8")
+    temp.rename(file)

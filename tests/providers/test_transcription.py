@@ -404,11 +404,12 @@ async def test_why_it_failed_or_that_nothing_is_set_up_is_in_the_tag():
 
 
 async def test_an_attached_recording_reaches_the_model_as_text_beside_its_path(hearing, recording, tmp_path, capsys):
+    from nanobot.cli.bot import OwnBot
     from nanobot.cli.oneshot import ask
 
     config = Config.model_validate({"providers": {"groq": {"apiKey": KEY, "apiBase": hearing.v1}}})
     async with open_bot(tmp_path / "home", "ok", config=config) as bot:
-        await ask(bot.runtime, "do it", "cli:direct", media=[str(recording)], as_json=False, markdown=False)
+        await ask(OwnBot(bot.runtime), "do it", "cli:direct", media=[str(recording)], as_json=False, markdown=False)
 
         content = str(bot.provider.requests[0][-1]["content"])
 

@@ -5,9 +5,3 @@ goes out), hearing (what one connection hears), link (the connection, and what i
 says), lanes (each chat in its order), past (what was heard, so that nothing is missed), menu (the slash commands) and
 outbound (what Discord refuses, and why).
 """
-
-import warnings
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore", DeprecationWarning)  # the SDK's part for voice imports a module that goes
-    import discord  # noqa: F401 so that it is loaded in here

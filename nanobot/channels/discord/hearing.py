@@ -129,7 +129,7 @@ class Hearing:
             self._lanes.add(chat)
 
     def _on_message(self, message: discord.Message) -> None:
-        self._lanes.add(message.channel.id, partial(self._take, message))
+        self._lanes.add(message.channel.id, partial(self._take_live, message))
 
     def _on_interaction(self, interaction: discord.Interaction) -> None:
         if (text := said(interaction)) is not None and interaction.channel_id is not None:
@@ -164,6 +164,14 @@ class Hearing:
         if len(missed) >= MOST_MISSED:
             log.warning("discord: more was missed in %d than its last %d messages", chat, MOST_MISSED)
         return missed[::-1]
+
+    async def _take_live(self, message: discord.Message) -> None:
+        """Hear a message that comes; before the first of a private chat, what was said there while nobody listened."""
+        chat = message.channel.id
+        if guild_id_of(message) is None and chat not in self._past.private:
+            self._missed[chat] = self._past.after(chat)
+            await self._read_up(chat)
+        await self._take(message)
 
     async def _take(self, message: discord.Message) -> None:
         """Hear one message. Raises StorageError where it must be heard again."""

@@ -40,7 +40,7 @@ from nanobot.utils.http import HttpPools
 API = "https://api.telegram.org"
 CONNECT_S = 10.0
 ANSWER_S = 20.0
-_POLL_SLACK_S = 10.0
+POLL_SLACK_S = 10.0
 """How much later than promised the answer to a poll may come, before the line is taken for dead."""
 _CHUNK = 64 * 1024
 UPDATES = ["message", "callback_query"]
@@ -82,11 +82,10 @@ class PooledRequest(BaseRequest):
         method: str,
         request_data: RequestData | None = None,
         read_timeout: object = None,
-        write_timeout: object = None,
-        connect_timeout: object = None,
-        pool_timeout: object = None,
+        *args: object,
+        **kwargs: object,
     ) -> tuple[int, bytes]:
-        """Ask. Raises OutOfReachError or CutOffError; safe to cancel."""
+        """Ask. Of the SDK's limits only that of the answer holds. Raises OutOfReachError or CutOffError."""
         read_s = read_timeout if isinstance(read_timeout, int | float) else ANSWER_S
         form: dict[str, Any] = {}
         if request_data is not None:
@@ -108,7 +107,7 @@ class TelegramBot(Bot):
     async def updates(self, offset: int | None, wait_s: float) -> list[Raw]:
         """Poll. Raises TelegramError."""
         told = {"timeout": int(wait_s), "offset": offset, "allowed_updates": UPDATES}
-        found = await self._post("getUpdates", told, read_timeout=wait_s + _POLL_SLACK_S)
+        found = await self._post("getUpdates", told, read_timeout=wait_s + POLL_SLACK_S)
         return [raw for raw in found if isinstance(raw, dict) and isinstance(raw.get("update_id"), int)]
 
 

@@ -1,6 +1,7 @@
 """The Telegram channel: a bot of one's own, by long polling (core.telegram.org/bots/api)."""
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from functools import partial
 from importlib import import_module
@@ -21,6 +22,8 @@ from nanobot.utils.clock import SystemClock
 if TYPE_CHECKING:
     from nanobot.channels.telegram.incoming import Incoming, Remote
     from nanobot.channels.telegram.line import Line
+
+log = logging.getLogger(__name__)
 
 COMMANDS: tuple[tuple[str, str], ...] = (
     ("new", "start a fresh session"),
@@ -60,6 +63,7 @@ class TelegramChannel(PostingChannel):
         self._pace = pace or Pace()
         self._commands = tuple(commands)
         self._now: Line | None = None
+        self._told = False
 
     async def start(self) -> None:
         """Serve until the connection ends. Raises ChannelSetupError for a token or a proxy that is no good."""
@@ -67,8 +71,9 @@ class TelegramChannel(PostingChannel):
         from nanobot.channels.telegram.line import open_line
 
         folder = self.services.state
-        async with open_line(self._section, folder / "telegram.json" if folder else None, self.services.clock) as line:
+        async with open_line(self._section, folder / "bot.json" if folder else None, self.services.clock) as line:
             self._now = line
+            self._look_at_privacy(line)
             menu = asyncio.create_task(line.show_menu(self._commands), name="telegram menu")
             try:
                 await Poller(line.updates, self._take, line.state, self.evidence, self.up, self._pace).run()
@@ -116,6 +121,18 @@ class TelegramChannel(PostingChannel):
         if number is None:
             raise UndeliverableError(f"{message_id!r} is no message of Telegram's")
         await line.react(to, number, emoji)
+
+    def _look_at_privacy(self, line: "Line") -> None:
+        """Say once where Telegram keeps from the bot what the config wants it to hear."""
+        policy = self._section.group_policy
+        if policy == "mention" or line.me.can_read_all_group_messages or self._told:
+            return
+        self._told = True
+        log.warning(
+            "telegram: groupPolicy is %s, but Telegram gives this bot only what mentions it. Switch its privacy mode "
+            "off at @BotFather (/setprivacy), then take it out of the group and in again.",
+            policy,
+        )
 
     @property
     def _line(self) -> "Line":
@@ -165,7 +182,7 @@ class TelegramChannel(PostingChannel):
 
     async def _fetch(self, files: "Sequence[Remote]") -> list[Kept]:
         line, keep = self._line, self.services.media.keep
-        return [await keep(file.attachment, partial(line.download, file)) for file in files]
+        return await asyncio.gather(*[keep(file.attachment, partial(line.download, file)) for file in files])
 
 
 async def _load_sdk() -> None:

@@ -54,7 +54,7 @@ def read_message(message: Message, me: User, commands: Collection[str]) -> Incom
     is_private = message.chat.type == message.chat.PRIVATE
     if sender is None:
         return None
-    said = message.text or message.caption or ""
+    said = _said(message)
     called = _COMMAND.match(said)
     if called and called[2] and called[2].lower() != (me.username or "").lower():
         return None
@@ -111,6 +111,17 @@ def as_one(read: Sequence[Incoming]) -> Incoming:
         files=tuple(file for one in read for file in one.files),
         quotes_others=any(one.quotes_others for one in read),
     )
+
+
+def _said(message: Message) -> str:
+    """The words, with the addresses that are behind some of them."""
+    text = message.text or message.caption or ""
+    linked = [one for one in message.entities or message.caption_entities if one.type == MessageEntity.TEXT_LINK]
+    units = text.encode("utf-16-le", "surrogatepass")  # as Telegram counts
+    for one in sorted(linked, key=lambda one: one.offset, reverse=True):
+        end = 2 * (one.offset + one.length)
+        units = units[:end] + f" ({one.url})".encode("utf-16-le") + units[end:]
+    return units.decode("utf-16-le", "surrogatepass")
 
 
 def _named(user: User) -> str:

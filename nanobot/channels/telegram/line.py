@@ -134,7 +134,7 @@ class Line:
         try:
             await self._with_looks(to, piece, change)
         except UndeliverableError as error:
-            if "message is not modified" not in str(error):
+            if "message is not modified" not in str(error).lower():
                 raise
 
     async def post_file(self, to: Address, file: Outgoing, how: Posting) -> str:
@@ -176,7 +176,8 @@ class Line:
         try:
             if accepted:
                 await query.answer()
-                await query.edit_message_reply_markup(None)
+                if (message := query.message) is not None:
+                    await self.bot.edit_message_reply_markup(message.chat.id, message.message_id)
             else:
                 await query.answer("This was answered already, or is not yours to press.")
         except TelegramError as error:

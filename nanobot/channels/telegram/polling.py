@@ -239,10 +239,14 @@ class Poller:
 
 def _chat_of(raw: Raw) -> str:
     """The chat an update belongs to, as far as its order matters."""
-    message = raw.get("message") or (raw.get("callback_query") or {}).get("message") or {}
-    return str((message.get("chat") or {}).get("id", ""))
+    message = raw.get("message") or _part(raw.get("callback_query"), "message")
+    return str(_part(_part(message, "chat"), "id"))
 
 
-def _album_of(raw: Raw) -> str | None:
-    album = (raw.get("message") or {}).get("media_group_id")
-    return str(album) if album is not None else None
+def _album_of(raw: Raw) -> object:
+    return _part(raw.get("message"), "media_group_id")
+
+
+def _part(told: object, name: str) -> object:
+    """What stands there, if anything does: nobody has read the update yet."""
+    return told.get(name) if isinstance(told, dict) else None

@@ -10,7 +10,7 @@ from typing import Any
 
 from aiohttp import web
 
-from tests.contracts.discord.world import APPLICATION, BOT, TOKEN, Json, Message, World, user
+from tests.contracts.discord.world import APPLICATION, BOT, TOKEN, Chat, Json, Message, World, user
 
 LONGEST_TEXT, LONGEST_NONCE, LONGEST_ID, LONGEST_LABEL, LARGEST_FILE = 2000, 25, 100, 80, 10 * 1024 * 1024
 MANAGED_FLAGS = 1 << 18 | 1 << 19
@@ -49,6 +49,8 @@ class Rest:
     commands: list[Json] = field(default_factory=list)
     answers: dict[str, Json] = field(default_factory=dict)
     """What was answered to an interaction, by its id."""
+    loses_answers: int = 0
+    """How many messages it takes without the bot hearing of it."""
     flags: int = MANAGED_FLAGS
     """Of the application: what is switched on in the portal."""
 
@@ -126,8 +128,8 @@ class Rest:
                 if one.author == BOT and one.nonce == str(nonce):
                     return self.world.payload(one)
         self._check(asked, attachments)
-        quoted = asked.get("message_reference")
-        reply_to = str(quoted["message_id"]) if quoted is not None else None
+        quoted: Json = asked.get("message_reference") or {}
+        reply_to = str(quoted["message_id"]) if quoted else None
         if reply_to is not None and reply_to not in chat.messages:
             if quoted.get("fail_if_not_exists", True):
                 raise RefusalError(400, 50035, "Invalid Form Body", errors={"message_reference": "UNKNOWN_MESSAGE"})
@@ -139,6 +141,9 @@ class Rest:
             nonce=None if nonce is None else str(nonce),
         )  # fmt: skip
         chat.messages[message.id] = message
+        if self.loses_answers and request.transport is not None:
+            self.loses_answers -= 1
+            request.transport.abort()
         return self.world.payload(message)
 
     async def _edit(self, request: web.Request) -> Json:
@@ -233,7 +238,7 @@ class Rest:
         if ("@everyone" in text or "<@" in text) and (allowed is None or allowed.get("parse") or allowed.get("users")):
             self.pinged.append(text)
 
-    def _chat(self, request: web.Request) -> Any:
+    def _chat(self, request: web.Request) -> Chat:
         chat = self.world.chats.get(request.match_info["chat"])
         if chat is None:
             raise RefusalError(404, 10003, "Unknown Channel")
@@ -243,7 +248,7 @@ class Rest:
         message = self._chat(request).messages.get(request.match_info["message"])
         if message is None:
             raise RefusalError(404, 10008, "Unknown Message")
-        return message  # type: ignore[no-any-return]
+        return message
 
 
 def _json(told: object, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:

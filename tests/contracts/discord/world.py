@@ -68,6 +68,8 @@ class Chat:
     person: str | None = None
     messages: dict[str, Message] = field(default_factory=dict)
     typed: int = 0
+    asleep: bool = False
+    """Whether a thread is archived: then the server is announced without it."""
 
     @property
     def guild(self) -> str | None:
@@ -145,13 +147,13 @@ class World:
         own = {"id": OWN_ROLE, "name": "nanobot", "permissions": "0", "managed": True, "tags": {"bot_id": BOT}}
         usual = {"color": 0, "colors": {"primary_color": 0}, "hoist": False, "position": 0, "mentionable": False}
         roles = [usual | {"managed": False} | role for role in (everyone, own)]
-        chats = [chat.payload() for chat in self.chats.values() if chat.guild is not None]
         me = {"user": user(BOT), "roles": [OWN_ROLE], "joined_at": "2026-01-01T00:00:00+00:00", "flags": 0}
         return {
             "id": GUILD, "name": "home", "owner_id": PERSON, "roles": roles, "members": [me], "member_count": 3,
             "emojis": [], "stickers": [], "features": [], "presences": [], "voice_states": [], "unavailable": False,
-            "channels": [one for one in chats if one["type"] == TEXT], "premium_tier": self.premium_tier,
-            "threads": [one for one in chats if one["type"] == PUBLIC_THREAD],
+            "channels": [one.payload() for one in self.chats.values() if one.type == TEXT],
+            "premium_tier": self.premium_tier,
+            "threads": [one.payload() for one in self.chats.values() if one.type == PUBLIC_THREAD and not one.asleep],
         }  # fmt: skip
 
 

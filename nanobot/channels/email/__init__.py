@@ -1,0 +1,7 @@
+"""E-mail: a mailbox read by IMAP and answered by SMTP.
+
+Reading order: channel -> settings -> inbox (which mails) -> imap (the wire) -> incoming (what one says), headers,
+html_text, quotes -> loops and proof (who gets no answer, who is believed) -> outgoing -> smtp; book remembers.
+"""
+
+from nanobot.channels.email.channel import EmailChannel as EmailChannel

@@ -1,0 +1,362 @@
+"""The channel: mails come in by IMAP, answers go out by SMTP.
+
+chat_id is the address of the person; a mail thread is a thread, so each is a session of its own. Answers go to the
+address that was proven, never to where a Reply-To points. Nothing but replies and notices is ever sent.
+"""
+
+import asyncio
+import hashlib
+import json
+import logging
+import re
+import secrets
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, ClassVar
+
+from nanobot import __version__
+from nanobot.bus.events import OutboundKind, OutboundMessage
+from nanobot.bus.queue import MessageBus
+from nanobot.channels.base import BaseChannel
+from nanobot.channels.email.book import Known, MailBook, open_book
+from nanobot.channels.email.imap import FetchedMail, Imap, ImapRefusedError, open_imap
+from nanobot.channels.email.inbox import Inbox
+from nanobot.channels.email.incoming import Mail, MailFile, read_mail
+from nanobot.channels.email.loops import why_dropped
+from nanobot.channels.email.outgoing import Attached, Letter, first_subject, message_id, reply_subject
+from nanobot.channels.email.proof import Verdict, judge
+from nanobot.channels.email.quotes import parted, without_signature
+from nanobot.channels.email.settings import MailSettings
+from nanobot.channels.email.smtp import untrusted
+from nanobot.channels.errors import ChannelSetupError, NotConnectedError, UndeliverableError
+from nanobot.channels.media import Attachment, Kept, MediaError, MediaKind, one_chunk, outgoing
+from nanobot.channels.posting import MAY_REPEAT
+from nanobot.channels.text.dialects import EMAIL
+from nanobot.channels.text.pieces import pieces
+from nanobot.errors import StorageError
+from nanobot.messages.types import Provenance
+from nanobot.utils.aio import all_or_first_error
+from nanobot.utils.text import clip
+
+log = logging.getLogger(__name__)
+
+LARGEST_FILES = 20 * 1024 * 1024
+"""In bytes, of all files of one mail; with what their encoding adds, most servers take no more."""
+_UNPROVEN = "unproven:"
+"""How the threads begin of people nobody vouches for: they never meet the threads of those they may pretend to be."""
+_NOT_NOW = re.compile(r"\[(?:UNAVAILABLE|INUSE|LIMIT|SERVERBUG|OVERQUOTA)\]|too many|try again|temporar", re.IGNORECASE)
+_FORWARDED = re.compile(r"(?:fwd?|wg|tr|rv|vb|转发|轉寄)\s*[:：]", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class _Desk:
+    """What is at hand while the mailbox is open."""
+
+    settings: MailSettings
+    book: MailBook
+    broken: "asyncio.Future[None]"
+    """Holds what ended the sending, once it has."""
+
+
+class EmailChannel(BaseChannel):
+    """A mailbox."""
+
+    name = "email"
+    at_most: ClassVar[Provenance] = Provenance.MAIL
+
+    def __init__(self, config: Any, bus: MessageBus) -> None:
+        super().__init__(config, bus)
+        self._desk: _Desk | None = None
+
+    async def start(self) -> None:
+        """Read the mailbox until the connection ends. Raises ChannelSetupError for what only the owner can change."""
+        settings = await asyncio.to_thread(MailSettings.of, self.config)
+        async with self._open_desk(settings) as desk:
+            if settings.smtp is not None:
+                await settings.smtp.check()
+            await all_or_first_error([self._read(desk), _until(desk.broken)])
+
+    async def stop(self) -> None:
+        """Nothing is left open by `start`."""
+
+    async def deliver(self, message: OutboundMessage) -> tuple[str, ...]:
+        """Send what is meant to stay; how the work goes is nobody's mail."""
+        return await self.send(message) if message.kind.lasts else ()
+
+    async def send(self, message: OutboundMessage) -> tuple[str, ...]:
+        """Send it as one mail, its files with it; the id of the mail. The same message is the same mail, always.
+
+        An answer is not sent where the owner wants none, and is undeliverable where its thread had too many.
+        """
+        desk = self._desk
+        if desk is None:
+            raise NotConnectedError("the mailbox is not open")
+        is_answer = _answers_a_mail(message)
+        config = desk.settings.config
+        if is_answer and not config.auto_reply_enabled:
+            log.info("email: an answer stays unsent: channels.email.autoReplyEnabled is false")
+            return ()
+        if desk.settings.smtp is None:
+            raise UndeliverableError("no mail can be sent; set channels.email.smtpHost")
+        letter = await self._write(message, desk)
+        now = self.services.clock.now().timestamp()
+        if is_answer:
+            before = await desk.book.replies(message.chat_id, message.thread_id, now, but=letter.message_id)
+            if before >= config.max_replies_per_hour:
+                raise UndeliverableError(
+                    f"{message.chat_id} had {before} replies in this thread within an hour. That is the most, so that "
+                    "two programs do not write to each other all night; channels.email.maxRepliesPerHour sets it"
+                )
+        raw = await asyncio.to_thread(letter.to_bytes)
+        try:
+            await desk.settings.smtp.send(raw, sender=desk.settings.address, to=message.chat_id)
+        except (ChannelSetupError, NotConnectedError) as error:
+            if not desk.broken.done():
+                desk.broken.set_exception(error)
+            raise NotConnectedError(str(error)) from error
+        await _remember(desk.book, message, letter, now if is_answer else None)
+        return (letter.message_id,)
+
+    @asynccontextmanager
+    async def _open_desk(self, settings: MailSettings) -> "AsyncIterator[_Desk]":
+        with TemporaryDirectory(ignore_cleanup_errors=True) as nowhere:
+            folder = self.services.state or Path(nowhere)
+            async with open_book(folder / "email.db") as book:
+                self._desk = _Desk(settings, book, asyncio.get_running_loop().create_future())
+                try:
+                    yield self._desk
+                finally:
+                    self._desk.broken.cancel()
+                    self._desk = None
+
+    # -- mails in
+
+    async def _read(self, desk: _Desk) -> None:
+        settings, config = desk.settings, desk.settings.config
+        async with _logged_in(settings, self.evidence.sign) as imap:
+            try:
+                folder = await imap.select(config.imap_mailbox)
+            except ImapRefusedError as error:
+                raise ChannelSetupError(
+                    f"{config.imap_host} does not open the mailbox {config.imap_mailbox!r} ({error}). "
+                    "Check channels.email.imapMailbox."
+                ) from error
+            name = f"{config.imap_username}@{config.imap_host}/{config.imap_mailbox}"
+            inbox = Inbox(imap, desk.book, self.services.clock, name, mark_seen=config.mark_seen)
+            self.up()
+            place = await inbox.begin(folder, self._take)
+            while True:
+                place = await inbox.look(place, self._take)
+                await inbox.wait(poll_s=config.poll_interval_seconds, longest_silence_s=self._silence_s)
+
+    @property
+    def _silence_s(self) -> float:
+        """How long nothing is asked of the server: well below what counts as a stall."""
+        return self.stall_s * 0.55 if self.stall_s else 50.0
+
+    async def _take(self, fetched: FetchedMail) -> bool:
+        """A mail has come. True where it was for us, so that it may be flagged as seen."""
+        desk = self._desk
+        if desk is None:
+            raise NotConnectedError("the mailbox is not open")
+        mail = await asyncio.to_thread(read_mail, fetched.raw)
+        if reason := why_dropped(mail.headers, mail.content_type, mail.sender, desk.settings.own):
+            log.info("email: a mail from %s is left alone: %s", json.dumps(mail.sender), reason)
+            return False
+        verdict = _judged(mail, desk.settings)
+        if not verdict.is_proven:
+            log.info("email: a mail from %s proves nothing: %s", json.dumps(mail.sender), verdict.reason)
+        known = await self._known(mail, desk.book) if verdict.is_proven else None
+        thread_id = known.thread_id if known else mail.root if verdict.is_proven else f"{_UNPROVEN}{mail.root}"
+        await desk.book.note(mail.sender, Known(mail.message_id, thread_id, mail.subject, mail.ancestors))
+        words = _words(mail, config_limit=desk.settings.config.max_body_chars, goes_on=known is not None)
+        whole = mail.text if words.leaves_out or not fetched.is_whole else ""
+
+        async def fetch() -> list[Kept]:
+            return await self._keep(mail, whole, desk.settings)
+
+        accepted = await self.receive(
+            mail.sender,
+            mail.sender,
+            words.text,
+            message_id=mail.message_id,
+            thread_id=thread_id,
+            is_proven=verdict.is_proven,
+            fetch=fetch if mail.files or whole else None,
+            metadata={"subject": mail.subject},
+        )
+        return accepted or (verdict.is_proven and self.is_allowed(mail.sender))
+
+    async def _known(self, mail: Mail, book: MailBook) -> Known | None:
+        """The mail it answers, as far as we know it."""
+        known = await book.find(mail.sender, mail.ancestors)
+        return None if known is not None and (known.thread_id or "").startswith(_UNPROVEN) else known
+
+    async def _keep(self, mail: Mail, whole: str, settings: MailSettings) -> list[Kept]:
+        """What is attached, and the text where the model does not get all of it."""
+        kept = []
+        for number, file in enumerate(mail.files):
+            if (
+                number >= settings.config.max_attachments_per_email
+                or len(file.data) > settings.config.max_attachment_size
+            ):
+                log.warning(
+                    "email: an attachment is left out: channels.email.maxAttachmentSize, maxAttachmentsPerEmail"
+                )
+                kept.append(Kept(_kind(file.content_type), None))
+            else:
+                kept.append(await self._keep_file(file))
+        if whole:
+            kept.append(await self._keep_file(MailFile("mail.txt", "text/plain", whole.encode())))
+        return kept
+
+    async def _keep_file(self, file: MailFile) -> Kept:
+        same = hashlib.sha256(file.data).hexdigest()
+        attachment = Attachment(_kind(file.content_type), same, file.name, file.content_type, len(file.data))
+        return await self.services.media.keep(attachment, lambda: one_chunk(file.data))
+
+    # -- mails out
+
+    async def _write(self, message: OutboundMessage, desk: _Desk) -> Letter:
+        """The mail that says it."""
+        about = await _about(message, desk.book)
+        text = message.content + (MAY_REPEAT if message.may_repeat else "")
+        files, notes = await _files(message.media)
+        said = pieces("\n\n".join([text, *notes]), EMAIL)
+        plain = "\n\n".join(piece.text for piece in said)
+        given = str(message.metadata.get("subject") or "")
+        prefix = desk.settings.config.subject_prefix
+        subject = given or (reply_subject(about.subject, prefix) if about is not None else first_subject(plain))
+        name = secrets.token_hex(16) if message.journal_id is None else f"message {message.journal_id}"
+        return Letter(
+            desk.settings.sender,
+            message.chat_id,
+            " ".join(subject.split()),
+            message_id(desk.book.salt, name, desk.settings.address),
+            self.services.clock.now(),
+            plain,
+            said[0].html if len(said) == 1 else None,
+            tuple(files),
+            (*about.ancestors, about.message_id) if about is not None else (),
+        )
+
+
+@asynccontextmanager
+async def _logged_in(settings: MailSettings, sign: Any) -> "AsyncIterator[Imap]":
+    """A connection on which the mailbox can be opened. Raises ChannelSetupError where its owner has to help."""
+    config, host = settings.config, settings.config.imap_host
+    try:
+        async with open_imap(settings.imap, sign) as imap:
+            try:
+                await imap.log_in(config.imap_username, config.imap_password)
+            except ImapRefusedError as error:
+                if _NOT_NOW.search(str(error)):
+                    raise ConnectionError(f"{host} lets nobody in just now ({error})") from error
+                raise ChannelSetupError(
+                    f"{host} refused the name or the password ({error}). Check channels.email.imapUsername and "
+                    "channels.email.imapPassword; many services want an app password, not that of the account."
+                ) from error
+            await imap.introduce("nanobot", __version__)
+            yield imap
+    except ssl.SSLCertVerificationError as error:
+        raise ChannelSetupError(untrusted(host, "imapHost", error)) from error
+    except ImapRefusedError as error:
+        raise ConnectionError(f"{host} refused a command ({error})") from error
+
+
+async def _until(broken: "asyncio.Future[None]") -> None:
+    await broken
+
+
+def _judged(mail: Mail, settings: MailSettings) -> Verdict:
+    """Whether the sender is who the mail says."""
+    if not mail.has_one_sender:
+        return Verdict(False, "its From line names several people, or nobody plainly")
+    if settings.config.server_checks_senders:
+        return Verdict(True)
+    verdict = judge(mail.headers.lines, mail.sender.rpartition("@")[2], settings.checker)
+    if verdict.is_proven or mail.headers.has("Authentication-Results"):
+        return verdict
+    return replace(
+        verdict, reason=f"{verdict.reason}; if it refuses forged mail itself, set channels.email.serverChecksSenders"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Words:
+    """What the model reads."""
+
+    text: str
+    leaves_out: bool
+
+
+def _words(mail: Mail, *, config_limit: int, goes_on: bool) -> _Words:
+    """What is said. In a thread that goes on the session has what is quoted, and the subject."""
+    new, quoted = parted(mail.text) if goes_on and not _FORWARDED.match(mail.subject) else (mail.text, "")
+    command = without_signature(new).strip()
+    if command.startswith("/") and "\n" not in command:
+        return _Words(command, leaves_out=False)
+    text = new.strip()
+    if not goes_on and mail.subject:
+        text = f"Subject: {mail.subject}\n\n{text}".strip()
+    clipped = clip(text, config_limit, "{left_out} characters left out; the whole mail is in the last file")
+    if quoted.strip():
+        clipped += "\n\n[quoted history left out; the whole mail is in the last file]"
+    return _Words(clipped, leaves_out=bool(quoted.strip()) or clipped != text)
+
+
+def _kind(content_type: str) -> MediaKind:
+    main = content_type.partition("/")[0]
+    return MediaKind(main) if main in ("image", "audio", "video") else MediaKind.FILE
+
+
+def _answers_a_mail(message: OutboundMessage) -> bool:
+    """Whether it answers a mail, a stranger's among them; what a job or another chat sends does not."""
+    if message.answers is not None:
+        return message.answers.startswith(f"{EmailChannel.name}:")
+    return message.reply_to is not None or (message.kind is OutboundKind.NOTICE and message.thread_id is not None)
+
+
+async def _about(message: OutboundMessage, book: MailBook) -> Known | None:
+    """The mail it answers: the one it names, else the latest of its thread."""
+    if message.reply_to is not None and (known := await book.find(message.chat_id, [message.reply_to])) is not None:
+        return known
+    if message.thread_id is None:
+        return None
+    known = await book.last_of(message.chat_id, message.thread_id)
+    root = message.thread_id.removeprefix(_UNPROVEN)
+    return known or (Known(root, message.thread_id, "", ()) if "@" in root else None)
+
+
+async def _files(named: list[str]) -> tuple[list[Attached], list[str]]:
+    """What goes along, and a word on what does not."""
+    files: list[Attached] = []
+    notes: list[str] = []
+    left = LARGEST_FILES
+    for one in named:
+        try:
+            found = await outgoing(one, largest=left)
+            if found.path is None:
+                notes.append(f"{found.name}: {found.url}")
+                continue
+            data = await asyncio.to_thread(found.path.read_bytes)
+        except (MediaError, OSError) as error:
+            notes.append(f"({error})")
+            continue
+        left -= len(data)
+        files.append(Attached(found.name, data))
+    return files, notes
+
+
+async def _remember(book: MailBook, message: OutboundMessage, letter: Letter, answered_at: float | None) -> None:
+    """The mail is out. A disk that refuses now must not have it sent again."""
+    try:
+        await book.note(message.chat_id, Known(letter.message_id, message.thread_id, letter.subject, letter.ancestors))
+        if answered_at is not None:
+            await book.answered(message.chat_id, message.thread_id, letter.message_id, answered_at)
+    except StorageError as error:
+        log.warning("email: a mail was sent, but not remembered: %s", error)

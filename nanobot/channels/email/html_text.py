@@ -1,0 +1,152 @@
+"""An HTML mail as a person reads it: its words in their order. What is hidden from a person is hidden from a model."""
+
+import re
+from html.parser import HTMLParser
+
+_LEFT_OUT = {"script", "style", "head", "title", "template", "noscript", "object", "svg", "math", "select", "textarea"}
+_VOID = {"br", "hr", "img", "meta", "link", "input", "wbr", "area", "base", "col", "embed", "source", "track", "param"}
+_LINES = {"p": 2, "h1": 2, "h2": 2, "h3": 2, "h4": 2, "h5": 2, "h6": 2, "ul": 2, "ol": 2, "table": 2, "pre": 2,
+          "blockquote": 2, "div": 1, "tr": 1, "li": 1, "section": 1, "article": 1, "header": 1, "footer": 1,
+          "dt": 1, "dd": 1, "address": 1, "body": 1, "html": 1}  # fmt: skip
+"""What begins and ends on a line of its own, and how far it stands from what is around it."""
+_HIDDEN = re.compile(
+    r"display\s*:\s*none|visibility\s*:\s*hidden|(?<![-\w])(?:font-size|max-height|opacity)\s*:\s*0(?![.\d]*[1-9])|mso-hide\s*:\s*all",
+    re.IGNORECASE,
+)
+_INVISIBLE = re.compile("[\u00ad\u034f\u200b-\u200f\u2060-\u2064\ufeff]")
+_MOST_OPEN = 2000
+
+
+def text_of_html(html: str) -> str:
+    """The words of a page. Never raises, whatever it is given."""
+    reader = _Reader()
+    reader.feed(html)
+    reader.close()
+    return reader.text()
+
+
+class _Reader(HTMLParser):
+    """Writes the text as the tags go by."""
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self._lines: list[str] = [""]
+        self._open: list[str] = []
+        self._hidden_from: int | None = None
+        """How many tags were open when what is hidden began."""
+        self._links: list[tuple[str, int, int]] = []
+        self._quotes = 0
+        self._pre = 0
+
+    def text(self) -> str:
+        """What was read."""
+        lines = (line.rstrip() for line in self._lines)
+        return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """A tag begins."""
+        told = {name: value or "" for name, value in attrs}
+        if tag not in _VOID:
+            if len(self._open) >= _MOST_OPEN:
+                return
+            if self._hidden_from is None and self._hides(tag, told):
+                self._hidden_from = len(self._open)
+            self._open.append(tag)
+        if self._hidden_from is not None:
+            return
+        if tag in _LINES:
+            self._break(_LINES[tag])
+        match tag:
+            case "br":
+                self._lines.append(self._prefix())
+            case "hr":
+                self._break(1)
+                self._put("---")
+                self._break(1)
+            case "img" if told.get("alt", "").strip():
+                self._put(f"[{told['alt'].strip()}]")
+            case "a":
+                self._links.append((told.get("href", "").strip(), len(self._lines), len(self._lines[-1])))
+            case "li":
+                self._put("- ")
+            case "td" | "th" if self._lines[-1].strip("> "):
+                self._put("  ")
+            case "blockquote":
+                self._quotes += 1
+                self._lines.append(self._prefix())
+            case "pre":
+                self._pre += 1
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """A tag that ends where it begins: in HTML only the void ones do."""
+        self.handle_starttag(tag, attrs)
+
+    def handle_endtag(self, tag: str) -> None:
+        """A tag ends, and those that were forgotten within it."""
+        if tag not in self._open:
+            return
+        while self._open:
+            ended = self._open.pop()
+            if self._hidden_from is None:
+                self._ended(ended)
+            elif len(self._open) <= self._hidden_from:
+                self._hidden_from = None
+            if ended == tag:
+                return
+
+    def handle_data(self, data: str) -> None:
+        """Words."""
+        if self._hidden_from is not None:
+            return
+        data = _INVISIBLE.sub("", data)
+        if self._pre:
+            first, *more = data.split("\n")
+            self._lines[-1] += first
+            self._lines += [self._prefix() + line for line in more]
+            return
+        said = re.sub(r"\s+", " ", data)
+        if self._lines[-1] == self._prefix() or self._lines[-1].endswith(" "):
+            said = said.lstrip(" ")
+        self._put(said)
+
+    def _hides(self, tag: str, told: dict[str, str]) -> bool:
+        return tag in _LEFT_OUT or "hidden" in told or bool(_HIDDEN.search(told.get("style", "")))
+
+    def _ended(self, tag: str) -> None:
+        match tag:
+            case "a" if self._links:
+                self._end_link(*self._links.pop())
+            case "blockquote":
+                self._quotes -= 1
+            case "pre":
+                self._pre -= 1
+        if tag in _LINES:
+            self._break(_LINES[tag])
+
+    def _end_link(self, href: str, line: int, column: int) -> None:
+        """Where a link leads stands behind its words, unless they say it themselves."""
+        said = "".join([self._lines[line - 1][column:], *self._lines[line:]]).strip()
+        if not href.lower().startswith(("http://", "https://", "mailto:")):
+            return
+        bare = re.sub(r"^(?:https?://|mailto:)", "", href, flags=re.IGNORECASE).rstrip("/")
+        if said and bare not in said:
+            self._put(f" ({href})")
+
+    def _prefix(self) -> str:
+        return "> " * self._quotes
+
+    def _put(self, text: str) -> None:
+        self._lines[-1] += text
+
+    def _break(self, lines: int) -> None:
+        """End the line, and leave so many before what comes, counting blank ones that are there."""
+        blank = 0
+        for line in reversed(self._lines):
+            if line.strip("> "):
+                break
+            blank += 1
+        if blank == len(self._lines):
+            self._lines[-1] = self._prefix()
+            return
+        self._lines += [self._prefix()] * max(lines - blank, 0)
+        self._lines[-1] = self._prefix()

@@ -1,0 +1,189 @@
+"""A mail as bytes becomes what it says: who, about what, in which thread, in which words, with which files.
+
+Nothing raises, whatever the bytes: what cannot be read is left out, and what can be is kept.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from email import policy
+from email.message import Message
+from email.parser import BytesParser
+from typing import TYPE_CHECKING
+
+from nanobot.channels.email.headers import Headers, decoded, readable
+from nanobot.channels.email.html_text import text_of_html
+
+_DEEPEST = 20
+_MOST_FILES = 20
+_LONGEST_TEXT = 1_000_000
+_LONGEST_SUBJECT = 500
+_MOST_REFERENCES = 100
+
+if TYPE_CHECKING:
+    _Part = Message[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class MailFile:
+    """Something attached."""
+
+    name: str | None
+    content_type: str
+    data: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Mail:
+    """What a mail says. None of it is trusted."""
+
+    headers: Headers
+    content_type: str
+    sender: str
+    """The address, in small letters; empty where there is none."""
+    has_one_sender: bool
+    """Whether nobody else could be meant."""
+    subject: str
+    message_id: str
+    """As its sender named it, without brackets; made of its bytes where they did not."""
+    in_reply_to: tuple[str, ...]
+    references: tuple[str, ...]
+    """From the first mail of the thread on, as far as this one names them."""
+    text: str
+    files: tuple[MailFile, ...]
+
+    @property
+    def ancestors(self) -> tuple[str, ...]:
+        """The mails it answers, oldest first."""
+        return tuple(dict.fromkeys((*self.references, *self.in_reply_to)))
+
+    @property
+    def root(self) -> str:
+        """The first mail of its thread, as far as it says."""
+        return next(iter(self.ancestors), self.message_id)
+
+
+def read_mail(raw: bytes) -> Mail:
+    """What it says. Never raises."""
+    message: _Part = BytesParser(policy=policy.compat32).parsebytes(raw)
+    headers = Headers(message)
+    sender, has_one_sender = headers.sender()
+    found = _Found()
+    _read(message, found, 0)
+    ids = headers.ids("Message-ID")
+    return Mail(
+        headers,
+        message.get_content_type(),
+        sender,
+        has_one_sender,
+        headers.text("Subject")[:_LONGEST_SUBJECT],
+        ids[0] if ids else f"{hashlib.sha256(raw).hexdigest()[:40]}@without-an-id",
+        tuple(headers.ids("In-Reply-To")[:1]),
+        tuple(headers.ids("References")[:_MOST_REFERENCES]),
+        "\n\n".join(text.strip("\n") for text in found.texts if text.strip()).strip(),
+        tuple(found.files[:_MOST_FILES]),
+    )
+
+
+@dataclass(slots=True)
+class _Found:
+    texts: list[str] = field(default_factory=list)
+    files: list[MailFile] = field(default_factory=list)
+
+
+def _read(part: "_Part", found: _Found, depth: int) -> None:
+    """What this part says, and those in it."""
+    content_type = part.get_content_type()
+    if content_type == "multipart/alternative" and depth < _DEEPEST:
+        _read_best(part, found, depth)
+    elif part.is_multipart() and content_type != "message/rfc822" and depth < _DEEPEST:
+        for child in _children(part):
+            _read(child, found, depth + 1)
+    elif _is_text(part, content_type):
+        found.texts.append(_text(part, content_type))
+    elif data := _bytes(part):
+        found.files.append(MailFile(_name(part), content_type, data))
+
+
+def _read_best(part: "_Part", found: _Found, depth: int) -> None:
+    """The same in several forms: the plain one if it says something, else the richest that does; files of all."""
+    forms = []
+    for child in _children(part):
+        form = _Found()
+        _read(child, form, depth + 1)
+        found.files += form.files
+        forms.append((child.get_content_type() == "text/plain", form.texts))
+    spoken = [form for form in forms if any(text.strip() for text in form[1])]
+    plain = [texts for is_plain, texts in spoken if is_plain]
+    found.texts += plain[0] if plain else spoken[-1][1] if spoken else []
+
+
+def _children(part: "_Part") -> "Iterator[_Part]":
+    payload = part.get_payload()
+    if isinstance(payload, list):
+        yield from (child for child in payload if isinstance(child, Message))
+
+
+def _is_text(part: "_Part", content_type: str) -> bool:
+    """Whether it is to be read, not kept as a file."""
+    if content_type not in ("text/plain", "text/html", "text/enriched", "text/x-amp-html", "text"):
+        return False
+    told = str(part.get("Content-Disposition", "")).strip().lower()
+    return not told.startswith("attachment") and not (_name(part) and not told.startswith("inline"))
+
+
+def _text(part: "_Part", content_type: str) -> str:
+    try:
+        charset = part.get_param("charset")
+    except Exception:  # a parser of anything, of the standard library, may fail on anything
+        charset = None
+    data = _bytes(part)[: 2 * _LONGEST_TEXT]
+    text = decoded(data, readable(str(charset)) if isinstance(charset, str) else None)
+    text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\0", "")
+    if content_type == "text/html":
+        text = text_of_html(text)
+    elif str(_param(part, "format")).lower() == "flowed":
+        text = _unwrapped(text, joins=str(_param(part, "delsp")).lower() == "yes")
+    return text.encode("utf-8", "replace").decode()[:_LONGEST_TEXT]
+
+
+def _unwrapped(text: str, *, joins: bool) -> str:
+    """Lines that only the width of a window parted (RFC 3676)."""
+    lines: list[str] = []
+    depth_before, is_open = 0, False
+    for line in text.split("\n"):
+        bare = line.lstrip(">")
+        depth = len(line) - len(bare)
+        bare = bare.removeprefix(" ")
+        flows = bare.endswith(" ") and bare != "-- "
+        if is_open and depth == depth_before and bare != "-- ":
+            lines[-1] = (lines[-1][:-1] if joins else lines[-1]) + bare
+        else:
+            lines.append(("> " * depth) + bare)
+        depth_before, is_open = depth, flows
+    return "\n".join(line if line == "-- " else line.rstrip(" ") for line in lines)
+
+
+def _bytes(part: "_Part") -> bytes:
+    """What the part holds, out of its encoding; as it is where that is broken."""
+    try:
+        if part.get_content_type() == "message/rfc822":
+            return b"".join(child.as_bytes() for child in _children(part))
+        data = part.get_payload(decode=True)
+        return data if isinstance(data, bytes) else b""
+    except Exception:  # as above
+        return b""
+
+
+def _name(part: "_Part") -> str | None:
+    try:
+        return readable(part.get_filename() or "") or None
+    except Exception:  # as above
+        return None
+
+
+def _param(part: "_Part", name: str) -> object:
+    try:
+        return part.get_param(name) or ""
+    except Exception:  # as above
+        return ""

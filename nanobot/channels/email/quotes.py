@@ -1,0 +1,82 @@
+"""What somebody wrote now, parted from what their mail program put below it: the mail it answers, and a signature.
+
+Mail programs do not mark this; there are only habits. Where a habit is not plain, nothing is cut: answers written into
+a quotation stay with it.
+"""
+
+import re
+from collections.abc import Sequence
+
+_ATTRIBUTION = re.compile(
+    r"""(?xi)
+    ^\s*(?:
+        on\b.{5,200}\bwrote | am\b.{5,200}\bschrieb\b.{0,100} | le\b.{5,200}\ba\s[ée]crit
+      | el\b.{5,200}\bescribi[óo]\b.{0,100}
+      | il\b.{5,200}\bha\sscritto | op\b.{5,200}\bschreef\b.{0,100} | em\b.{5,200}\bescreveu
+      | den\b.{5,200}\bskrev\b.{0,100}
+      | w\sdniu\b.{5,200}\bnapisał.{0,100} | .{5,200}(?:писал|написал).{0,40} | .{0,200}写道 | .{0,200}のメール
+      | .{5,200}님이\s작성
+    )\s?[:：]?\s*$"""
+)
+"""The line with which a mail program begins a quotation; it may be broken over two lines."""
+_SEPARATOR = re.compile(
+    r"""(?xi)^\s*(?:
+        -{3,}\s?(?:original\smessage|urspr[üu]ngliche\snachricht|message\sd.origine|mensaje\soriginal
+        |messaggio\soriginale|oorspronkelijk\sbericht|mensagem\soriginal|原始邮件|原始郵件|исходное\sсообщение)\s?-{3,}
+    )\s*$"""
+)
+_RULE = re.compile(r"^\s*_{10,}\s*$")
+_HEADING = re.compile(r"(?i)^\s*\*?(?:from|von|de|da|van|fra|från|od|от|发件人|寄件者|差出人)\s?\*?[:：]\s?.+$")
+_OTHER_HEADING = re.compile(
+    r"(?i)^\s*\*?(?:sent|date|to|cc|subject|gesendet|datum|an|betreff|envoy[ée]|[àa]|objet|enviado|para|asunto|inviato"
+    r"|a|oggetto|verzonden|aan|onderwerp|发送时间|收件人|主题|日期|抄送)\s?\*?[:：]"
+)
+_SIGNATURE = "-- "
+
+
+def parted(text: str) -> tuple[str, str]:
+    """What is new, and what is quoted below it (empty where there is nothing to part). Joined they are all of it."""
+    lines = text.splitlines(keepends=True)
+    for number in range(len(lines)):
+        if _begins_quotation(lines, number):
+            new = "".join(lines[:number])
+            return (new, "".join(lines[number:])) if new.strip() else (text, "")
+    return text, ""
+
+
+def without_signature(text: str) -> str:
+    """The text up to the line that begins a signature (RFC 3676, 4.3)."""
+    lines = text.splitlines(keepends=True)
+    for number in range(len(lines) - 1, max(len(lines) - 12, -1), -1):
+        if lines[number].rstrip("\r\n") in (_SIGNATURE, _SIGNATURE.rstrip()):
+            return "".join(lines[:number])
+    return text
+
+
+def _begins_quotation(lines: Sequence[str], number: int) -> bool:
+    """Whether all from here on is an older mail."""
+    line = lines[number]
+    if _SEPARATOR.match(line):
+        return True
+    if _is_heading(lines, number) or (_RULE.match(line) and _is_heading(lines, number + 1)):
+        return True
+    if line.startswith(">"):
+        return _all_quoted(lines[number:])
+    for length in (1, 2):
+        said = " ".join(one.strip() for one in lines[number : number + length])
+        if _ATTRIBUTION.match(said):
+            below = lines[number + length :]
+            return any(one.startswith(">") for one in below) and _all_quoted(below)
+    return False
+
+
+def _is_heading(lines: Sequence[str], number: int) -> bool:
+    """A block such as From:, Sent:, To:, Subject:, which is how Outlook quotes."""
+    if number >= len(lines) or not _HEADING.match(lines[number]):
+        return False
+    return sum(1 for line in lines[number + 1 : number + 6] if _OTHER_HEADING.match(line)) >= 2
+
+
+def _all_quoted(lines: Sequence[str]) -> bool:
+    rest = without_signature("".join(lines)).splitlines()
+    return all(line.startswith(">") or not line.strip() for line in rest)

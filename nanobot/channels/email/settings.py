@@ -1,0 +1,109 @@
+"""What the config says about a mailbox, checked and made ready. What is missing is named by its key."""
+
+import os
+import ssl
+from dataclasses import dataclass, field
+from email.utils import formataddr, parseaddr
+from pathlib import Path
+from typing import Any
+
+from nanobot.channels.email.headers import is_address
+from nanobot.channels.email.imap import ImapServer
+from nanobot.channels.email.proof import Checker, checker_of
+from nanobot.channels.email.smtp import SmtpServer
+from nanobot.channels.errors import ChannelSetupError
+from nanobot.config.channels import EmailConfig
+from nanobot.utils.http import is_loopback
+
+
+@dataclass(frozen=True, slots=True)
+class MailSettings:
+    """A mailbox, and how it is used."""
+
+    config: EmailConfig
+    imap: ImapServer
+    smtp: SmtpServer | None
+    """None where nothing is to be sent."""
+    address: str
+    """Ours, in small letters."""
+    sender: str
+    """Ours, as the From line has it."""
+    own: frozenset[str]
+    """All addresses by which we may be known."""
+    checker: Checker = field(repr=False)
+
+    @classmethod
+    def of(cls, section: Any) -> "MailSettings":
+        """Reads the certificates that are trusted: not on the event loop. Raises ChannelSetupError."""
+        config = section if isinstance(section, EmailConfig) else EmailConfig.model_validate(section)
+        _check(config)
+        name, address = _own_address(config)
+        own = {address.lower()} | {name.lower() for name in (config.imap_username, config.smtp_username) if "@" in name}
+        tls = _tls(config.ca_file)
+        hides = config.imap_use_ssl or not is_loopback(config.imap_host)
+        return cls(
+            config,
+            ImapServer(
+                config.imap_host, config.imap_port, tls if hides else None, starts_plain=not config.imap_use_ssl
+            ),
+            _smtp(config, tls) if config.smtp_host else None,
+            address.lower(),
+            formataddr((name, address)) if name else address,
+            frozenset(own),
+            checker_of(config.imap_host, sorted(own), config.authserv_id),
+        )
+
+
+def _check(config: EmailConfig) -> None:
+    if not config.consent_granted:
+        raise ChannelSetupError(
+            "channels.email.consentGranted is false. nanobot would read this mailbox, hand its mails to your model and "
+            "answer them; set it to true if that is what you want."
+        )
+    needed = {"imapHost": config.imap_host, "imapUsername": config.imap_username, "imapPassword": config.imap_password}
+    if config.auto_reply_enabled:
+        needed["smtpHost"] = config.smtp_host
+    missing = [f"channels.email.{key}" for key, value in needed.items() if not value.strip()]
+    if missing:
+        raise ChannelSetupError(
+            f"The mailbox is not set up. Set {', '.join(missing)}; docs/guides/email.md has examples."
+        )
+
+
+def _own_address(config: EmailConfig) -> tuple[str, str]:
+    for key in ("from_address", "smtp_username", "imap_username"):
+        name, address = parseaddr(getattr(config, key))
+        if is_address(address):
+            return name, address
+    raise ChannelSetupError(
+        "nanobot does not know its own mail address. Set channels.email.fromAddress, such as bot@example.org."
+    )
+
+
+def _smtp(config: EmailConfig, tls: ssl.SSLContext) -> SmtpServer:
+    return SmtpServer(
+        config.smtp_host,
+        config.smtp_port,
+        config.smtp_username,
+        config.smtp_password,
+        tls,
+        use_ssl=config.smtp_use_ssl,
+        use_starttls=config.smtp_use_tls and not config.smtp_use_ssl,
+    )
+
+
+def _tls(ca_file: str) -> ssl.SSLContext:
+    """What servers are believed to be who they say: by the usual authorities, and one of the owner's own."""
+    context = ssl.create_default_context()
+    if not os.environ.get("SSL_CERT_FILE") and not os.environ.get("SSL_CERT_DIR"):
+        import certifi  # not every system brings authorities
+
+        context.load_verify_locations(certifi.where())
+    if ca_file:
+        try:
+            context.load_verify_locations(Path(ca_file).expanduser())
+        except OSError as error:  # ssl.SSLError is one, too
+            raise ChannelSetupError(
+                f"channels.email.caFile: {ca_file} holds no certificates that can be read ({error.strerror or error})."
+            ) from error
+    return context

@@ -1,0 +1,159 @@
+"""Who answers at the terminal: a bot of this very process, or the one that lives in a running gateway.
+
+Chat and one-shot know this port alone, so they look and behave the same with either.
+"""
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from nanobot.bus.events import InboundMessage, OutboundKind
+from nanobot.cli.inbound import CHANNEL, heard, terminal_message
+
+if TYPE_CHECKING:
+    from nanobot.agent.turn import EventSink, TurnResult
+    from nanobot.runtime import Runtime
+
+Joining = Callable[[int], Sequence[InboundMessage]]
+"""Takes at most so many of the lines that wait and join the turn that runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSeen:
+    """The model a session asks, for the chat to show."""
+
+    name: str
+    window_tokens: int
+    provider: str
+    reason: str
+
+
+class Bot(Protocol):
+    """What the terminal asks of a bot."""
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        ...
+
+    @property
+    def workspace(self) -> Path:
+        """Its folder."""
+        ...
+
+    def commands(self) -> Mapping[str, str]:
+        """Its slash commands, and what each does."""
+        ...
+
+    def skills(self) -> Mapping[str, str]:
+        """Skills it can use, and what each is for."""
+        ...
+
+    async def model(self, session_key: str) -> ModelSeen:
+        """The model of this session. Raises NanobotError where it has none."""
+        ...
+
+    async def run_turn(
+        self, message: InboundMessage, sink: "EventSink | None" = None, *, waiting: Joining | None = None
+    ) -> "TurnResult":
+        """The turn of a message from the terminal, to its end. Cancelling stops it; what was said is kept."""
+        ...
+
+    async def resume(self, session_key: str, sink: "EventSink") -> None:
+        """Take up the turn of this session that was cut off, if there is one."""
+        ...
+
+    async def stop_turn(self, session_key: str) -> bool:
+        """Stop the turn that runs here; False where it has not begun."""
+        ...
+
+    def lines_wait(self, messages: Sequence[InboundMessage]) -> None:
+        """These lines wait now, in the place of those said before; the turn that runs may take them."""
+        ...
+
+    async def shell(self, line: str, session_key: str) -> tuple[list[str], bool]:
+        """Run a `!command`; the lines of its output, and whether it went well."""
+        ...
+
+    def messages(self, session_key: str) -> AsyncIterator[str]:
+        """What comes for this chat beside its turns, until cancelled."""
+        ...
+
+
+class OwnBot:
+    """The bot of this process."""
+
+    def __init__(self, runtime: "Runtime") -> None:
+        self._runtime = runtime
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return self._runtime.config.agents.defaults.bot_name
+
+    @property
+    def workspace(self) -> Path:
+        """Its folder."""
+        return self._runtime.workspace
+
+    def commands(self) -> Mapping[str, str]:
+        """Its slash commands."""
+        return self._runtime.loop.commands.names()
+
+    def skills(self) -> Mapping[str, str]:
+        """Skills it can use."""
+        return {skill.name: skill.description for skill in self._runtime.context.skills.skills() if skill.available}
+
+    async def model(self, session_key: str) -> ModelSeen:
+        """The model of this session."""
+        import asyncio  # here already; only named where it is used
+
+        session = await asyncio.to_thread(self._runtime.sessions.get_or_create, session_key)
+        model = await self._runtime.models.get(session.metadata.get("model"))
+        return ModelSeen(model.name, model.limits.window_tokens, model.provider_name, model.reason)
+
+    async def run_turn(
+        self, message: InboundMessage, sink: "EventSink | None" = None, *, waiting: Joining | None = None
+    ) -> "TurnResult":
+        """The turn of a message, recordings made text first."""
+        message.content = await heard(self._runtime.config, message.content, message.media)
+        return await self._runtime.loop.run_turn(message, sink, waiting=waiting)
+
+    async def resume(self, session_key: str, sink: "EventSink") -> None:
+        """Take up what was cut off."""
+        await self._runtime.loop.resume(session_key, sink)
+
+    async def stop_turn(self, session_key: str) -> bool:
+        """Stop the turn that runs."""
+        return await self._runtime.loop.stop_turn(session_key)
+
+    def lines_wait(self, messages: Sequence[InboundMessage]) -> None:
+        """Nothing to say: the turn asks by itself."""
+
+    async def shell(self, line: str, session_key: str) -> tuple[list[str], bool]:
+        """Run a `!command`."""
+        from nanobot.cli.shell_escape import shell_escape  # only who types one waits for it
+
+        runtime = self._runtime
+        return await shell_escape(
+            line,
+            runtime.tools,
+            session_key=session_key,
+            address=terminal_message(line, session_key).address,
+            workspace=runtime.workspace,
+            clock=runtime.clock,
+        )
+
+    async def messages(self, session_key: str) -> AsyncIterator[str]:
+        """What comes over the bus. Nobody else is here to send what is for other channels."""
+        from nanobot.errors import NanobotError
+
+        while (message := await self._runtime.bus.consume_outbound()) is not None:
+            if message.channel == CHANNEL:
+                if message.kind in (OutboundKind.REPLY, OutboundKind.NOTICE) and message.content.strip():
+                    yield message.content
+                if message.receipt is not None:
+                    message.receipt.settle()
+            elif message.receipt is not None:
+                message.receipt.fail(NanobotError(f"{message.channel} is not connected to this terminal."))

@@ -1,0 +1,158 @@
+"""The bot of a running gateway, as the terminal sees it: each request is a line to the local socket of its own."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from nanobot.agent.turn import EventSink, TurnEnded, TurnOutcome, TurnResult, event_from_json
+from nanobot.bus.events import InboundMessage
+from nanobot.cli.bot import Joining, ModelSeen
+from nanobot.errors import NanobotError
+from nanobot.gateway.client import GatewayError, Line, dial
+
+_GONE = "The gateway ended in the middle of this. What was said is kept; write again to go on."
+_AGAIN_S = 2.0
+
+
+class GatewayBot:
+    """Everything it does happens in the gateway: one writer, the same sessions."""
+
+    def __init__(self, state: Path, about: Mapping[str, Any]) -> None:
+        """`about` is what the gateway told of itself and of the session; see `find_bot`."""
+        self._state = state
+        self._about = about
+        self._running: Line | None = None
+        self._waiting: list[dict[str, Any]] = []
+        self._says: set[asyncio.Task[None]] = set()
+
+    @property
+    def session_key(self) -> str:
+        """The session that was asked for."""
+        return str(self._about["session"])
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return str(self._about["name"])
+
+    @property
+    def workspace(self) -> Path:
+        """Its folder."""
+        return Path(str(self._about["workspace"]))
+
+    def commands(self) -> Mapping[str, str]:
+        """Its slash commands."""
+        return dict(self._about["commands"])
+
+    def skills(self) -> Mapping[str, str]:
+        """Skills it can use, as it told at the start."""
+        return dict(self._about["skills"])
+
+    async def model(self, session_key: str) -> ModelSeen:
+        """The model of this session."""
+        async with dial(self._state) as line:
+            told = await _there(line).ask({"do": "model", "session": session_key})
+        return ModelSeen(str(told["name"]), int(told["window"]), str(told["provider"]), str(told["reason"]))
+
+    async def run_turn(
+        self, message: InboundMessage, sink: EventSink | None = None, *, waiting: Joining | None = None
+    ) -> TurnResult:
+        """The turn of a message. Cancelling stops it, and waits until it has ended."""
+        request = {"do": "turn", "text": message.content, "session": message.session_key, "media": message.media}
+        async with dial(self._state) as line:
+            await _there(line).say(request)
+            return await self._until_it_ends(_there(line), sink, waiting)
+
+    async def resume(self, session_key: str, sink: EventSink) -> None:
+        """Take up what was cut off."""
+        async with dial(self._state) as line:
+            await _there(line).say({"do": "resume", "session": session_key})
+            await self._until_it_ends(_there(line), sink, None)
+
+    async def stop_turn(self, session_key: str) -> bool:
+        """Stop the turn that this bot runs."""
+        if self._running is None:
+            return False
+        await self._running.say({"do": "stop"})
+        return True
+
+    def lines_wait(self, messages: Sequence[InboundMessage]) -> None:
+        """Tell the turn that runs what it may take along."""
+        self._waiting = [{"text": message.content, "media": message.media} for message in messages]
+        if self._running is not None:
+            saying = asyncio.ensure_future(self._running.say({"do": "waiting", "lines": self._waiting}))
+            self._says.add(saying)
+            saying.add_done_callback(self._says.discard)
+
+    async def shell(self, line: str, session_key: str) -> tuple[list[str], bool]:
+        """Run a `!command`, where the gateway runs the agent's."""
+        from nanobot.cli.shell_escape import command_of, shown_output  # only who types one waits for it
+
+        command, problem = command_of(line, is_on=bool(self._about["exec"]))
+        if problem:
+            return [problem], False
+        async with dial(self._state) as there:
+            ran = await _there(there).ask({"do": "exec", "command": command, "session": session_key})
+        return shown_output(str(ran["text"])), not ran["error"]
+
+    async def messages(self, session_key: str) -> AsyncGenerator[str, None]:
+        """What comes for this chat; also from a gateway that was begun anew meanwhile."""
+        while True:
+            async with dial(self._state) as line:
+                if line is not None:
+                    await line.say({"do": "listen", "session": session_key})
+                    with suppress(GatewayError):
+                        while (frame := await line.hear()) is not None:
+                            if frame.get("type") == "message":
+                                yield str(frame.get("text", ""))
+            await asyncio.sleep(_AGAIN_S)
+
+    async def _until_it_ends(self, line: Line, sink: EventSink | None, waiting: Joining | None) -> TurnResult:
+        if sink is not None:  # one without is a command beside the turn, and ends at once
+            self._running = line
+        try:
+            return await self._events(line, sink, waiting)
+        except asyncio.CancelledError:
+            await line.say({"do": "stop"})
+            with suppress(TimeoutError, NanobotError):
+                async with asyncio.timeout(_AGAIN_S):
+                    await self._events(line, sink, waiting)
+            raise
+        finally:
+            if self._running is line:
+                self._running = None
+
+    async def _events(self, line: Line, sink: EventSink | None, waiting: Joining | None) -> TurnResult:
+        while (frame := await line.hear()) is not None:
+            if frame.get("type") == "nothing":
+                return TurnResult(TurnOutcome.ANSWERED, "")
+            if frame.get("type") == "joined" and waiting is not None:
+                waiting(int(frame["count"]))
+                continue
+            event = event_from_json(frame)
+            if event is not None and sink is not None:
+                sink(event)
+            if isinstance(event, TurnEnded):
+                return TurnResult(event.outcome, event.text, event.error, event.turn_id)
+        raise GatewayError(_GONE)
+
+
+def _there(line: Line | None) -> Line:
+    """The line, where somebody is at its other end."""
+    if line is None:
+        raise GatewayError("The gateway does not answer any more. Start nanobot again; the session is kept.")
+    return line
+
+
+async def find_bot(state: Path, session_key: str | None, *, go_on: bool) -> GatewayBot | None:
+    """The bot of the gateway whose state folder this is, for this session; None where no gateway runs.
+
+    Raises GatewayError where it will not.
+    """
+    async with dial(state) as line:
+        if line is None:
+            return None
+        about = await line.ask({"do": "about", "session": session_key, "continue": go_on})
+    return GatewayBot(state, about)

@@ -1,0 +1,260 @@
+"""What people say to a bot, and whether it is meant for it."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nanobot.bus.queue import MessageBus
+from nanobot.channels.base import Services
+from nanobot.channels.telegram import TelegramChannel
+from nanobot.messages.types import Provenance
+from tests.contracts.fake_telegram import BOT, Json
+from tests.contracts.life import Life, live, until
+from tests.contracts.platform_telegram import ANNA, HALL, QUICK, TOPIC, ZOE, TelegramPlatform
+
+
+def user(number: int, name: str, *, bot: bool = False) -> Json:
+    return {"id": number, "is_bot": bot, "first_name": name}
+
+
+def origin(kind: str, **more: Any) -> Json:
+    return {"type": kind, "date": 1, **more}
+
+
+NANO = f"@{BOT['username']}"
+NEWS: Json = {"id": -1007, "type": "channel", "title": "News"}
+GROUP: Json = {"id": HALL, "type": "supergroup", "title": "Hall"}
+HOME: Json = {"id": ANNA, "type": "private"}
+IN_HALL: Json = {"message_id": 1, "date": 1, "chat": GROUP}
+IN_TOPIC: Json = {"is_topic_message": True, "message_thread_id": TOPIC}
+TOPIC_OF_BOT: Json = IN_HALL | {"from": BOT, "forum_topic_created": {"name": "t", "icon_color": 1}}
+AT_HOME: Json = {"message_id": 1, "date": 1, "chat": HOME}
+OF_ZOE: Json = AT_HOME | {"text": "a\nb", "from": user(ZOE, "Zoe")}
+OF_ANNA: Json = AT_HOME | {"text": "mine", "from": user(ANNA, "Anna")}
+OF_US: Json = AT_HOME | {"text": "done", "from": BOT}
+ZOES: Json = origin("user", sender_user=user(ZOE, "Zoe"))
+OGG = b"OggS" + b"\0" * 60
+JPEG = b"\xff\xd8\xff" + b"\0" * 60
+STICKER: Json = {
+    "file_id": "S", "file_unique_id": "S", "type": "regular", "width": 1, "height": 1, "is_animated": True,
+    "is_video": False, "emoji": "😀",
+}  # fmt: skip
+PLACE: Json = {"latitude": 52.5, "longitude": 13.4}
+POLL: Json = {
+    "id": "1", "question": "Tea?", "total_voter_count": 0, "is_closed": False, "is_anonymous": True, "type": "regular",
+    "options": [{"text": one, "voter_count": 0, "persistent_id": one} for one in ("yes", "no")],
+    "allows_multiple_answers": False, "allows_revoting": False, "members_only": False,
+}  # fmt: skip
+
+
+async def test_a_sender_is_a_number_and_a_name_that_only_counts_where_the_owner_wrote_it(telegram, tmp_path):
+    telegram.server.people[ANNA]["username"] = "anna"
+    async with live(telegram, tmp_path, allow_from=["@anna"]) as life:
+        _, message, _ = await life.asked("hello")
+
+    assert message.sender_id == f"{ANNA}|anna"
+
+
+@pytest.mark.parametrize(
+    ("text", "more", "heard"),
+    [
+        (f"{NANO} hello", {}, "hello"),
+        (f"{NANO.upper()}, hello", {}, "hello"),
+        (f"what does {NANO} say?", {}, f"what does {NANO} say?"),
+        (f"/status{NANO}", {}, f"/status{NANO}"),
+        (f"{NANO} /status", {}, "/status"),
+        ("/status", {}, "/status"),
+        ("hey you", {"entities": [{"type": "text_mention", "offset": 4, "length": 3, "user": BOT}]}, "hey you"),
+        ("and now?", {"reply_to_message": IN_HALL | {"from": BOT}}, "and now?"),
+        ("hello all", {}, None),
+        ("/weather", {}, None),
+        ("/status@another_bot", {}, None),
+        (f"mail me: me{NANO}.example", {}, None),
+        ("in a topic that the bot made", IN_TOPIC | {"reply_to_message": TOPIC_OF_BOT}, None),
+    ],
+)
+async def test_in_a_group_it_hears_what_is_meant_for_it(telegram, tmp_path, text, more, heard):
+    async with live(telegram, tmp_path, silent=True) as life:
+        await telegram.server.message(HALL, ANNA, text, **more)
+        await telegram.says("after")
+        await life.hears("after")
+
+    assert [one.content for one in life.heard[:-1]] == ([heard] if heard else [])
+
+
+async def test_a_command_for_another_bot_is_not_heard_even_where_everything_is(telegram, tmp_path):
+    async with live(telegram, tmp_path, silent=True, group_policy="open") as life:
+        await telegram.server.message(HALL, ANNA, "/status@another_bot")
+        await telegram.server.message(HALL, ANNA, "chatter")
+        await life.hears("chatter")
+
+    assert len(life.heard) == 1
+
+
+async def test_the_start_button_is_a_call_for_help(telegram, tmp_path):
+    async with live(telegram, tmp_path, silent=True) as life:
+        await telegram.says("/start from-a-link")
+        message = await life.hears("/")
+
+    assert message.content == "/help"
+
+
+@pytest.mark.parametrize(
+    ("more", "sender"),
+    [
+        ({"from": user(1087968824, "Group", bot=True), "sender_chat": GROUP}, str(HALL)),
+        ({"from": user(136817688, "Channel", bot=True), "sender_chat": NEWS}, str(NEWS["id"])),
+        ({"from": user(777000, "Telegram"), "sender_chat": NEWS, "is_automatic_forward": True}, None),
+        ({"from": user(99, "Other", bot=True)}, None),
+        ({}, None),
+    ],
+    ids=["anonymous admin", "a channel in the group", "a channel's post", "another bot", "nobody"],
+)
+async def test_who_is_no_person_is_known_by_what_vouches_for_them(telegram, tmp_path, more, sender):
+    async with live(telegram, tmp_path, silent=True, allow_from=[str(ANNA), str(HALL)]) as life:
+        await telegram.server.message(HALL, None, f"{NANO} hello", **more)
+        await telegram.says("after")
+        await life.hears("after")
+
+    assert [one.sender_id for one in life.heard[:-1]] == ([sender] if sender else [])
+
+
+async def test_the_address_behind_a_word_is_told(telegram, tmp_path):
+    links = [
+        {"type": "text_link", "offset": 3, "length": 4, "url": "https://a.example"},
+        {"type": "text_link", "offset": 8, "length": 2, "url": "https://b.example"},
+    ]
+    async with live(telegram, tmp_path, silent=True) as life:
+        await telegram.server.message(ANNA, ANNA, "😀 this or", entities=links)
+        message = await life.hears("this")
+
+    assert message.content == "😀 this (https://a.example) or (https://b.example)"
+
+
+async def test_members_who_come_and_go_say_nothing(telegram, tmp_path):
+    async with live(telegram, tmp_path, silent=True, group_policy="open") as life:
+        await telegram.server.message(HALL, ANNA, new_chat_members=[telegram.server.people[ZOE]])
+        await telegram.says("after")
+        await life.hears("after")
+
+    assert len(life.heard) == 1
+
+
+@pytest.mark.parametrize(
+    ("more", "words", "own"),
+    [
+        ({"forward_origin": origin("user", sender_user=user(ZOE, "Zoe]"))}, "[forwarded from Zoe]\nlook", False),
+        ({"forward_origin": origin("user", sender_user=user(ANNA, "Anna"))}, "[forwarded from Anna]\nlook", True),
+        ({"forward_origin": origin("hidden_user", sender_user_name="Max")}, "[forwarded from Max]\nlook", False),
+        ({"forward_origin": origin("channel", message_id=5, chat=NEWS)}, "[forwarded from News]\nlook", False),
+        ({"forward_origin": origin("chat", sender_chat=GROUP)}, "[forwarded from Hall]\nlook", False),
+        ({"reply_to_message": OF_ZOE}, "[in reply to Zoe]\n> a\n> b\nlook", False),
+        ({"reply_to_message": OF_ZOE, "quote": {"text": "b", "position": 2}}, "[in reply to Zoe]\n> b\nlook", False),
+        ({"reply_to_message": OF_US}, "[in reply to you]\n> done\nlook", True),
+        ({"reply_to_message": OF_ANNA | {"forward_origin": ZOES}}, "[in reply to Anna]\n> mine\nlook", False),
+        ({"via_bot": user(98, "Gif", bot=True)}, "look", False),
+        ({}, "look", True),
+    ],
+)
+async def test_words_of_others_are_marked_and_never_count_as_the_owners(telegram, tmp_path, more, words, own):
+    async with live(telegram, tmp_path, silent=True, allow_from=[]) as life:
+        life.people.approve(await code_for(telegram, life), owner=True)
+        await telegram.server.message(ANNA, ANNA, "look", **more)
+        message = await life.hears("look")
+
+    assert message.content == words
+    assert message.provenance is (Provenance.OWNER if own else Provenance.PERSON)
+
+
+async def code_for(telegram: TelegramPlatform, life: Life) -> str:
+    """A code for Anna."""
+    await telegram.says("let me in")
+    waiting = await until(lambda: life.people.waiting("telegram"))
+    return str(waiting[0].code)
+
+
+# attachments
+
+
+async def test_an_album_is_one_message(telegram, tmp_path):
+    async with live(telegram, tmp_path, silent=True) as life:
+        for number in range(3):
+            photo = [telegram.server.file(JPEG + bytes([number])) | {"width": 9, "height": 9}]
+            caption = {"caption": "our trip"} if number == 0 else {}
+            await telegram.server.message(ANNA, ANNA, media_group_id="a", photo=photo, **caption)
+        await telegram.says("nice?")
+        await life.hears("nice?")
+
+    album, _ = life.heard
+    assert album.content.startswith("our trip\n[image: ")
+    assert sorted(Path(one).read_bytes() for one in album.media) == [JPEG + bytes([number]) for number in range(3)]
+
+
+class Hearing(TelegramPlatform):
+    """Recordings are understood there."""
+
+    def channel(self, bus: MessageBus, **settings: Any) -> TelegramChannel:
+        class Listening(TelegramChannel):
+            def attach(self, services: Services) -> None:
+                super().attach(replace(services, transcribe=Words()))
+
+        plain = super().channel(bus, **settings)
+        return Listening(plain.config, bus, pace=QUICK)
+
+
+class Words:
+    async def transcribe(self, path: Path) -> str:
+        return f"words of {path.suffix}"
+
+
+async def test_a_voice_is_kept_and_understood(tmp_path):
+    async with Hearing(tmp_path).open() as telegram, live(telegram, tmp_path, silent=True) as life:
+        voice = telegram.server.file(OGG) | {"duration": 2, "mime_type": "audio/ogg"}
+        await telegram.server.message(ANNA, ANNA, voice=voice)
+        message = await life.hears("transcription")
+
+    assert message.content == f"[voice: {message.media[0]}]\n[transcription: words of .ogg]"
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"sticker": STICKER}, "[sticker 😀]"),
+        ({"location": PLACE}, "[location: 52.5, 13.4]"),
+        (
+            {"location": PLACE, "venue": {"location": PLACE, "title": "Café", "address": "1 Rd"}},
+            "[place: Café, 1 Rd; 52.5, 13.4]",
+        ),
+        ({"contact": {"phone_number": "+491", "first_name": "Max"}}, "[contact: Max +491]"),
+        ({"poll": POLL}, "[poll: Tea? (yes / no)]"),
+        ({"dice": {"emoji": "🎲", "value": 4}}, "[🎲 4]"),
+        ({"story": {"chat": NEWS, "id": 1}}, "[a message of a kind that bots cannot read]"),
+    ],
+)
+async def test_what_is_neither_text_nor_file_is_said_in_words(telegram, tmp_path, more, words):
+    async with live(telegram, tmp_path, silent=True) as life:
+        await telegram.server.message(ANNA, ANNA, **more)
+        message = await life.hears("[")
+
+    assert message.content == words
+
+
+async def test_a_file_that_bots_may_not_have_is_said_to_the_model(telegram, tmp_path, caplog):
+    telegram.server.largest_download = 10
+    async with live(telegram, tmp_path, silent=True) as life:
+        await telegram.server.message(ANNA, ANNA, caption="read", document=telegram.server.file(b"x" * 11))
+        message = await life.hears("read")
+
+    assert message.content == "read\n[file: download failed]"
+
+
+async def test_a_bot_api_server_of_ones_own_may_say_where_a_file_lies(telegram, tmp_path):
+    (tmp_path / "here.pdf").write_bytes(b"%PDF-1.7 and more")
+    telegram.server.local_path = tmp_path / "here.pdf"
+    async with live(telegram, tmp_path, silent=True) as life:
+        await telegram.server.message(ANNA, ANNA, caption="read", document=telegram.server.file(b"?"))
+        message = await life.hears("read")
+
+    assert Path(message.media[0]).read_bytes() == b"%PDF-1.7 and more"

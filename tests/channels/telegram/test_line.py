@@ -1,0 +1,254 @@
+"""What a bot sends: as what it is, where the chat is today, and what Telegram refuses."""
+
+import asyncio
+
+import pytest
+
+from nanobot.agent.slash_commands import parse_command
+from nanobot.bus.events import Address, Button, DeliveryFailedError, OutboundKind
+from nanobot.bus.queue import MessageBus
+from nanobot.channels.telegram import TelegramChannel
+from nanobot.channels.telegram.channel import COMMANDS
+from tests.contracts.fake_telegram import BLOCKED, BOT, CUT, bad, too_fast
+from tests.contracts.life import delta, live, until
+from tests.contracts.platform_telegram import ANNA, HALL, ZOE
+
+NANO = f"@{BOT['username']}"
+OGG = b"OggS" + b"\0" * 60
+
+
+def home(chat: int = ANNA) -> Address:
+    return Address("telegram", str(chat))
+
+
+async def test_looks_travel_as_entities_and_where_they_are_refused_the_words_go_out(telegram, tmp_path):
+    async with live(telegram, tmp_path) as life:
+        await life.posted(home(), "some **bold** 👩‍👩‍👧 and `code`")
+        telegram.server.faults.append(bad("can't parse entities: unsupported start tag"))
+        await life.posted(home(), "again **bold**")
+
+    first, second = (one.json for one in telegram.server.shown(ANNA))
+    assert first["text"] == "some bold 👩‍👩‍👧 and code"
+    assert [(one["type"], one["offset"], one["length"]) for one in first["entities"]] == [
+        ("bold", 5, 4),
+        ("code", 23, 4),
+    ]
+    assert (second["text"], second["entities"]) == ("again bold", [])
+
+
+async def test_a_message_that_says_it_already_is_fine(telegram, tmp_path, monkeypatch):
+    monkeypatch.setattr(TelegramChannel, "delta_interval_s", 0.0)
+    async with live(telegram, tmp_path, silent=True) as life:
+        await telegram.says("hello")
+        message = await life.hears("hello")
+        delta(life, message, "one")
+        await life.shows("one")
+        telegram.server.faults.append(bad("message is not modified: specified new message content..."))
+        life.answers(message, "one two")
+        await life.posted(message, "next")
+
+    assert [one.text for one in telegram.shown()] == ["one", "next"]
+    assert life.dead == []
+
+
+async def test_a_growing_answer_rings_and_quotes_once_and_progress_is_silent(telegram, tmp_path):
+    async with live(telegram, tmp_path, silent=True) as life:
+        number = await telegram.says("hello")
+        message = await life.hears("hello")
+        await life.is_up()
+        life.post(message, "reading", kind=OutboundKind.PROGRESS)
+        await life.shows("reading")
+        delta_kind = {"kind": OutboundKind.STREAM_DELTA, "turn_id": "t", "reply_to": message.message_id}
+        life.post(message, "one", **delta_kind)
+        shown = await life.shows("one")
+
+    assert [one.silent for one in telegram.server.shown(ANNA)] == [True, False]
+    assert shown.reply_to == number
+
+
+async def test_nothing_is_quoted_unless_the_owner_wants_it(telegram, tmp_path):
+    async with live(telegram, tmp_path, reply_to_message=False, silent=True) as life:
+        await telegram.says("hello")
+        message = await life.hears("hello")
+        await life.posted(message, "to you", reply_to=message.message_id)
+
+    assert [one.reply_to for one in telegram.shown()] == [None]
+
+
+async def test_a_group_is_shown_a_growing_answer_less_often(telegram):
+    channel = telegram.channel(MessageBus())
+
+    assert channel.delta_pause_s(str(HALL)) >= 3 > channel.delta_pause_s(str(ANNA))
+
+
+@pytest.mark.parametrize(
+    ("refusal", "said"),
+    [(BLOCKED, "blocked by the user"), (bad("chat not found"), "hat not found"), (bad("TOPIC_CLOSED"), "opic_closed")],
+)
+async def test_what_telegram_never_takes_is_given_up_at_once(telegram, tmp_path, refusal, said):
+    async with live(telegram, tmp_path) as life:
+        await life.is_up()
+        telegram.server.faults.append(refusal)
+        with pytest.raises(DeliveryFailedError, match=said):
+            await life.posted(home(), "lost")
+
+    assert telegram.shown() == []
+
+
+async def test_a_chat_that_was_told_to_wait_is_not_asked_meanwhile_and_others_are(telegram, tmp_path):
+    async with live(telegram, tmp_path) as life:
+        await life.is_up()
+        telegram.server.faults.append(too_fast(0.3))
+        slow = life.post(home(), "later")
+        await until(lambda: not telegram.server.faults)
+        await life.posted(home(HALL), "now")
+        waited = not slow.settled
+        asked = [method for method, params in telegram.server.asked if params.get("text") == "later"]
+        await asyncio.wait_for(slow.wait(), 5)
+
+    assert waited
+    assert len(asked) == 1
+    assert [one.text for one in telegram.shown()] == ["later"]
+
+
+async def test_a_line_that_breaks_under_a_message_may_have_carried_it_and_says_so(telegram, tmp_path):
+    async with live(telegram, tmp_path) as life:
+        await life.is_up()
+        telegram.server.faults.append(CUT)
+        await life.posted(home(), "here")
+
+    (shown,) = telegram.shown()
+    assert shown.text.startswith("here\n\n(nanobot was interrupted")
+
+
+async def test_the_menu_has_commands_that_are_known(telegram, tmp_path, bot):
+    async with live(telegram, tmp_path):
+        await until(lambda: telegram.server.commands)
+
+    named = [one["command"] for one in telegram.server.commands]
+    assert named == [name for name, _ in COMMANDS]
+    for name in named:
+        assert parse_command(f"/{name}@{BOT['username']}") is not None
+        assert "There is no command" not in await bot.say(f"/{name}")
+
+
+async def test_edits_of_people_are_not_asked_for(telegram, tmp_path):
+    async with live(telegram, tmp_path) as life:
+        await life.is_up()
+
+    polls = [params for method, params in telegram.server.asked if method == "getUpdates"]
+    assert all(params["allowed_updates"] == ["message", "callback_query"] for params in polls)
+
+
+# files
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "method"),
+    [
+        ("a.png", b"\x89PNG\r\n\x1a\n" + b"\0" * 60, "sendPhoto"),
+        ("a.jpg", b"no picture at all", "sendDocument"),
+        ("a.ogg", OGG, "sendVoice"),
+        ("a.mp3", b"ID3" + b"\0" * 60, "sendAudio"),
+        ("a.mp4", b"\0\0\0\0ftypisom" + b"\0" * 60, "sendVideo"),
+        ("a.gif", b"GIF89a" + b"\0" * 60, "sendAnimation"),
+        ("a.pdf", b"%PDF-1.7", "sendDocument"),
+    ],
+)
+async def test_a_file_goes_out_as_what_it_is(telegram, tmp_path, name, data, method):
+    (tmp_path / name).write_bytes(data)
+    async with live(telegram, tmp_path) as life:
+        await life.posted(home(), "", media=[str(tmp_path / name)])
+
+    (posted,) = telegram.server.shown(ANNA)
+    assert (posted.method, posted.filename) == (method, name)
+
+
+async def test_an_address_is_telegrams_to_fetch(telegram, tmp_path):
+    async with live(telegram, tmp_path) as life:
+        await life.posted(home(), "", media=["https://example.org/cat.png"])
+
+    (posted,) = telegram.server.shown(ANNA)
+    assert posted.filename == "https://example.org/cat.png"
+
+
+# buttons
+
+
+async def test_a_button_can_be_pressed_once_and_is_gone_then(telegram, tmp_path):
+    async with live(telegram, tmp_path, silent=True) as life:
+        (shown_id,) = await life.posted(home(), "sure?", buttons=(Button("Yes", "do it"), Button("No", "leave it")))
+        posted = telegram.server.posted[int(shown_id)]
+        before = dict(posted.json)
+        await telegram.presses(shown_id, "Yes")
+        await life.hears("do it")
+        await until(lambda: "reply_markup" not in posted.json)
+        posted.json |= before  # another phone still shows them
+        await telegram.presses(shown_id, "No")
+        await until(lambda: len(telegram.server.answered) == 2)
+
+    assert [one.content for one in life.heard] == ["do it"]
+    assert ["text" in one for one in telegram.server.answered] == [False, True]
+
+
+async def test_a_stranger_presses_in_vain(telegram, tmp_path):
+    async with live(telegram, tmp_path, silent=True) as life:
+        (shown_id,) = await life.posted(home(HALL), "sure?", buttons=(Button("Yes", "do it"),))
+        await telegram.server.press(int(shown_id), "Yes", ZOE)
+        await until(lambda: telegram.server.answered)
+
+    assert life.heard == []
+    assert [one.buttons for one in telegram.shown(telegram.group)] == [["Yes"]]
+
+
+async def test_a_value_longer_than_a_button_carries_is_kept_over_a_restart(telegram, tmp_path):
+    value = "x" * 300
+    async with live(telegram, tmp_path) as life:
+        (shown_id,) = await life.posted(home(), "which?", buttons=(Button("This", value), Button("#", "#1")))
+    async with live(telegram, tmp_path, silent=True) as life:
+        await telegram.presses(shown_id, "This")
+        message = await life.hears("x")
+
+    assert message.content == value
+
+
+async def test_a_button_whose_value_is_forgotten_says_so(telegram, tmp_path):
+    async with live(telegram, tmp_path) as life:
+        (shown_id,) = await life.posted(home(), "which?", buttons=(Button("This", "x" * 300),))
+    (tmp_path / "bot.json").unlink()
+    async with live(telegram, tmp_path, silent=True) as life:
+        await telegram.presses(shown_id, "This")
+        await until(lambda: telegram.server.answered)
+
+    assert life.heard == []
+
+
+# a group that becomes a supergroup
+
+
+async def test_a_group_that_moved_is_answered_where_it_is_and_keeps_its_session(telegram, tmp_path):
+    old, new = -55, HALL
+    telegram.server.chats[old] = {"id": old, "type": "group", "title": "Hall"}
+    async with live(telegram, tmp_path, allow_from=[str(old)], silent=True) as life:
+        await telegram.server.message(old, ZOE, f"{NANO} before")
+        before = await life.hears("before")
+        telegram.server.moved[old] = new
+        await life.posted(before, "answer")
+        await telegram.server.message(new, ZOE, f"{NANO} after")
+        after = await life.hears("after")
+    async with live(telegram, tmp_path, silent=True) as life:
+        await life.posted(before, "much later")
+
+    assert [one.text for one in telegram.shown(telegram.group)] == ["answer", "much later"]
+    assert after.session_key == before.session_key
+    assert after.chat_id == str(new)
+
+
+async def test_a_group_may_say_itself_that_it_moved(telegram, tmp_path):
+    telegram.server.chats[-55] = {"id": -55, "type": "group", "title": "Hall"}
+    async with live(telegram, tmp_path) as life:
+        await telegram.server.message(-55, ANNA, migrate_to_chat_id=HALL)
+        await until((tmp_path / "bot.json").exists)
+        await life.posted(home(-55), "hello there")
+
+    assert [one.text for one in telegram.shown(telegram.group)] == ["hello there"]

@@ -1,0 +1,199 @@
+"""How updates are confirmed, and a line that breaks in every way."""
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nanobot.channels.evidence import ChannelState
+from nanobot.channels.supervisor import FIRST_WAIT_S, LONGEST_WAIT_S
+from nanobot.channels.telegram import TelegramChannel
+from nanobot.channels.telegram.polling import RENUMBERED_S, Pace, Tray
+from tests.contracts.fake_telegram import BAD_GATEWAY, BOT, CONFLICT, CUT
+from tests.contracts.life import live, until
+from tests.contracts.platform_telegram import ANNA, ZOE
+
+
+def from_json(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+@given(numbers=st.lists(st.integers(0, 50), unique=True), data=st.data())
+def test_nothing_is_confirmed_before_all_up_to_it_is_safe(numbers, data):
+    tray = Tray(0)
+    taken = [number for number in sorted(numbers) if tray.take(number)]
+    unsafe = set(taken)
+
+    for number in data.draw(st.permutations(taken)):
+        tray.done(number)
+        unsafe.discard(number)
+        assert all(one >= (tray.offset or 0) for one in unsafe)
+
+    assert tray.is_empty
+    assert tray.offset == max(taken, default=-1) + 1
+
+
+async def test_a_slow_download_keeps_no_other_chat_waiting_and_is_not_confirmed(telegram, tmp_path):
+    telegram.server.slow_files.clear()
+    async with live(telegram, tmp_path, allow_from=["*"], silent=True) as life:
+        slow = await telegram.server.message(ANNA, ANNA, caption="slow", document=telegram.server.file(b"data"))
+        behind = await telegram.says("behind it")
+        await telegram.says("quick", sender=str(ZOE), chat=str(ZOE))
+        await life.hears("quick")
+        await telegram.says("quick too", sender=str(ZOE), chat=str(ZOE))
+        await life.hears("quick too")
+        confirmed = telegram.acknowledged(str(slow))
+        telegram.server.slow_files.set()
+        await life.hears("behind it")
+        await until(lambda: telegram.acknowledged(behind))
+
+    assert not confirmed
+    assert [one.content.split("\n")[0] for one in life.heard] == ["quick", "quick too", "slow", "behind it"]
+
+
+async def test_an_update_that_nobody_can_read_makes_nobody_deaf(telegram, tmp_path, caplog):
+    async with live(telegram, tmp_path) as life:
+        await telegram.server.update(message={"message_id": 1, "chat": "odd"})
+        await life.asked("hello")
+        await until(lambda: not telegram.server.waiting())
+
+    assert "could not be read" in caplog.text
+
+
+async def test_the_offset_of_another_bot_or_of_long_ago_hides_nothing(telegram, tmp_path):
+    kept = {"bot": BOT["id"], "offset": 10**6, "heardAt": time.time() - RENUMBERED_S - 60}
+    for told in (kept, kept | {"bot": 1, "heardAt": time.time()}):
+        (tmp_path / "bot.json").write_text(json.dumps(told), encoding="utf-8")
+        async with live(telegram, tmp_path) as life:
+            await life.asked(f"hello {told['bot']}")
+
+
+@pytest.mark.parametrize("damage", ["", "{", "[]", '{"bot": 4242, "offset": "x"}', '{"bot": 4242, "moved": 3}'])
+async def test_a_damaged_memory_is_begun_anew(telegram, tmp_path, damage):
+    (tmp_path / "bot.json").write_text(damage, encoding="utf-8")
+    async with live(telegram, tmp_path) as life:
+        await life.asked("hello")
+        await until(lambda: from_json(tmp_path / "bot.json")["bot"] == BOT["id"])
+
+
+CHILD = """
+import asyncio, sys
+from pathlib import Path
+from tests.contracts.life import live
+from tests.contracts.platform_telegram import TelegramPlatform
+
+async def main(folder, port):
+    platform = TelegramPlatform(folder)
+    platform.server.port = port
+    async with live(platform, folder, silent=True):
+        await asyncio.sleep(60)
+
+asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2])))
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="there is no kill -9")
+async def test_kill_9_loses_no_message_and_doubles_none(telegram, tmp_path):
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", CHILD, str(tmp_path), str(telegram.server.port), cwd=Path(__file__).parents[3]
+    )
+    for number in range(150):
+        await telegram.says(f"m{number}")
+    await until(lambda: telegram.server.confirmed > 0)
+    for number in range(150, 300):
+        await telegram.says(f"m{number}")
+    os.kill(child.pid, signal.SIGKILL)
+    await child.wait()
+    first_offset = from_json(tmp_path / "bot.json")["offset"]
+    async with live(telegram, tmp_path, silent=True) as life:
+        await until(lambda: len(life.heard) >= 300)
+        counts = await life.counts()
+
+    assert first_offset > 100
+    assert sorted(one.content for one in life.heard) == sorted(f"m{number}" for number in range(300))
+    assert counts.received == 300
+
+
+# a line that breaks
+
+
+async def test_another_program_with_the_token_is_named_once_and_outlived(telegram, tmp_path, caplog):
+    caplog.set_level(logging.INFO, "nanobot")
+    async with live(telegram, tmp_path) as life:
+        await life.is_up()
+        telegram.server.poll_faults += [CONFLICT] * 5
+        await until(lambda: life.channel.evidence.state is ChannelState.DOWN)
+        said = life.channel.evidence.last_error
+        await life.asked("hello")
+        await until(lambda: "nobody else" in caplog.text)
+
+    assert "another process polls with this token" in said
+    assert len([one for one in caplog.records if "another process" in one.message]) == 1
+
+
+async def test_two_programs_that_take_turns_do_not_fill_the_log(telegram, tmp_path, caplog):
+    caplog.set_level(logging.INFO, "nanobot")
+    (other := tmp_path / "other").mkdir()
+    async with live(telegram, tmp_path) as life, live(telegram, other, silent=True):
+        for number in range(3):
+            await telegram.says(f"m{number}")
+        await asyncio.sleep(0.5)
+        await until(lambda: not telegram.server.waiting())
+    async with live(telegram, tmp_path) as life:
+        await life.asked("alone again")
+
+    assert len(caplog.records) < 20
+
+
+async def test_a_storm_of_broken_polls_ends_and_nothing_is_lost(telegram, tmp_path):
+    async with live(telegram, tmp_path) as life:
+        await life.asked("before")
+        telegram.server.poll_faults += [CUT] * 4 + [BAD_GATEWAY] * 2
+        await telegram.server.cut()
+        for number in range(5):
+            await telegram.says(f"m{number}")
+        await life.shows("You said: m4")
+        await life.asked("after")
+
+    assert [one.content for one in life.heard] == ["before", "m0", "m1", "m2", "m3", "m4", "after"]
+
+
+async def test_one_broken_poll_is_no_news(telegram, tmp_path, caplog):
+    async with live(telegram, tmp_path) as life:
+        await life.is_up()
+        polls = telegram.server.polls
+        telegram.server.poll_faults.append(CUT)
+        await life.asked("hello")
+        await until(lambda: telegram.server.polls > polls + 2)
+
+        assert life.channel.evidence.state is ChannelState.UP
+    assert "not connected" not in caplog.text
+
+
+def test_by_the_sums_it_is_back_within_a_minute_and_never_taken_for_stalled():
+    from nanobot.channels.telegram.api import CONNECT_S, POLL_SLACK_S
+
+    dead_line = Pace().poll_s + POLL_SLACK_S
+
+    assert 30 <= Pace().poll_s <= 50
+    assert dead_line + FIRST_WAIT_S + CONNECT_S <= 60  # a line that died in silence, the network being back
+    assert LONGEST_WAIT_S + CONNECT_S <= 60  # a network that was gone for long
+    assert dead_line < TelegramChannel.stall_s == 90
+
+
+async def test_a_webhook_in_the_way_is_taken_down(telegram, tmp_path, caplog):
+    telegram.server.webhook = "https://example.org/hook"
+    async with live(telegram, tmp_path) as life:
+        await life.asked("hello")
+
+    assert "webhook" in caplog.text

@@ -1,0 +1,66 @@
+"""What was said is kept within bounds, and nothing that is owed is forgotten."""
+
+import asyncio
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nanobot.channels.backlog import Backlog
+
+SAYING = st.tuples(st.booleans(), st.integers(0, 400))
+
+
+def test_frames_carry_their_numbers():
+    backlog = Backlog()
+
+    frames = [backlog.add('{"type":"reply"}', "a"), backlog.add('{"type":"delta"}')]
+
+    assert [json.loads(frame.text) for frame in frames] == [
+        {"seq": 1, "type": "reply"},
+        {"seq": 2, "type": "delta"},
+    ]
+    assert backlog.last == 2
+
+
+def test_who_comes_back_reads_on_and_who_is_new_begins_with_what_is_owed():
+    backlog = Backlog()
+    for number in range(4):
+        backlog.add("{}", f"id {number}")
+    backlog.arrived(2)
+
+    assert [frame.seq for frame in backlog.after(1)] == [2, 3, 4]
+    assert backlog.owed_after() == 2
+    backlog.arrived(4)
+    assert backlog.owed_after() == 4
+    assert backlog.is_idle
+
+
+async def test_all_who_wait_hear_of_the_next_frame():
+    backlog = Backlog()
+    waiting = [asyncio.create_task(backlog.wait_after(0)) for _ in range(3)]
+    await asyncio.sleep(0)
+
+    backlog.add("{}")
+
+    await asyncio.wait_for(asyncio.gather(*waiting), 5)
+
+
+@given(st.lists(SAYING, max_size=40), st.integers(0, 40))
+def test_it_stays_within_bounds_and_forgets_nothing_that_is_owed(sayings, arrived):
+    backlog, said = Backlog(most_frames=10, most_characters=2000), []
+    for number, (lasts, size) in enumerate(sayings):
+        said.append(backlog.add("{" + "x" * size, f"id {number}" if lasts else None))
+        if number == arrived:
+            backlog.arrived(number)
+
+    kept = backlog.after(0)
+
+    forgotten = [frame for frame in said if frame not in kept]
+    could_go = [frame for frame in kept[:-1] if not frame.is_owed]
+    assert kept[-1:] == said[-1:]
+    assert not any(frame.is_owed for frame in forgotten)
+    assert not could_go or (len(kept) <= 10 and sum(len(frame.text) for frame in kept) <= 2000)
+    newest = max((frame.seq for frame in forgotten if frame.id is not None), default=0)
+    assert [backlog.has_gap(seq) for seq in (0, newest - 1, newest)] == [newest > 0, newest > 0, False] or not newest
+    assert not backlog.has_gap(newest)

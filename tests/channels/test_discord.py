@@ -1,0 +1,528 @@
+"""What only Discord has: sessions that are resumed, a past that is read up, commands and buttons, nobody's phone."""
+
+import asyncio
+import random
+import sys
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from pathlib import Path
+
+import pytest
+from discord.gateway import DiscordWebSocket
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nanobot.bus.events import Address, Button, OutboundKind
+from nanobot.channels.discord.menu import MENU
+from nanobot.channels.discord.past import Past, id_at
+from nanobot.channels.errors import ChannelSetupError
+from nanobot.channels.evidence import ChannelState
+from nanobot.channels.registry import load_channel
+from nanobot.testing import Bot
+from tests.contracts.discord import world as there
+from tests.contracts.discord.gateway import INVALID, RECONNECT
+from tests.contracts.discord.world import Message
+from tests.contracts.life import Life, live, until
+from tests.contracts.platform_discord import DiscordPlatform
+
+
+@pytest.fixture
+async def discord(tmp_path: Path) -> AsyncIterator[DiscordPlatform]:
+    async with DiscordPlatform(tmp_path).open() as platform:
+        yield platform
+
+
+async def failure(life: Life) -> str:
+    """What it says to its owner."""
+    await until(lambda: life.channel.evidence.state is ChannelState.FAILED)
+    return life.channel.evidence.last_error
+
+
+# the connection
+
+
+async def test_asked_to_reconnect_it_resumes_and_hears_what_was_said_meanwhile(discord, tmp_path):
+    async with live(discord, tmp_path) as life:
+        await life.asked("before")
+        discord.rest.asked.clear()
+        await discord.gateway.say(RECONNECT)
+        await discord.says("meanwhile")
+        await life.asked("after")
+
+    assert [one.content for one in life.heard] == ["before", "meanwhile", "after"]
+    assert discord.gateway.log.count("identify") == 1
+    assert discord.gateway.log.count("resume") == 1
+    assert not any(method == "GET" for method, _ in discord.rest.asked)
+
+
+async def test_a_session_that_discord_forgot_is_begun_anew_and_read_up(discord, tmp_path):
+    async with live(discord, tmp_path) as life:
+        await life.asked("before")
+        discord.gateway.sessions.clear()
+        await discord.gateway.say(INVALID, False)
+        await discord.says("meanwhile")
+        await life.asked("after")
+
+    assert [one.content for one in life.heard] == ["before", "meanwhile", "after"]
+    assert discord.gateway.log.count("identify") == 2
+
+
+async def test_a_gateway_that_hangs_up_at_once_is_not_stormed(discord, tmp_path):
+    async with live(discord, tmp_path) as life:
+        await life.asked("before")
+        asked = len(discord.gateway.log)
+        discord.gateway.hangs_up = True
+        await discord.drop()
+        await until(lambda: life.channel.evidence.state is ChannelState.DOWN)
+        await asyncio.sleep(0.1)
+        tries = len(discord.gateway.log) - asked
+        discord.gateway.hangs_up = False
+        await life.asked("after")
+
+    assert 0 < tries < 20
+
+
+async def test_the_gateway_of_the_config_is_used_and_only_while_it_lives(discord, tmp_path):
+    before = DiscordWebSocket.DEFAULT_GATEWAY
+    async with live(discord, tmp_path) as life:
+        await life.is_up()
+
+    assert discord.gateway.log[0].startswith("/gateway/?v=10&encoding=json&compress=zlib-stream")
+    assert before == DiscordWebSocket.DEFAULT_GATEWAY
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        (4004, "channels.discord.token"),
+        (4011, "2,500 servers"),
+        (4013, "channels.discord.intents"),
+        (4014, "MESSAGE CONTENT INTENT"),
+    ],
+)
+async def test_a_close_that_only_the_owner_can_mend_says_how(discord, tmp_path, code, says):
+    async with live(discord, tmp_path) as life:
+        await life.is_up()
+        await discord.gateway.close(code)
+
+        assert says in await failure(life)
+
+
+async def test_only_the_switch_that_is_off_is_named(discord, tmp_path):
+    discord.gateway.forbidden = 1 << 1
+    async with live(discord, tmp_path, intents=37377 | 1 << 1) as life:
+        said = await failure(life)
+
+    assert "SERVER MEMBERS INTENT" in said
+    assert "MESSAGE CONTENT" not in said
+
+
+async def test_no_token_and_a_wrong_one_say_where_tokens_are_made(discord, tmp_path):
+    async with live(discord, tmp_path, token="") as life:
+        none = await failure(life)
+    async with live(discord, tmp_path, token="wrong") as life:
+        wrong = await failure(life)
+
+    assert "channels.discord.token is empty" in none
+    assert "Reset Token" in wrong
+    assert discord.gateway.log == []
+
+
+def test_without_its_sdk_it_says_what_to_install(monkeypatch):
+    for name in [name for name in sys.modules if name.startswith("nanobot.channels.discord")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "discord", None)
+
+    with pytest.raises(ChannelSetupError, match=r"pip install 'nanobot\[discord\]'"):
+        load_channel("discord")
+
+
+# what was said while nobody listened
+
+
+async def test_the_very_first_connection_answers_nothing_that_was_said_before(discord, tmp_path):
+    old = Message(discord.world.ids.next(ago_s=3600), there.GROUP, there.PERSON, f"<@{there.BOT}> old")
+    discord.world.chats[there.GROUP].messages[old.id] = old
+    async with live(discord, tmp_path) as life:
+        await life.asked("new")
+
+    assert [one.content for one in life.heard] == ["new"]
+
+
+async def test_what_was_said_in_servers_and_threads_meanwhile_is_answered_once_and_in_order(discord, tmp_path):
+    async with live(discord, tmp_path) as life:
+        await life.asked("before")
+    for text in ("one", "two"):
+        await discord.says(text, chat=there.GROUP, mention=True)
+    await discord.says("in a thread", chat=there.GROUP, thread=there.THREAD, mention=True)
+    await discord.says("not for the bot", chat=there.GROUP)
+    for _ in range(2):
+        async with live(discord, tmp_path) as life:
+            await life.asked(f"after {len(discord.shown())}")
+
+    told = sorted(one.text.removeprefix("You said: ") for one in discord.shown(there.GROUP) if not one.thread_id)
+    assert told == ["one", "two"]
+    assert [one.text for one in discord.shown(there.GROUP) if one.thread_id] == ["You said: in a thread"]
+
+
+async def test_the_first_private_words_that_came_meanwhile_are_heard_before_the_next(discord, tmp_path):
+    async with live(discord, tmp_path) as life:
+        await life.asked("before", chat=there.GROUP, mention=True)
+    await discord.says("meanwhile")
+    async with live(discord, tmp_path) as life:
+        await life.is_up()
+        await life.asked("after")
+
+    assert [one.content for one in life.heard] == ["meanwhile", "after"]
+
+
+async def test_of_a_long_absence_the_last_seven_days_are_read_up(discord, tmp_path):
+    async with live(discord, tmp_path) as life:
+        await life.asked("before")
+    saved = tmp_path / "discord.json"
+    past = Past.load(saved)
+    past.all_until, past.seen = id_at(datetime.now(UTC) - timedelta(days=30)), {}
+    saved.write_text(past.dump(), encoding="utf-8")
+    for days in (8, 6):
+        sent = discord.world.ids.next(ago_s=days * 86_400)
+        message = Message(sent, there.GROUP, there.PERSON, f"<@{there.BOT}> {days} days ago")
+        discord.world.chats[there.GROUP].messages[sent] = message
+    async with live(discord, tmp_path) as life:
+        await life.shows("You said: 6 days ago", there.GROUP)
+
+    assert "8 days ago" not in str(life.heard)
+
+
+async def test_history_is_asked_for_until_discord_tells_it(discord, tmp_path, monkeypatch):
+    async with live(discord, tmp_path) as life:
+        await life.asked("before")
+    await discord.says("meanwhile")
+    discord.refuse(1, status=429, retry_after_s=0.05)
+    async with live(discord, tmp_path) as life:
+        await life.shows("You said: meanwhile")
+
+
+async def test_a_message_that_the_disk_refused_is_heard_once_there_is_room(discord, tmp_path):
+    async with live(discord, tmp_path) as life:
+        await life.asked("before")
+        life.bus.full = True
+        await discord.says("one")
+        await discord.says("two")
+        await until(lambda: life.bus.refused > 1)
+        life.bus.full = False
+        await life.shows("You said: two")
+
+    assert [one.content for one in life.heard] == ["before", "one", "two"]
+
+
+async def test_a_damaged_memory_of_the_past_is_said_and_made_anew(discord, tmp_path, caplog):
+    (tmp_path / "discord.json").write_text('{"allUntil": "1', encoding="utf-8")
+    async with live(discord, tmp_path) as life:
+        await life.asked("hello")
+
+    assert "discord.json cannot be read" in caplog.text
+    assert Past.load(tmp_path / "discord.json").private
+
+
+@given(st.lists(st.tuples(st.integers(1, 4), st.integers(0, 59), st.booleans()), max_size=40))
+def test_marks_are_never_ahead_of_what_was_heard(heard):
+    began = datetime(2026, 11, 22, tzinfo=UTC)
+    past, minutes = Past(), count(1)
+    past.begin(began)
+    last: dict[int, int] = {}
+    for chat, late_s, quiet in heard:
+        now = began + timedelta(minutes=next(minutes))
+        # Chats come out of order; one chat does not.
+        message_id = max(id_at(now - timedelta(seconds=late_s)), last.get(chat, 0))
+        assert past.after(chat) <= message_id
+        past.note(chat, message_id, is_private=False)
+        last[chat] = message_id
+        if quiet:
+            past.settle()
+        assert past.after(chat) <= last[chat]
+
+
+def test_the_past_survives_the_disk(tmp_path):
+    past = Past(all_until=5, seen={1: 7}, private={1: 7}, menu="m", salt="s")
+    (tmp_path / "discord.json").write_text(past.dump(), encoding="utf-8")
+
+    assert Past.load(tmp_path / "discord.json") == Past(5, {1: 7}, {1: 7}, "m", "s", changed=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(4))
+async def test_through_every_kind_of_break_each_message_is_heard_once_and_answered_once(discord, tmp_path, seed):
+    dice = random.Random(seed)
+
+    async def forget() -> None:
+        discord.gateway.sessions.clear()
+        await discord.gateway.say(INVALID, False)
+
+    async def go_away() -> None:
+        await discord.gone(gone=True)
+        await asyncio.sleep(0.05)
+        await discord.gone(gone=False)
+
+    breaks = (discord.drop, forget, go_away, lambda: discord.gateway.say(RECONNECT), lambda: discord.refuse(1))
+    said: list[str] = []
+    for _ in range(5):
+        async with live(discord, tmp_path) as life:
+            for _ in range(20):
+                said.append(f"word{len(said)}")
+                await discord.says(said[-1], chat=dice.choice((there.GROUP, there.PRIVATE)), mention=True)
+                if dice.random() < 0.2 and (broken := dice.choice(breaks)()) is not None:
+                    await broken
+                await asyncio.sleep(dice.random() * 0.02)
+    async with live(discord, tmp_path) as life:
+        await until(lambda: len(discord.shown()) + len(discord.shown(there.GROUP)) >= len(said))
+        await life.is_up()
+
+    told = [one.text for chat in (there.GROUP, there.PRIVATE) for one in discord.shown(chat)]
+    words = [text.removeprefix("You said: ").split("\n")[0] for text in told]
+    assert sorted(words) == sorted(said)
+    for chat in (there.GROUP, there.PRIVATE):
+        order = [int(one.text.split("word")[1].split()[0]) for one in discord.shown(chat)]
+        assert order == sorted(order)
+
+
+# what a message says
+
+
+async def test_people_and_chats_are_named_and_the_call_to_the_bot_is_left_out(discord, tmp_path):
+    async with live(discord, tmp_path) as life:
+        said = f"<@{there.BOT}>, ask <@{there.STRANGER}> in <#{there.GROUP}> <:wave:123> <@&1>"
+        await discord.says(said, chat=there.GROUP)
+        message = await life.hears("ask")
+
+    assert message.content == f"ask @zoe in #chat-{there.GROUP} :wave: <@&1>"
+
+
+@pytest.mark.parametrize("call", [f"<@!{there.BOT}> hi", f"<@&{there.OWN_ROLE}> hi"])
+async def test_its_nickname_and_its_role_call_it_too(discord, tmp_path, call):
+    async with live(discord, tmp_path) as life:
+        await life.is_up()
+        await discord.says(call, chat=there.GROUP, mentions=[there.user(there.BOT)] if "!" in call else [])
+        message = await life.hears("hi")
+
+    assert message.content == "hi"
+
+
+async def test_a_reply_to_the_bot_is_meant_for_it_and_everyone_is_nobody(discord, tmp_path):
+    async with live(discord, tmp_path) as life:
+        _, _, answer = await life.asked("first", chat=there.GROUP, mention=True)
+        await discord.says("@everyone lunch", chat=there.GROUP, mention_everyone=True)
+        await discord.says("second", chat=there.GROUP, reply_to=answer.id)
+        await life.hears("second")
+
+    assert [one.content for one in life.heard] == ["first", "second"]
+
+
+async def test_bots_webhooks_edits_and_discord_itself_are_not_heard(discord, tmp_path):
+    async with live(discord, tmp_path, group_policy="open") as life:
+        await life.is_up()
+        await discord.says("a bot", author=there.user("42"))
+        await discord.says("a webhook", webhook_id="7")
+        await discord.says("a pin", type=6)
+        edited = await discord.says("as it was")
+        await discord.gateway.tell(
+            "MESSAGE_UPDATE", {**discord.world.payload(message_of(discord, edited)), "content": "edited"}
+        )
+        await life.asked("after")
+
+    assert [one.content for one in life.heard] == ["as it was", "after"]
+
+
+async def test_what_is_forwarded_is_read(discord, tmp_path):
+    snapshot = {
+        "type": 0, "content": "the news", "embeds": [], "attachments": [], "timestamp": "2026-01-01T00:00:00+00:00",
+        "edited_timestamp": None, "flags": 0, "mentions": [], "mention_roles": [],
+    }  # fmt: skip
+    async with live(discord, tmp_path) as life:
+        await discord.says("", message_snapshots=[{"message": snapshot}])
+        message = await life.hears("the news")
+
+    assert message.content == "[forwarded]\nthe news"
+
+
+async def test_a_voice_message_is_one(discord, tmp_path):
+    (tmp_path / "voice-message.ogg").write_bytes(b"OggS" + bytes(64))
+    async with live(discord, tmp_path) as life:
+        attached = discord.rest.kept("voice-message.ogg", b"OggS" + bytes(64), "audio/ogg")
+        attached |= {
+            "duration_secs": 1.5,
+            "waveform": "AAAA",
+            "url": attached["url"].replace("http://cdn.invalid", f"{discord.url}/cdn"),
+        }
+        await discord.says("", attachments=[attached], flags=1 << 13)
+        message = await life.hears("[voice: ")
+
+    assert Path(message.media[0]).read_bytes().startswith(b"OggS")
+
+
+async def test_a_thread_that_was_asleep_is_a_session_of_its_own(discord, tmp_path):
+    discord.world.chats[there.THREAD].asleep = True
+    async with live(discord, tmp_path) as life:
+        _, message, answer = await life.asked("hello", chat=there.GROUP, thread=there.THREAD, mention=True)
+
+    assert message.session_key == f"discord:{there.GROUP}:{there.THREAD}"
+    assert answer.thread_id == there.THREAD
+
+
+async def test_a_listed_channel_lets_its_threads_speak(discord, tmp_path):
+    async with live(discord, tmp_path, group_policy="allowlist", allow_channels=[there.GROUP]) as life:
+        await life.asked("hello", chat=there.GROUP, thread=there.THREAD)
+
+
+async def test_without_the_intent_for_servers_a_server_is_still_no_private_chat(discord, tmp_path):
+    async with live(discord, tmp_path, intents=37377 & ~1) as life:
+        await life.is_up()
+        await discord.says("let me in", sender=there.STRANGER, chat=there.GROUP, mention=True)
+        await life.asked("after")
+
+    assert discord.shown(there.GROUP) == []
+    assert life.people.waiting("discord") == []
+
+
+# commands and buttons
+
+
+async def test_the_menu_is_what_the_agent_answers_to(bot: Bot):
+    commands = bot.runtime.loop.commands
+    own = {name for name, text in commands.names().items() if not text.startswith("the same as")}
+
+    assert {entry.name for entry in MENU} == own | {"pairing"}  # which there is where there are channels
+
+
+async def test_discord_is_told_the_menu_once(discord, tmp_path):
+    for _ in range(2):
+        async with live(discord, tmp_path) as life:
+            await life.is_up()
+            await until(lambda: discord.rest.commands)
+            await life.asked("hello")
+
+    assert [command["name"] for command in discord.rest.commands] == [entry.name for entry in MENU]
+    assert all(command["contexts"] == [0, 1] for command in discord.rest.commands)
+    assert [method for method, _ in discord.rest.asked].count("PUT") == 1
+
+
+async def test_a_chosen_command_is_heard_with_its_words_and_answered_to_the_person_alone(discord, tmp_path):
+    async with live(discord, tmp_path) as life:
+        await life.is_up()
+        data = {"id": "1", "name": "model", "type": 1, "options": [{"name": "words", "type": 3, "value": "gpt-4.1"}]}
+        chosen = await discord.interacts(2, data, there.GROUP)
+        message = await life.hears("/model")
+        answer = await until(lambda: discord.rest.answers.get(chosen))
+
+    assert (message.content, message.session_key) == ("/model gpt-4.1", f"discord:{there.GROUP}")
+    assert answer["type"] == 4
+    assert answer["data"]["flags"] == 1 << 6
+
+
+async def test_a_stranger_who_chooses_a_command_in_a_server_is_told_so_alone(discord, tmp_path):
+    async with live(discord, tmp_path) as life:
+        await life.is_up()
+        data = {"id": "1", "name": "status", "type": 1}
+        chosen = await discord.interacts(2, data, there.GROUP, sender=there.STRANGER)
+        answer = await until(lambda: discord.rest.answers.get(chosen))
+
+    assert "my owner knows" in answer["data"]["content"]
+    assert life.heard == []
+    assert discord.shown(there.GROUP) == []
+
+
+async def test_a_command_that_the_disk_refused_is_not_said_to_be_taken(discord, tmp_path):
+    async with live(discord, tmp_path) as life:
+        await life.is_up()
+        life.bus.full = True
+        chosen = await discord.interacts(2, {"id": "1", "name": "new", "type": 1}, there.PRIVATE)
+        answer = await until(lambda: discord.rest.answers.get(chosen))
+
+    assert "try again" in answer["data"]["content"]
+
+
+async def test_a_press_is_answered_and_survives_a_restart(discord, tmp_path):
+    buttons = [Button(f"b{number}", f"value {number}") for number in range(7)]
+    buttons += [Button("again", "value 1"), Button("long", "x" * 101)]
+    async with live(discord, tmp_path, silent=True) as life:
+        (shown_id,) = await life.posted(Address("discord", there.PRIVATE), "choose", buttons=tuple(buttons))
+    async with live(discord, tmp_path, silent=True) as life:
+        await life.is_up()
+        await discord.presses(shown_id, "b6")
+        await life.hears("value 6")
+        await discord.presses(shown_id, "long")
+        await life.hears("long")
+        await until(lambda: len(discord.rest.answers) == 2)
+
+    assert discord.shown()[0].buttons == [f"b{number}" for number in range(7)] + ["long"]
+    assert [answer["type"] for answer in discord.rest.answers.values()] == [6, 6]
+
+
+# what goes out
+
+
+async def test_it_makes_nobodys_phone_ring(discord, tmp_path):
+    async with live(discord, tmp_path, silent=True) as life:
+        message_id = await discord.says("hello")
+        message = await life.hears("hello")
+        await life.posted(message, f"@everyone @here <@{there.STRANGER}>", reply_to=message_id)
+        life.post(message, "@everyone grows", kind=OutboundKind.STREAM_DELTA, turn_id="t")
+        await life.shows("grows")
+
+    assert discord.rest.pinged == []
+
+
+async def test_a_message_whose_answer_was_lost_is_there_once(discord, tmp_path):
+    async with live(discord, tmp_path, silent=True) as life:
+        await discord.says("hello")
+        message = await life.hears("hello")
+        discord.rest.loses_answers = 2
+        await life.posted(message, "only once")
+
+    assert [one.text for one in discord.shown()] == ["only once"]
+    assert [body["enforce_nonce"] for body in discord.rest.bodies] == [True, True]
+
+
+async def test_a_boosted_server_takes_larger_files(discord, tmp_path):
+    discord.world.premium_tier = 2
+    with (tmp_path / "large.bin").open("wb") as file:
+        file.truncate(11 << 20)
+    async with live(discord, tmp_path, silent=True) as life:
+        await life.is_up()
+        await asyncio.sleep(0.05)  # the server is announced
+        for chat in (there.GROUP, there.PRIVATE):
+            await life.posted(Address("discord", chat), "", media=[str(tmp_path / "large.bin")])
+
+    assert [one.files for one in discord.shown(there.GROUP)] == [["large.bin"]]
+    assert "10" in discord.shown()[0].text
+    assert discord.shown()[0].files == []
+
+
+async def test_a_picture_from_afar_is_left_to_discord(discord, tmp_path):
+    async with live(discord, tmp_path) as life:
+        await life.posted(Address("discord", there.PRIVATE), "", media=["https://example.org/cat.png"])
+
+    assert [one.text for one in discord.shown()] == ["https://example.org/cat.png"]
+
+
+@pytest.mark.parametrize(("chat", "says"), [("general", "copy its ID"), ("123", "Unknown Channel")])
+async def test_a_chat_that_is_none_is_told_to_the_owner(discord, tmp_path, chat, says):
+    async with live(discord, tmp_path) as life:
+        life.post(Address("discord", chat), "hello")
+        await until(lambda: life.dead)
+
+    assert says in life.dead[0]
+
+
+async def test_an_answer_to_a_message_that_was_deleted_is_sent_without_a_quote(discord, tmp_path):
+    async with live(discord, tmp_path, silent=True) as life:
+        message_id = await discord.says("hello")
+        message = await life.hears("hello")
+        del discord.world.chats[there.PRIVATE].messages[message_id]
+        await life.posted(message, "still", reply_to=message_id)
+
+    assert [(one.text, one.reply_to) for one in discord.shown()] == [("still", None)]
+
+
+def message_of(discord: DiscordPlatform, message_id: str) -> Message:
+    return next(one.messages[message_id] for one in discord.world.chats.values() if message_id in one.messages)

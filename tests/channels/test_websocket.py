@@ -1,0 +1,428 @@
+"""The WebSocket channel on its wire: a real client of the library that most people use, on a real socket."""
+
+import asyncio
+import base64
+import json
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.typing import Origin
+
+from nanobot.bus.events import Address, DeliveryFailedError, OutboundKind
+from nanobot.bus.queue import MessageBus
+from nanobot.channels.errors import ChannelSetupError
+from nanobot.channels.evidence import ChannelState
+from nanobot.channels.websocket import WebSocketChannel
+from nanobot.config.channels import WebSocketConfig
+from tests.contracts.life import Life, live, until
+from tests.contracts.platform_websocket import TOKEN, WebSocketPlatform
+from tests.utils.test_connection import certificate
+
+ANNA = Address("websocket", "anna")
+
+
+class Wire:
+    """A client that shows every frame as it is."""
+
+    def __init__(self, connection: ClientConnection) -> None:
+        self.connection = connection
+        self.welcome: dict[str, Any] = {}
+
+    async def send(self, frame: object) -> None:
+        await self.connection.send(frame if isinstance(frame, str | bytes) else json.dumps(frame))
+
+    async def next(self) -> dict[str, Any]:
+        """The next frame."""
+        frame: dict[str, Any] = json.loads(await asyncio.wait_for(self.connection.recv(), 5))
+        return frame
+
+    async def of_type(self, kind: str) -> dict[str, Any]:
+        """The next frame of that type; what comes before is passed over."""
+        while (frame := await self.next())["type"] != kind:
+            pass
+        return frame
+
+    async def asked(self, frame: object) -> dict[str, Any]:
+        """What comes back for a frame, where nothing else is said meanwhile."""
+        await self.send(frame)
+        return await self.next()
+
+
+@pytest.fixture
+def platform(tmp_path: Path) -> WebSocketPlatform:
+    """Only the port and the usual settings: the clients are the tests' own."""
+    return WebSocketPlatform(tmp_path)
+
+
+@asynccontextmanager
+async def serving(platform: WebSocketPlatform, folder: Path, **settings: Any) -> AsyncIterator[Life]:
+    async with live(platform, folder, silent=True, **{"ping_interval_s": 20, "ping_timeout_s": 20, **settings}) as life:
+        await life.is_up()
+        yield life
+
+
+@asynccontextmanager
+async def client(platform: WebSocketPlatform, name: str = "anna", **hello: Any) -> AsyncIterator[Wire]:
+    async with connect(f"ws://127.0.0.1:{platform.port}", max_queue=4, close_timeout=0.2) as connection:
+        wire = Wire(connection)
+        await wire.send({"type": "hello", "client": name, "token": TOKEN, **hello})
+        wire.welcome = await wire.next()
+        yield wire
+
+
+# who may connect
+
+
+@pytest.mark.parametrize(
+    ("hello", "word"),
+    [
+        ({"type": "hello", "client": "anna", "token": "guessed"}, "token is wrong"),
+        ({"type": "hello", "client": "anna"}, "token is wrong"),
+        ({"type": "hello", "client": "anna", "token": "schlüssel\ud800"}, "token is wrong"),
+        ({"type": "hello", "client": "", "token": TOKEN}, "`client` must be"),
+        ({"type": "hello", "client": "../../etc", "token": TOKEN}, "`client` must be"),
+        ({"type": "hello", "client": "anna", "token": TOKEN, "after": -1, "epoch": "x"}, "`after` must be"),
+        ({"type": "message", "id": "1", "text": "hi"}, "first frame must be"),
+        ("no json", "JSON"),
+        (b"\x00\x01", "JSON"),
+        ("[" * 100_000, "JSON"),
+    ],
+)
+async def test_who_does_not_say_a_proper_hello_is_sent_away_with_a_word(platform, tmp_path, caplog, hello, word):
+    async with serving(platform, tmp_path), connect(f"ws://127.0.0.1:{platform.port}") as connection:
+        wire = Wire(connection)
+        told = await wire.asked(hello)
+        with pytest.raises(ConnectionClosed):
+            await wire.next()
+
+    assert told["type"] == "error"
+    assert word in told["reason"]
+    assert connection.close_code == 1008
+    assert "guessed" not in caplog.text
+
+
+async def test_who_says_nothing_is_sent_away(platform, tmp_path, monkeypatch):
+    monkeypatch.setattr("nanobot.channels.websocket.HELLO_S", 0.05)
+    async with serving(platform, tmp_path), connect(f"ws://127.0.0.1:{platform.port}") as connection:
+        told = await Wire(connection).next()
+
+    assert "no hello" in told["reason"]
+
+
+async def test_a_crowd_that_says_nothing_keeps_nobody_else_out_for_long(platform, tmp_path, monkeypatch):
+    monkeypatch.setattr("nanobot.channels.websocket.MOST_STRANGERS", 2)
+    monkeypatch.setattr("nanobot.channels.websocket.HELLO_S", 0.3)
+    url = f"ws://127.0.0.1:{platform.port}"
+    async with serving(platform, tmp_path), connect(url) as one, connect(url) as two:
+        with pytest.raises(InvalidStatus, match="503"):
+            async with connect(url):
+                pass
+        await asyncio.gather(one.wait_closed(), two.wait_closed())
+        async with client(platform) as wire:
+            assert wire.welcome["type"] == "welcome"
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "", "::", "192.168.1.5", "example.org"])
+async def test_without_a_token_it_listens_on_loopback_only(host):
+    channel = WebSocketChannel(WebSocketConfig(host=host), MessageBus())
+
+    with pytest.raises(ChannelSetupError, match=r"channels\.websocket\.token is empty"):
+        await channel.start()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+async def test_on_loopback_it_needs_no_token(platform, tmp_path, host):
+    async with serving(platform, tmp_path, host=host, token=""), client(platform, token="") as wire:
+        assert wire.welcome["client"] == "anna"
+
+
+@pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://127.0.0.1:8765"])
+async def test_a_page_of_somebody_else_is_refused(platform, tmp_path, origin):
+    async with serving(platform, tmp_path, token=""):
+        with pytest.raises(InvalidStatus, match="403"):
+            async with connect(f"ws://127.0.0.1:{platform.port}", origin=Origin(origin)):
+                pass
+
+
+async def test_a_page_of_ones_own_may_connect(platform, tmp_path):
+    async with (
+        serving(platform, tmp_path, allow_origins=["https://my.example"]),
+        connect(f"ws://127.0.0.1:{platform.port}", origin=Origin("https://my.example")) as connection,
+    ):
+        told = await Wire(connection).asked({"type": "hello", "client": "anna", "token": TOKEN})
+
+    assert told["type"] == "welcome"
+
+
+async def test_a_port_that_is_taken_turns_it_red_with_a_word(platform, tmp_path):
+    async with serving(platform, tmp_path), live(platform, tmp_path / "second") as second:
+        await until(lambda: second.channel.evidence.state is ChannelState.FAILED)
+
+    assert f"port {platform.port}" in second.channel.evidence.last_error
+    assert "channels.websocket.port" in second.channel.evidence.last_error
+
+
+async def test_it_speaks_tls(platform, tmp_path):
+    path, _ = certificate(tmp_path)
+    trusted = ssl.create_default_context(cafile=path)
+    async with (
+        serving(platform, tmp_path, ssl_certfile=str(path)),
+        connect(f"wss://localhost:{platform.port}", ssl=trusted) as connection,
+    ):
+        told = await Wire(connection).asked({"type": "hello", "client": "anna", "token": TOKEN})
+
+    assert told["type"] == "welcome"
+
+
+async def test_a_certificate_that_is_not_there_is_said(tmp_path):
+    config = WebSocketConfig(ssl_certfile=str(tmp_path / "none.pem"))
+
+    with pytest.raises(ChannelSetupError, match=r"channels\.websocket\.sslCertfile .* cannot be used"):
+        await WebSocketChannel(config, MessageBus()).start()
+
+
+# what is said, by number
+
+
+async def test_all_kinds_come_in_order_and_numbered(platform, tmp_path):
+    async with serving(platform, tmp_path) as life, client(platform) as wire:
+        life.post(ANNA, "thinking", kind=OutboundKind.REASONING, turn_id="t")
+        life.post(ANNA, "reading", kind=OutboundKind.PROGRESS, turn_id="t")
+        life.post(ANNA, "one ", kind=OutboundKind.STREAM_DELTA, turn_id="t")
+        life.post(ANNA, "one two", kind=OutboundKind.STREAM_END, turn_id="t")
+        life.post(ANNA, "one two", turn_id="t")
+        frames = [await wire.next() for _ in range(5)]
+
+    assert [one["type"] for one in frames] == ["reasoning", "progress", "delta", "delta_end", "reply"]
+    assert [one["seq"] for one in frames] == [1, 2, 3, 4, 5]
+    assert {one["turn"] for one in frames} == {"t"}
+    assert [one["type"] for one in frames if "id" in one] == ["reply"]
+
+
+async def test_a_client_that_comes_back_gets_what_it_missed_and_nothing_twice(platform, tmp_path):
+    async with serving(platform, tmp_path) as life:
+        async with client(platform) as wire:
+            await life.posted(ANNA, "one")
+            seen = (await wire.next())["seq"]
+        for text in ("two", "three"):
+            life.post(ANNA, text)
+        async with client(platform, after=seen, epoch=wire.welcome["epoch"]) as again:
+            frames = [await again.next(), await again.next()]
+            await life.posted(ANNA, "four")
+            frames.append(await again.next())
+
+    assert [one["text"] for one in frames] == ["two", "three", "four"]
+    assert [one["seq"] for one in frames] == [2, 3, 4]
+
+
+async def test_a_client_that_was_away_too_long_hears_that_there_is_a_gap(platform, tmp_path, monkeypatch):
+    monkeypatch.setattr("nanobot.channels.backlog.MOST_FRAMES", 2)
+    async with serving(platform, tmp_path) as life:
+        async with client(platform) as wire:
+            for text in ("one", "two", "three", "four"):
+                await life.posted(ANNA, text)
+                await wire.next()
+        async with client(platform, after=1, epoch=wire.welcome["epoch"]) as again:
+            frames = [await again.next() for _ in range(3)]
+
+    assert frames[0] == {"type": "gap", "after": 1}
+    assert [one["text"] for one in frames[1:]] == ["three", "four"]
+
+
+async def test_after_a_restart_the_numbers_begin_anew_and_only_what_is_owed_is_said(platform, tmp_path):
+    async with serving(platform, tmp_path) as life, client(platform) as wire:
+        await life.posted(ANNA, "one")
+        life.post(ANNA, "two")
+        seen = [await wire.next(), await wire.next()]
+    async with serving(platform, tmp_path) as life:
+        life.post(ANNA, "three")
+        async with client(platform, after=seen[1]["seq"], epoch=wire.welcome["epoch"]) as again:
+            frame = await again.next()
+
+    assert again.welcome["epoch"] != wire.welcome["epoch"]
+    assert (frame["text"], frame["seq"]) == ("three", 1)
+
+
+async def test_a_reply_counts_as_delivered_only_when_the_other_end_has_it(platform, tmp_path):
+    async with serving(platform, tmp_path) as life, client(platform) as wire:
+        wire.connection.transport.pause_reading()
+        receipt = life.post(ANNA, "hello")
+        await until(lambda: not life.bus.outbound_size)
+        await asyncio.sleep(0.02)  # it is on the wire by now
+        too_early = receipt.settled
+        wire.connection.transport.resume_reading()
+        ids = await asyncio.wait_for(receipt.wait(), 5)
+
+    assert not too_early
+    assert ids == ((await wire.next())["id"],)
+
+
+async def test_what_a_stop_left_undelivered_comes_again_under_the_same_id(platform, tmp_path, monkeypatch):
+    monkeypatch.setattr("nanobot.channels.websocket.CLOSE_S", 0.05)
+    async with AsyncExitStack() as until_the_end:
+        async with serving(platform, tmp_path) as life:
+            wire = await until_the_end.enter_async_context(client(platform))
+            wire.connection.transport.pause_reading()
+            life.post(ANNA, "hello")
+            await until(lambda: not life.bus.outbound_size)
+            await asyncio.sleep(0.02)  # it is on the wire by now
+        wire.connection.transport.resume_reading()
+        first = await wire.next()
+    async with serving(platform, tmp_path), client(platform) as again:
+        second = await again.next()
+
+    assert first["text"] == second["text"] == "hello"
+    assert first["id"] == second["id"]
+
+
+async def test_connections_of_one_name_see_the_same_and_other_names_do_not(platform, tmp_path):
+    async with (
+        serving(platform, tmp_path, allow_from=["*"]) as life,
+        client(platform) as phone,
+        client(platform) as laptop,
+        client(platform, "bert") as other,
+    ):
+        await life.posted(ANNA, "for anna")
+        await life.posted(Address("websocket", "bert"), "for bert")
+        told = [(await one.next())["text"] for one in (phone, laptop, other)]
+
+    assert told == ["for anna", "for anna", "for bert"]
+
+
+async def test_a_connection_that_does_not_read_keeps_nobody_else_waiting(platform, tmp_path):
+    text = "x" * 100_000
+    async with serving(platform, tmp_path) as life, client(platform) as asleep, client(platform) as awake:
+        asleep.connection.transport.pause_reading()
+        for number in range(40):  # more than any socket's buffers
+            life.post(ANNA, f"{number} {text}")
+            frame = await awake.next()
+
+    assert frame["text"].startswith("39 ")
+
+
+async def test_a_connection_that_answers_no_ping_is_closed(platform, tmp_path):
+    async with serving(platform, tmp_path, ping_interval_s=0.05, ping_timeout_s=0.05), client(platform) as wire:
+        wire.connection.transport.pause_reading()
+        await asyncio.sleep(0.2)
+        wire.connection.transport.resume_reading()
+        with pytest.raises(ConnectionClosed):
+            await wire.next()
+
+
+async def test_a_name_that_is_not_known_is_not_waited_for(platform, tmp_path):
+    async with serving(platform, tmp_path) as life:
+        for name in ("nobody", "no name at all"):
+            with pytest.raises(DeliveryFailedError, match="none of that name may speak here"):
+                await life.posted(Address("websocket", name), "hello?")
+
+    assert len(life.dead) == 2
+
+
+# what a client says
+
+
+@pytest.mark.parametrize(
+    ("frame", "word"),
+    [
+        ("{", "JSON"),
+        ("[]", "JSON"),
+        (b"{}", "JSON"),
+        ({"type": "shout"}, "message, fetch or ping"),
+        ({"type": ["message"]}, "message, fetch or ping"),
+        ({"type": "message", "text": "hi"}, "needs an `id`"),
+        ({"type": "message", "text": "hi", "id": "x" * 200}, "needs an `id`"),
+        ({"type": "message", "text": ["hi"], "id": "1"}, "`text`"),
+        ({"type": "message", "text": "hi", "id": "1", "thread": "../x"}, "`thread`"),
+        ({"type": "message", "text": "hi", "id": "1", "media": {}}, "`media`"),
+        ({"type": "message", "text": "hi", "id": "1", "media": [{}]}, "needs `data`"),
+        ({"type": "message", "text": "hi", "id": "1", "media": [{"data": "€"}]}, "base64"),
+        ({"type": "message", "text": "hi", "id": "1", "media": [{"path": "/etc/hostname"}]}, "mediaFolders"),
+        ({"type": "fetch", "file": "guessed"}, "no such file"),
+        ({"type": "fetch", "file": {}}, "no such file"),
+    ],
+)
+async def test_a_frame_that_cannot_be_used_is_answered_and_the_connection_stays(platform, tmp_path, frame, word):
+    async with serving(platform, tmp_path) as life, client(platform) as wire:
+        told = await wire.asked(frame)
+        after = await wire.asked({"type": "ping"})
+
+    assert told["type"] == "error"
+    assert word in told["reason"]
+    assert after == {"type": "pong"}
+    assert life.heard == []
+
+
+async def test_a_message_is_acknowledged_and_its_repeat_too_but_heard_once(platform, tmp_path):
+    async with serving(platform, tmp_path) as life, client(platform) as wire:
+        told = [await wire.asked({"type": "message", "id": "m1", "text": "hi \ud800"}) for _ in range(2)]
+
+    assert told == [{"type": "ack", "id": "m1", "accepted": True}, {"type": "ack", "id": "m1", "accepted": False}]
+    assert [one.content for one in life.heard] == ["hi \ufffd"]
+
+
+async def test_a_message_that_could_not_be_written_down_is_handed_back(platform, tmp_path):
+    async with serving(platform, tmp_path) as life, client(platform) as wire:
+        life.bus.full = True
+        told = await wire.asked({"type": "message", "id": "m1", "text": "hi"})
+        life.bus.full = False
+        again = await wire.asked({"type": "message", "id": "m1", "text": "hi"})
+
+    assert (told["type"], told["id"]) == ("nack", "m1")
+    assert "disk is full" in told["reason"]
+    assert again == {"type": "ack", "id": "m1", "accepted": True}
+
+
+async def test_a_frame_that_is_too_large_ends_that_connection_only(platform, tmp_path):
+    async with serving(platform, tmp_path, max_message_bytes=1000), client(platform) as wire:
+        async with client(platform) as greedy:
+            await greedy.send({"type": "message", "id": "1", "text": "x" * 2000})
+            with pytest.raises(ConnectionClosed):
+                await greedy.next()
+        told = await wire.asked({"type": "ping"})
+
+    assert greedy.connection.close_code == 1009
+    assert told == {"type": "pong"}
+
+
+async def test_a_file_of_a_folder_that_was_named_may_be_said_by_its_path(platform, tmp_path):
+    (shared := tmp_path / "shared").mkdir()
+    (shared / "note.txt").write_text("hello", encoding="utf-8")
+    (tmp_path / "secret.txt").write_text("secret", encoding="utf-8")
+    (shared / "way-out.txt").symlink_to(tmp_path / "secret.txt")
+    async with serving(platform, tmp_path, media_folders=[str(shared)]) as life, client(platform) as wire:
+        told = [
+            (await wire.asked({"type": "message", "id": path.name, "text": "see", "media": [{"path": str(path)}]}))
+            for path in (shared / "note.txt", shared / "way-out.txt", shared / ".." / "secret.txt")
+        ]
+
+    assert [one["type"] for one in told] == ["ack", "error", "error"]
+    (message,) = life.heard
+    assert Path(message.media[0]).read_text(encoding="utf-8") == "hello"
+
+
+async def test_a_file_is_fetched_in_parts_by_the_client_it_was_for(platform, tmp_path):
+    data = bytes(range(256)) * 2500
+    (tmp_path / "data.bin").write_bytes(data)
+    async with (
+        serving(platform, tmp_path, allow_from=["*"]) as life,
+        client(platform) as wire,
+        client(platform, "bert") as other,
+    ):
+        await life.posted(ANNA, "here", media=[str(tmp_path / "data.bin")])
+        (told,) = (await wire.next())["files"]
+        got = b""
+        while len(got) < told["size"]:
+            part = await wire.asked({"type": "fetch", "file": told["file"], "offset": len(got)})
+            got += base64.b64decode(part["data"])
+        beyond = await wire.asked({"type": "fetch", "file": told["file"], "offset": len(data) + 1})
+        stolen = await other.asked({"type": "fetch", "file": told["file"]})
+
+    assert (told["name"], told["kind"], told["size"]) == ("data.bin", "file", len(data))
+    assert got == data
+    assert beyond["type"] == stolen["type"] == "error"

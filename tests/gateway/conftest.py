@@ -1,0 +1,76 @@
+"""A whole gateway inside the test: everything but the model and the platform is real."""
+
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nanobot.config.loader import load_config
+from nanobot.gateway.service import Gateway, Options, Service, open_gateway
+from nanobot.testing import ScriptedProvider
+from tests.gateway.toy import Toy, free_port, install_toys, written
+
+TOYS = ("toy", "plush")
+
+
+@dataclass
+class Running:
+    """A gateway that runs, with its toys."""
+
+    gateway: Gateway
+    home: Path
+    model: ScriptedProvider
+    toys: dict[str, Toy]
+
+    @property
+    def toy(self) -> Toy:
+        """The first of them."""
+        return self.toys[TOYS[0]]
+
+    def change(self, change: Callable[[dict[str, Any]], object]) -> None:
+        """Change the config file, in one step."""
+        file = self.home / "config.json"
+        config = json.loads(file.read_text(encoding="utf-8"))
+        change(config)
+        written(file, config)
+
+
+OpenGateway = Callable[..., AbstractAsyncContextManager[Running]]
+
+
+@pytest.fixture
+def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OpenGateway:
+    """Opens a gateway whose config has two toys; `config` is put over it."""
+    monkeypatch.syspath_prepend(install_toys(tmp_path / "site"))
+    toys = {name: Toy(tmp_path / name) for name in TOYS}
+
+    @asynccontextmanager
+    async def opened(
+        *script: Any,
+        home: Path = tmp_path / "home",
+        services: tuple[Service, ...] = (),
+        options: Options | None = None,
+        **config: Any,
+    ) -> AsyncIterator[Running]:
+        home.mkdir(exist_ok=True)
+        channels = {
+            name: {"enabled": True, "folder": str(toy.folder), "allowFrom": ["7"]} for name, toy in toys.items()
+        }
+        written(home / "config.json", {"channels": channels, "gateway": {"port": free_port()}, **config})
+        model = ScriptedProvider(*script)
+        async with open_gateway(
+            load_config(home / "config.json"),
+            data_dir=home,
+            workspace=home / "workspace",
+            options=options or Options(look_s=0.02, turns_s=0.2),
+            services=services,
+            provider=model,
+            environ={},
+        ) as gateway:
+            yield Running(gateway, home, model, toys)
+
+    return opened

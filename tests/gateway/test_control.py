@@ -1,0 +1,244 @@
+"""The local socket: commands on this machine talk through the running gateway, and see what they would see without."""
+
+import asyncio
+import json
+import stat
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from nanobot.agent.turn import TurnOutcome
+from nanobot.bus.events import InboundMessage
+from nanobot.cli.commands import app
+from nanobot.cli.gateway_bot import GatewayBot, find_bot
+from nanobot.cli.inbound import terminal_message
+from nanobot.gateway.client import GatewayError, dial
+from nanobot.testing import Pause, RecordingSink, calls
+from tests.gateway.conftest import OpenGateway
+from tests.gateway.toy import soon
+
+
+async def bot_of(home: Path, session: str | None = None, *, go_on: bool = False) -> GatewayBot:
+    found = await find_bot(home / "state", session, go_on=go_on)
+    assert found is not None
+    return found
+
+
+async def command(*words: str) -> Result:
+    """A command of the terminal, while the gateway runs in this loop."""
+    return await asyncio.to_thread(CliRunner().invoke, app, [*words])
+
+
+async def test_a_turn_through_the_socket_tells_the_same_events_and_keeps_the_same_session(running: OpenGateway):
+    async with running("hello", "hello") as here:
+        bot, through, alone = await bot_of(here.home), RecordingSink(), RecordingSink()
+
+        result = await bot.run_turn(terminal_message("hi", bot.session_key), through)
+        await here.gateway.runtime.loop.run_turn(terminal_message("hi", "cli:other"), alone)
+
+        session = here.gateway.runtime.sessions.get_or_create("cli:direct")
+        assert (result.outcome, result.text) == (TurnOutcome.ANSWERED, "hello")
+        assert through.types == alone.types
+        assert [row["content"] for row in session.messages] == ["hi", "hello"]
+
+
+async def test_the_socket_is_the_owners_alone_and_gone_when_the_gateway_is(running: OpenGateway):
+    async with running() as here:
+        path = here.home / "state" / "gateway.sock"
+        mode = stat.S_IMODE(path.stat().st_mode)
+
+    assert mode == 0o600
+    assert not path.exists()
+    async with dial(here.home / "state") as line:
+        assert line is None
+
+
+async def test_stopping_a_turn_keeps_what_was_said(running: OpenGateway):
+    pause = Pause("It was a dark")
+    async with running(pause) as here:
+        bot, sink = await bot_of(here.home), RecordingSink()
+        turn = asyncio.create_task(bot.run_turn(terminal_message("tell me", bot.session_key), sink))
+        await pause.reached.wait()
+
+        assert await bot.stop_turn(bot.session_key)
+
+        assert (await turn).outcome is TurnOutcome.STOPPED
+        session = here.gateway.runtime.sessions.get_or_create("cli:direct")
+        assert "It was a dark" in str(session.messages[1]["content"])
+
+
+async def test_a_client_that_is_gone_stops_its_turn_and_no_other_of_the_session(running: OpenGateway):
+    pause = Pause()
+    async with running(pause, "second") as here:
+        first, second = await bot_of(here.home), await bot_of(here.home)
+        one = asyncio.create_task(first.run_turn(terminal_message("one", "cli:direct")))
+        await pause.reached.wait()
+        two = asyncio.create_task(second.run_turn(terminal_message("two", "cli:direct")))
+        three = asyncio.create_task(second.run_turn(terminal_message("three", "cli:direct")))
+        await asyncio.sleep(0.05)
+
+        three.cancel()
+        await asyncio.wait([three])
+        assert not one.done()
+        one.cancel()
+
+        assert (await two).text == "second"
+
+
+async def test_a_line_that_waits_joins_the_turn_at_its_next_boundary(running: OpenGateway):
+    joined: list[int] = []
+
+    def joining(count: int) -> list[InboundMessage]:
+        joined.append(count)
+        return []
+
+    async with running(calls(("exec", {"command": "sleep 0.3"})), "both done") as here:
+        bot, sink = await bot_of(here.home), RecordingSink()
+        turn = bot.run_turn(terminal_message("do it", bot.session_key), sink, waiting=joining)
+        running_turn = asyncio.create_task(turn)
+        await soon(lambda: "tool_started" in sink.types)
+
+        bot.lines_wait([terminal_message("and the second", bot.session_key)])
+
+        assert (await running_turn).text == "both done"
+        assert joined == [1]
+        assert "and the second" in str(here.model.requests[-1])
+
+
+async def test_attachments_model_shell_and_commands_work_through_it(running: OpenGateway, tmp_path: Path):
+    note = tmp_path / "note.txt"
+    note.write_text("the milk")
+    async with running("seen") as here:
+        bot = await bot_of(here.home)
+        await bot.run_turn(terminal_message("look", bot.session_key, [str(note)]))
+        help_text = (await bot.run_turn(terminal_message("/help", bot.session_key))).text
+
+        assert str(note) in str(here.model.requests[0][-1]["content"])
+        assert "/status" in help_text
+        assert (await bot.model(bot.session_key)).name == "scripted"
+        assert await bot.shell("!echo hi", bot.session_key) == (["hi", "", "Exit code: 0"], True)
+        assert "new" in bot.commands()
+
+
+async def test_continue_takes_the_newest_session_of_the_terminal(running: OpenGateway):
+    async with running("a", "b") as here:
+        bot = await bot_of(here.home, "cli:old")
+        await bot.run_turn(terminal_message("hi", "cli:old"))
+        here.toy.write("hi", message_id="1")
+        await soon(here.toy.got)
+
+        assert (await bot_of(here.home, go_on=True)).session_key == "cli:old"
+
+
+async def test_what_is_sent_to_the_terminal_appears_in_the_chat_that_is_open_there(running: OpenGateway):
+    async with running() as here:
+        bot = await bot_of(here.home)
+        messages = bot.messages("cli:direct")
+        coming = asyncio.ensure_future(anext(messages))
+        await soon(lambda: here.gateway.runtime.bus is not None)
+        await asyncio.sleep(0.05)
+
+        sent = await command("send", "--channel", "cli", "--to", "direct", "the kettle is on", *config(here.home))
+
+        assert sent.exit_code == 0
+        assert await asyncio.wait_for(coming, 5) == "the kettle is on"
+        await messages.aclose()
+
+
+def config(home: Path) -> tuple[str, str]:
+    return "--config", str(home / "config.json")
+
+
+async def test_send_prints_the_platforms_id_and_says_why_where_it_cannot(running: OpenGateway):
+    async with running() as here:
+        words = ("send", *config(here.home), "hello", "--channel")
+        sent = await command(*words, "toy", "--to", "9")
+        refused = await command(*words, "toy", "--to", "nowhere")
+        unknown = await command(*words, "fax", "--to", "9")
+    no_gateway = await command(*words, "toy", "--to", "9")
+
+    assert (sent.exit_code, here.toy.got("9")) == (0, ["hello"])
+    assert sent.stdout.strip().isdigit()
+    assert (refused.exit_code, "there is no such chat" in refused.stderr) == (1, True)
+    assert (unknown.exit_code, "there is toy, plush" in unknown.stderr) == (1, True)
+    assert (no_gateway.exit_code, "nanobot gateway" in no_gateway.stderr) == (1, True)
+
+
+async def test_channels_test_writes_to_the_owners_of_a_channel(running: OpenGateway):
+    async with running() as here:
+        (here.home / "pairing.json").write_text(json.dumps({"owners": {"toy": ["7"]}, "approved": {"toy": ["7"]}}))
+
+        tried = await command("channels", "test", "toy", *config(here.home))
+
+        assert tried.stdout.startswith("toy:7 has it, as ")
+        assert here.toy.got("7") == ["This is a test of nanobot. It works."]
+
+
+async def test_channels_status_shows_evidence_while_it_runs_and_what_could_start_when_not(running: OpenGateway):
+    words = ("channels", "status", "--json")
+    async with running("hello") as here:
+        here.toy.write("hi", message_id="1")
+        await soon(here.toy.got)
+        alive = json.loads((await command(*words, *config(here.home))).stdout)
+        shown = (await command("channels", "status", *config(here.home))).stdout
+    off = json.loads((await command(*words, *config(here.home))).stdout)
+
+    assert alive["running"] is True
+    assert (alive["channels"]["toy"]["state"], alive["channels"]["toy"]["received"]) == ("up", 1)
+    assert shown.splitlines()[0].startswith("toy\tup\t20")
+    assert (off["running"], off["channels"]["toy"]["state"]) == (False, "off")
+
+
+async def test_login_is_the_channels_own(running: OpenGateway):
+    async with running() as here:
+        done = await command("channels", "login", "toy", *config(here.home))
+        unknown = await command("channels", "login", "fax", *config(here.home))
+
+    assert (done.exit_code, done.stdout) == (0, "toy needs nothing more of you.\n")
+    assert (unknown.exit_code, "no such channel" in unknown.stderr) == (1, True)
+
+
+@pytest.mark.parametrize(
+    "said", [b"\xff\xfe\n", b"[]\n", b"{}\n", b'{"do": "fly"}\n', b'{"do": "turn"}\n', b'{"do": "send"}\n', b"half"]
+)
+async def test_nonsense_is_refused_and_harms_nobody(running: OpenGateway, said: bytes):
+    async with running("hello") as here:
+        reader, writer = await asyncio.open_unix_connection(here.home / "state" / "gateway.sock")
+        await reader.readline()
+        writer.write(said)
+        writer.write_eof()
+        answer = await asyncio.wait_for(reader.read(), 5)
+        writer.close()
+        await writer.wait_closed()
+
+        assert b'"turn_ended"' not in answer
+        assert (await (await bot_of(here.home)).run_turn(terminal_message("hi", "cli:direct"))).text == "hello"
+
+
+async def test_where_a_path_is_too_long_for_a_socket_a_port_with_a_token_stands_in(
+    running: OpenGateway, tmp_path: Path
+):
+    async with running("hello", home=tmp_path / ("deep" * 25)) as here:
+        told = json.loads((here.home / "state" / "gateway.port").read_text(encoding="utf-8"))
+        reader, writer = await asyncio.open_connection("127.0.0.1", told["port"])
+        writer.write(b'{"token": "guessed"}\n{"do": "report"}\n')
+        stranger = await asyncio.wait_for(reader.read(), 5)
+        writer.close()
+
+        answer = await (await bot_of(here.home)).run_turn(terminal_message("hi", "cli:direct"))
+
+        assert (stranger, answer.text) == (b"", "hello")
+        assert stat.S_IMODE((here.home / "state" / "gateway.port").stat().st_mode) == 0o600
+
+
+async def test_a_gateway_that_leaves_in_the_middle_says_so(running: OpenGateway):
+    pause = Pause()
+    async with running(pause) as here:
+        bot = await bot_of(here.home)
+        turn = asyncio.create_task(bot.run_turn(terminal_message("hi", "cli:direct")))
+        await pause.reached.wait()
+
+    assert (await turn).text == "nanobot is stopping; this goes on at the next start."
+    with pytest.raises(GatewayError, match="does not answer"):
+        await bot.run_turn(terminal_message("hi", "cli:direct"))

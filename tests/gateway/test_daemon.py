@@ -1,0 +1,119 @@
+"""The gateway as a service: what is written is what systemd and launchd take, and what is asked of them."""
+
+import os
+import plistlib
+import shutil
+import socket
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from nanobot.gateway.daemon import (
+    Launchd,
+    ServiceError,
+    ServiceSpec,
+    Systemd,
+    find_daemon,
+    launchd_agent,
+    systemd_unit,
+)
+from nanobot.gateway.pulse import tell_service_manager
+from tests.stories.processes import POSIX
+
+
+def spec(place: Path) -> ServiceSpec:
+    return ServiceSpec(("/bin/true", "100% $HOME"), place / "a b" / "config.json", place)
+
+
+class Host:
+    """Programs of the host, as far as they are asked; `fails` are words whose command fails."""
+
+    def __init__(self, *fails: str) -> None:
+        self.asked: list[str] = []
+        self._fails = fails
+
+    def __call__(self, words: Sequence[str]) -> "subprocess.CompletedProcess[str]":
+        self.asked.append(" ".join(words))
+        code = int(any(word in words for word in self._fails))
+        return subprocess.CompletedProcess([*words], code, "", "no bus" if code else "")
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd here")
+def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path: Path):
+    unit = tmp_path / "nanobot.service"
+    unit.write_text(systemd_unit(spec(tmp_path)))
+    environ = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)}
+
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--user", str(unit)], capture_output=True, text=True, env=environ
+    )
+
+    assert (done.returncode, [line for line in done.stderr.splitlines() if "nanobot" in line]) == (0, [])
+
+
+def test_the_unit_is_watched_limited_and_quoted(tmp_path: Path):
+    unit = systemd_unit(spec(tmp_path))
+
+    assert f'ExecStart=/bin/true "100%% $$HOME" gateway --config "{tmp_path}/a b/config.json"\n' in unit
+    for line in ("Type=notify", "Restart=always", "RestartPreventExitStatus=75 78", "MemoryMax=2048M"):
+        assert f"\n{line}\n" in unit
+
+
+def test_install_writes_enables_and_starts_and_uninstall_leaves_nothing(tmp_path: Path):
+    host = Host()
+    systemd = Systemd(host, tmp_path / "units")
+
+    systemd.install(spec(tmp_path))
+    written = (tmp_path / "units" / "nanobot.service").read_text()
+    active = systemd.is_active()
+    systemd.uninstall()
+
+    assert written == systemd_unit(spec(tmp_path))
+    assert active
+    assert [line.removeprefix("systemctl --user ") for line in host.asked if line.startswith("systemctl")] == [
+        "daemon-reload",
+        "enable nanobot.service",
+        "restart nanobot.service",
+        "is-active nanobot.service",
+        "disable --now nanobot.service",
+        "daemon-reload",
+    ]
+    assert not systemd.is_installed()
+
+
+def test_what_the_manager_refuses_is_said_with_what_to_do(tmp_path: Path):
+    with pytest.raises(ServiceError, match=r"no bus.*nanobot gateway"):
+        Systemd(Host("enable"), tmp_path).install(spec(tmp_path))
+
+
+@POSIX
+def test_launchd_gets_a_list_it_can_read_and_is_asked_to_load_it(tmp_path: Path):
+    host = Host("print")
+    launchd = Launchd(host, tmp_path / "agents")
+
+    launchd.install(spec(tmp_path))
+
+    told = plistlib.loads(launchd_agent(spec(tmp_path)))
+    assert told["ProgramArguments"][:3] == ["/bin/true", "100% $HOME", "gateway"]
+    assert told["KeepAlive"] is True
+    assert host.asked[-1].startswith("launchctl bootstrap gui/")
+    assert launchd.is_installed()
+
+
+def test_a_host_without_either_is_told_how_to_live_without():
+    assert find_daemon("linux", lambda name: None) is None
+    assert isinstance(find_daemon("darwin", lambda name: None), Launchd)
+    assert isinstance(find_daemon("linux", lambda name: "/bin/systemctl"), Systemd)
+
+
+@POSIX
+def test_the_service_manager_hears_that_it_is_ready_and_lives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+
+        tell_service_manager("READY=1")
+
+        assert manager.recv(100) == b"READY=1"

@@ -1,0 +1,95 @@
+"""Health over HTTP: from evidence, bounded, without a secret."""
+
+import asyncio
+import json
+
+import pytest
+
+from tests.gateway.conftest import OpenGateway, Running
+from tests.gateway.toy import soon
+
+
+async def get(here: Running, path: str, method: str = "GET") -> tuple[int, str]:
+    """What the server answers: status and body."""
+    head, _, body = (await say(here, f"{method} {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())).partition(b"\r\n\r\n")
+    return int(head.split()[1]), body.decode()
+
+
+async def say(here: Running, said: bytes) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", here.gateway.health.port)
+    writer.write(said)
+    answer = await asyncio.wait_for(reader.read(), 10)
+    writer.close()
+    return answer
+
+
+async def test_what_came_and_went_is_told_and_the_counts_add_up(running: OpenGateway):
+    async with running("hello") as here:
+        here.toy.write("hi", message_id="1")
+        await soon(here.toy.got)
+        await soon(lambda: here.gateway.roster.evidence()["toy"].sent == 1)
+
+        status, body = await get(here, "/health")
+        _, metrics = await get(here, "/metrics")
+
+    told = json.loads(body)
+    messages = told["messages"]
+    assert (status, told["status"], told["problems"]) == (200, "ok", [])
+    assert messages["received"] == messages["answered"] + messages["refused"] + messages["queued"] == 1
+    assert (told["channels"]["toy"]["received"], told["channels"]["toy"]["sent"]) == (1, 1)
+    assert told["channels"]["toy"]["lastReceived"] and told["members"]["pulse"]["lastTickS"] < 5
+    assert told["diskFreeBytes"] > 0
+    assert 'nanobot_channel_up{channel="toy"} 1' in metrics
+    assert 'nanobot_messages{state="received"} 1' in metrics
+    assert "nanobot_healthy 1" in metrics
+
+
+async def test_a_red_channel_makes_it_503_with_the_reason_and_no_secret(running: OpenGateway, tmp_path):
+    secret = "sk-this-is-very-secret"
+    toy = {"enabled": True, "folder": str(tmp_path / "toy"), "token": secret}
+    async with running(channels={"toy": toy, "broken": {"enabled": True}}) as here:
+        here.gateway.roster.broken["broken"] = f"the token {secret} is not known there"
+        status, body = await get(here, "/health")
+        _, metrics = await get(here, "/metrics")
+
+    assert status == 503
+    assert "is not known there" in body
+    assert secret not in body + metrics
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [("GET", "/", 404), ("POST", "/health", 405), ("HEAD", "/health", 200), ("GET", "/health?x=1", 200)],
+)
+async def test_other_questions_get_their_answers(running: OpenGateway, method: str, path: str, status: int):
+    async with running() as here:
+        assert (await get(here, path, method))[0] == status
+
+
+@pytest.mark.parametrize("said", [b"hello?\r\n\r\n", b"GET /" + b"x" * 20_000, b"\x16\x03\x01\r\n\r\n"])
+async def test_who_speaks_no_http_is_let_go(running: OpenGateway, said: bytes):
+    async with running() as here:
+        assert await say(here, said) == b""
+        assert (await get(here, "/health"))[0] == 200
+
+
+async def test_a_crowd_that_says_nothing_keeps_nobody_from_the_agent(running: OpenGateway):
+    async with running("hello") as here:
+        crowd = [await asyncio.open_connection("127.0.0.1", here.gateway.health.port) for _ in range(60)]
+        here.toy.write("hi", message_id="1")
+
+        assert await soon(here.toy.got) == ["hello"]
+        for _, writer in crowd:
+            writer.close()
+
+
+async def test_a_port_that_is_taken_is_told_and_the_rest_works(running: OpenGateway, caplog):
+    async with await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0) as other:
+        port = other.sockets[0].getsockname()[1]
+        async with running("hello", gateway={"port": port}) as here:
+            here.toy.write("hi", message_id="1")
+            await soon(here.toy.got)
+            report = await here.gateway.watch.report()
+
+    assert f"127.0.0.1:{port} is taken by another program" in caplog.text
+    assert report["problems"][0].startswith("health: ")

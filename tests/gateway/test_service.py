@@ -1,0 +1,134 @@
+"""What lives in the gateway: a part that cannot start or that breaks is told of, and the others do their work."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from nanobot.channels.evidence import ChannelState
+from nanobot.errors import ConfigError, InstanceLockedError
+from nanobot.gateway.lock import holder_of
+from nanobot.gateway.members import Member
+from nanobot.gateway.service import Leave, Options
+from nanobot.runtime import Runtime
+from tests.gateway.conftest import OpenGateway
+from tests.gateway.toy import soon
+
+RED = {"broken": {"enabled": True}, "slak": {"enabled": True}}
+
+
+async def test_one_that_cannot_start_is_red_with_what_to_do_and_the_others_work(running: OpenGateway, tmp_path, caplog):
+    toy = {"enabled": True, "folder": str(tmp_path / "toy"), "allowFrom": ["7"]}
+    async with running("hello", channels={"toy": toy, **RED}) as here:
+        here.toy.write("hi", message_id="1")
+        await soon(here.toy.got)
+
+        report = await here.gateway.watch.report()
+
+    assert {name: told["state"] for name, told in report["channels"].items()} == {
+        "toy": "up",
+        "broken": "failed",
+        "slak": "failed",
+    }
+    assert "this toy falls apart" in caplog.text
+    assert "install the package" in report["channels"]["slak"]["lastError"]
+    assert report["status"] == "failing"
+
+
+@pytest.mark.parametrize("channels", [{}, RED])
+async def test_where_nobody_could_reach_it_it_does_not_start_unless_it_may(running: OpenGateway, channels: Any):
+    with pytest.raises(ConfigError, match="No channel"):
+        async with running(channels=channels):
+            pass
+
+    async with running(channels=channels, options=Options(allow_empty=True)) as here:
+        assert here.gateway.members.known["agent"].alive or await soon(
+            lambda: here.gateway.members.known["agent"].alive
+        )
+
+
+async def test_where_every_platform_refuses_it_at_once_it_leaves_with_their_reasons(running: OpenGateway):
+    async with running(channels={"toy": {"enabled": True, "token": "wrong"}}) as here:
+        with pytest.raises(ConfigError, match=r"Set channels\.toy\.token"):
+            await asyncio.wait_for(here.gateway.wait(), 5)
+
+
+async def test_there_is_one_gateway_a_data_folder(running: OpenGateway):
+    async with running() as here:
+        holder = holder_of(here.gateway.watch.places)
+        with pytest.raises(InstanceLockedError, match=f"pid {holder.pid if holder else None}"):
+            async with running():
+                pass
+
+    assert holder_of(here.gateway.watch.places) is None
+
+
+async def test_a_lock_file_of_somebody_who_died_counts_for_nothing(running: OpenGateway, tmp_path):
+    state = tmp_path / "home" / "state"
+    state.mkdir(parents=True)
+    (state / "gateway.lock").touch()
+    (state / "gateway.json").write_text('{"pid": 1, "since": "yesterday"}')
+
+    async with running() as here:
+        assert holder_of(here.gateway.watch.places) is not None
+
+
+async def test_a_member_that_breaks_is_begun_anew_and_the_others_never_know(running: OpenGateway):
+    tries = 0
+
+    def clockwork(runtime: Runtime, roster: object) -> Member:
+        async def tick() -> None:
+            nonlocal tries
+            tries += 1
+            if tries == 1:
+                raise RuntimeError("a spring broke")
+            await asyncio.Event().wait()
+
+        return Member("clockwork", tick)
+
+    async with running("hello", services=(clockwork,)) as here:
+        clock = here.gateway.members.known["clockwork"]
+        await soon(lambda: clock.last_error)
+        red = await here.gateway.watch.report()
+        here.toy.write("hi", message_id="1")
+        await soon(here.toy.got)
+        await soon(lambda: clock.restarts and clock.alive)
+        green = await here.gateway.watch.report()
+
+    assert red["problems"] == ["clockwork: broke and is begun anew soon: RuntimeError: a spring broke"]
+    assert green["status"] == "ok"
+
+
+async def test_a_message_that_no_platform_takes_is_told_to_the_owner_elsewhere_and_to_the_agent(running: OpenGateway):
+    async with running("first answer", "second answer") as here:
+        pairing = {"owners": {"toy": ["7"], "plush": ["8"]}, "approved": {"toy": ["7"], "plush": ["8"]}}
+        (here.home / "pairing.json").write_text(json.dumps(pairing))
+        here.toy.write("hi", chat="nowhere", message_id="1")
+        await soon(here.toys["plush"].got)
+        here.toy.write("hi again", chat="nowhere", message_id="2")
+        await soon(lambda: len(here.model.requests) == 2)
+
+    told = here.toys["plush"].got("8")[0]
+    assert "The message to toy:nowhere was not delivered: there is no such chat" in told
+    assert "first answer" in told
+    assert "was not delivered: there is no such chat" in str(here.model.requests[1])
+
+
+async def test_restart_and_stop_are_why_it_leaves(running: OpenGateway):
+    async with running() as here:
+        here.gateway.wishes.restart()
+        assert await here.gateway.wait() is Leave.RESTART
+
+
+async def test_a_channel_is_down_when_its_line_is_cut_and_the_report_says_so_in_time(running: OpenGateway):
+    async with running() as here:
+        channel = here.gateway.roster.manager.get("toy")
+        assert channel is not None
+        await soon(lambda: channel.is_running)
+        (here.toy.folder / "cut").touch()
+        await soon(lambda: channel.evidence.state is ChannelState.DOWN)
+
+        report = await here.gateway.watch.report()
+
+    assert report["channels"]["toy"]["lastError"] == "ConnectionError: the line was cut"
