@@ -79,4 +79,6 @@ class Supervisor:
         finally:
             serving.cancel()
             await asyncio.wait([serving])
+        if serving.cancelled():  # by something of its own: nobody here wanted it to end
+            raise ConnectionError("the connection was given up")
         await serving

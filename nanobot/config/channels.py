@@ -90,6 +90,8 @@ class SlackConfig(ChannelConfig):
     react_emoji: Text = "eyes"
     group_policy: GroupPolicy = "mention"
     group_allow_from: Ids = Field(default_factory=list)
+    streaming: bool = True
+    api_base: NullableUrl = None  # null: Slack's own; else where its Web API is, such as a gateway of a company
     dm: SlackDirectConfig = Field(default_factory=SlackDirectConfig)
 
 

@@ -69,10 +69,10 @@ class Database:
 
     async def close(self) -> None:
         """Let go of the file when all is written."""
-        if self._thread is not None:
+        thread, self._thread = self._thread, None  # what is asked from here on is told that it is closed
+        if thread is not None:
             self._work.put(None)
-            await asyncio.to_thread(self._thread.join)
-            self._thread = None
+            await asyncio.to_thread(thread.join)
 
     async def ask(self, work: Callable[["Connection"], T]) -> T:
         """What it returns, once it is on the disk. Cancelling does not take it back."""

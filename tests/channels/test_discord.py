@@ -118,6 +118,11 @@ async def test_only_the_switch_that_is_off_is_named(discord, tmp_path):
     assert "MESSAGE CONTENT" not in said
 
 
+async def test_a_proxy_that_no_sdk_speaks_is_said_at_once(discord, tmp_path):
+    async with live(discord, tmp_path, proxy="socks5://127.0.0.1:1080") as life:
+        assert "channels.discord.proxy" in await failure(life)
+
+
 async def test_no_token_and_a_wrong_one_say_where_tokens_are_made(discord, tmp_path):
     async with live(discord, tmp_path, token="") as life:
         none = await failure(life)
@@ -387,11 +392,11 @@ async def test_without_the_intent_for_servers_a_server_is_still_no_private_chat(
 # commands and buttons
 
 
-async def test_the_menu_is_what_the_agent_answers_to(bot: Bot):
+async def test_the_menu_is_what_the_agent_answers_to_everybody(bot: Bot):
     commands = bot.runtime.loop.commands
     own = {name for name, text in commands.names().items() if not text.startswith("the same as")}
 
-    assert {entry.name for entry in MENU} == own | {"pairing"}  # which there is where there are channels
+    assert {entry.name for entry in MENU} == own - commands.FOR_OWNERS
 
 
 async def test_discord_is_told_the_menu_once(discord, tmp_path):
@@ -503,6 +508,22 @@ async def test_a_picture_from_afar_is_left_to_discord(discord, tmp_path):
         await life.posted(Address("discord", there.PRIVATE), "", media=["https://example.org/cat.png"])
 
     assert [one.text for one in discord.shown()] == ["https://example.org/cat.png"]
+
+
+@pytest.mark.parametrize(
+    ("name", "chat"),
+    [
+        ("#General", there.GROUP), ("general", there.GROUP), ("home #general", there.GROUP),
+        ("<#12>", "12"), ("12", "12"), ("#attic", None), ("away #general", None),
+    ],
+)  # fmt: skip
+async def test_a_channel_is_found_by_what_people_call_it(discord, tmp_path, name, chat):
+    discord.world.chats[there.GROUP].name = "general"
+    async with live(discord, tmp_path) as life:
+        await life.is_up()
+        await until(lambda: discord.rest.commands)
+
+        assert await life.channel.find(name) == chat
 
 
 @pytest.mark.parametrize(("chat", "says"), [("general", "copy its ID"), ("123", "Unknown Channel")])

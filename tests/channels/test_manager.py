@@ -130,6 +130,24 @@ async def test_what_will_not_arrive_is_told_to_who_waits_and_to_the_owner(errors
     assert str(errors[0]) in dead[0]
 
 
+async def test_a_channel_that_ends_as_if_somebody_had_cancelled_it_is_started_again():
+    bus = MessageBus()
+    wall = Wall(bus)
+
+    async def give_up() -> None:
+        wall.starts += 1
+        if wall.starts == 1:
+            raise asyncio.CancelledError
+        wall.up()
+        await asyncio.Event().wait()
+
+    wall.start = give_up  # type: ignore[method-assign]
+    async with running(wall, bus):
+        await asyncio.wait_for(wall.evidence.connected.wait(), 5)
+
+    assert wall.starts == 2
+
+
 async def test_a_message_to_a_channel_that_is_not_there_fails_at_once():
     bus = MessageBus()
     async with running(Wall(bus), bus):

@@ -152,7 +152,9 @@ PLATFORMS: dict[str, str] = {
     "board": "tests.contracts.platform_board:BoardPlatform",
     "discord": "tests.contracts.platform_discord:DiscordPlatform",
     "telegram": "tests.contracts.platform_telegram:TelegramPlatform",
+    "email": "tests.contracts.platform_email:EmailPlatform",
     "websocket": "tests.contracts.platform_websocket:WebSocketPlatform",
+    "slack": "tests.contracts.platform_slack:SlackPlatform",
 }
 """By name, `module:Class`; built with a folder to work in. A line here is all that a new platform adds to this file.
 

@@ -18,7 +18,7 @@ from nanobot.channels.posting import Posting, PostingChannel
 from nanobot.channels.text.dialects import DISCORD
 from nanobot.channels.text.pieces import Piece
 from nanobot.config.channels import DiscordConfig
-from nanobot.utils.http import HttpPools
+from nanobot.utils.http import HttpPools, proxy_for
 
 _USUAL_GATEWAY = DiscordConfig().gateway_url
 
@@ -49,12 +49,15 @@ class DiscordChannel(PostingChannel):
                 "channels.discord.token is empty. Make a bot at https://discord.com/developers/applications, "
                 "and put its token there."
             )
-        pools = HttpPools(proxy=settings.proxy)
+        proxy = proxy_for("https://discord.com", settings.proxy)
+        if proxy is not None and not proxy.startswith(("http://", "https://")):
+            raise ChannelSetupError(f"channels.discord.proxy: discord.py takes http://host:port, not {proxy}.")
+        pools = HttpPools(proxy=proxy)
         try:
             async with remembered(self.services.state, self.services.clock.now()) as past:
                 hearing = Hearing(self, past, pools)
                 self._salt = past.salt
-                self._link = Link(settings.intents, hearing.ears(), proxy=settings.proxy, guilds_s=self.guilds_s)
+                self._link = Link(settings.intents, hearing.ears(), proxy=proxy, guilds_s=self.guilds_s)
                 with gateway_at(settings.gateway_url, _USUAL_GATEWAY):
                     await hearing.serve(self._link, token)
         finally:
@@ -98,6 +101,17 @@ class DiscordChannel(PostingChannel):
         chat = self._link.get_channel(int(to.chat_id)) if self._link is not None and to.chat_id.isdigit() else None
         guild = getattr(chat, "guild", None)
         return guild.filesize_limit if isinstance(guild, discord.Guild) else self.largest_file
+
+    async def find(self, name: str) -> str | None:
+        """A channel of a server as people write it: `#general`, or `home #general` where several servers have one."""
+        server, _, channel = name.strip().removeprefix("<").removesuffix(">").rpartition("#")
+        if channel.isdigit():
+            return channel
+        known = self._link.get_all_channels() if self._link is not None else ()
+        wanted = (channel.strip().casefold(), server.strip().casefold())
+        found = [one for one in known if isinstance(one, discord.abc.Messageable) and one.name.casefold() == wanted[0]]
+        found = [one for one in found if wanted[1] in ("", one.guild.name.casefold())]
+        return str(found[0].id) if len(found) == 1 else None
 
     async def _send(self, to: Address, how: Posting, **content: Any) -> str:
         chat = self._chat(to)

@@ -6,14 +6,14 @@ messages the manager.
 """
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import aiohttp
 import discord
-import yarl
-from discord.gateway import DiscordWebSocket
+from discord.gateway import DiscordWebSocket, KeepAliveHandler
 
 from nanobot.channels.discord.outbound import give_back
 from nanobot.channels.errors import ChannelSetupError, NotConnectedError
@@ -83,7 +83,7 @@ class Link(discord.Client):
         if ear is not None and not self.is_closed():
             ear(*args)
 
-    async def before_identify_hook(self, shard_id: int | None, *, initial: bool = False) -> None:
+    async def before_identify_hook(self, *_: object, initial: bool = False) -> None:
         """A session that Discord has forgotten is not begun anew in here, where nobody sees it fail."""
         if not initial:
             raise ConnectionResetError("Discord has forgotten the session")
@@ -104,12 +104,18 @@ class Link(discord.Client):
             await self._leave()
 
     async def _leave(self) -> None:
-        """Say goodbye; where nobody listens any more, hang up without."""
+        """Say goodbye; where nobody listens any more, hang up without. Then no thread of the SDK uses the loop."""
+        loop = asyncio.get_running_loop()
+        hearts = [one for one in threading.enumerate() if isinstance(one, KeepAliveHandler) and one.ws.loop is loop]
+        for heart in hearts:
+            heart.stop()
         try:
             async with asyncio.timeout(_GOODBYE_S):
                 await self.close()
         except (TimeoutError, OSError, aiohttp.ClientError):
             await self.http.close()
+        for heart in hearts:
+            await asyncio.to_thread(heart.join, _GOODBYE_S)
 
     def _which_switch(self) -> str:
         flags = self.application.flags if self.application is not None else discord.ApplicationFlags()
@@ -129,7 +135,7 @@ def gateway_at(url: str, usual: str) -> Iterator[None]:
         yield
         return
     before = DiscordWebSocket.DEFAULT_GATEWAY
-    DiscordWebSocket.DEFAULT_GATEWAY = yarl.URL(url)
+    DiscordWebSocket.DEFAULT_GATEWAY = type(before)(url)
     try:
         yield
     finally:

@@ -27,10 +27,9 @@ MENU: tuple[Entry, ...] = (
     Entry("history", "The last messages", "how many"),
     Entry("context", "Tokens by part of the prompt"),
     Entry("usage", "Tokens and money"),
-    Entry("pairing", "Who may speak (owner only)", "list, approve CODE, deny CODE, revoke CHANNEL ID"),
-    Entry("restart", "Restart the gateway (owner only)"),
     Entry("help", "All commands"),
 )
+"""What only an owner may say is not in it: everybody in a server sees it, and typing works as well."""
 
 
 async def _alone(interaction: discord.Interaction) -> None:

@@ -12,7 +12,7 @@ import re
 import secrets
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,6 +23,7 @@ from nanobot.bus.events import OutboundKind, OutboundMessage
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.base import BaseChannel
 from nanobot.channels.email.book import Known, MailBook, open_book
+from nanobot.channels.email.headers import is_address
 from nanobot.channels.email.imap import FetchedMail, Imap, ImapRefusedError, open_imap
 from nanobot.channels.email.inbox import Inbox
 from nanobot.channels.email.incoming import Mail, MailFile, read_mail
@@ -54,7 +55,7 @@ _FORWARDED = re.compile(r"(?:fwd?|wg|tr|rv|vb|转发|轉寄)\s*[:：]", re.IGNOR
 
 @dataclass(frozen=True, slots=True)
 class _Desk:
-    """What is at hand while the mailbox is open."""
+    """What is at hand while there is a connection."""
 
     settings: MailSettings
     book: MailBook
@@ -71,17 +72,28 @@ class EmailChannel(BaseChannel):
     def __init__(self, config: Any, bus: MessageBus) -> None:
         super().__init__(config, bus)
         self._desk: _Desk | None = None
+        self._book: MailBook | None = None
+        self._kept = AsyncExitStack()
 
     async def start(self) -> None:
         """Read the mailbox until the connection ends. Raises ChannelSetupError for what only the owner can change."""
         settings = await asyncio.to_thread(MailSettings.of, self.config)
-        async with self._open_desk(settings) as desk:
+        if self._book is None:
+            folder = self.services.state or Path(self._kept.enter_context(TemporaryDirectory()))
+            self._book = await self._kept.enter_async_context(open_book(folder / "email.db"))
+        desk = self._desk = _Desk(settings, self._book, asyncio.get_running_loop().create_future())
+        try:
             if settings.smtp is not None:
                 await settings.smtp.check()
             await all_or_first_error([self._read(desk), _until(desk.broken)])
+        finally:
+            desk.broken.cancel()
+            self._desk = None
 
     async def stop(self) -> None:
-        """Nothing is left open by `start`."""
+        """Close the book: it is open between two connections, for a mail that is on its way meanwhile."""
+        self._book = None
+        await self._kept.aclose()
 
     async def deliver(self, message: OutboundMessage) -> tuple[str, ...]:
         """Send what is meant to stay; how the work goes is nobody's mail."""
@@ -102,6 +114,8 @@ class EmailChannel(BaseChannel):
             return ()
         if desk.settings.smtp is None:
             raise UndeliverableError("no mail can be sent; set channels.email.smtpHost")
+        if not is_address(message.chat_id):
+            raise UndeliverableError(f"{message.chat_id!r} is no mail address")
         letter = await self._write(message, desk)
         now = self.services.clock.now().timestamp()
         if is_answer:
@@ -117,21 +131,10 @@ class EmailChannel(BaseChannel):
         except (ChannelSetupError, NotConnectedError) as error:
             if not desk.broken.done():
                 desk.broken.set_exception(error)
+                desk.broken.exception()  # there may be nobody left to hear it
             raise NotConnectedError(str(error)) from error
         await _remember(desk.book, message, letter, now if is_answer else None)
         return (letter.message_id,)
-
-    @asynccontextmanager
-    async def _open_desk(self, settings: MailSettings) -> "AsyncIterator[_Desk]":
-        with TemporaryDirectory(ignore_cleanup_errors=True) as nowhere:
-            folder = self.services.state or Path(nowhere)
-            async with open_book(folder / "email.db") as book:
-                self._desk = _Desk(settings, book, asyncio.get_running_loop().create_future())
-                try:
-                    yield self._desk
-                finally:
-                    self._desk.broken.cancel()
-                    self._desk = None
 
     # -- mails in
 
@@ -224,7 +227,8 @@ class EmailChannel(BaseChannel):
     async def _write(self, message: OutboundMessage, desk: _Desk) -> Letter:
         """The mail that says it."""
         about = await _about(message, desk.book)
-        text = message.content + (MAY_REPEAT if message.may_repeat else "")
+        choices = "".join(f"\n- {button.label}: answer `{button.value}`" for button in message.buttons)
+        text = message.content + (f"\n{choices}" if choices else "") + (MAY_REPEAT if message.may_repeat else "")
         files, notes = await _files(message.media)
         said = pieces("\n\n".join([text, *notes]), EMAIL)
         plain = "\n\n".join(piece.text for piece in said)

@@ -15,6 +15,7 @@ _HIDDEN = re.compile(
 )
 _INVISIBLE = re.compile("[\u00ad\u034f\u200b-\u200f\u2060-\u2064\ufeff]")
 _MOST_OPEN = 2000
+_DEEPEST_QUOTE = 10
 
 
 def text_of_html(html: str) -> str:
@@ -133,7 +134,7 @@ class _Reader(HTMLParser):
             self._put(f" ({href})")
 
     def _prefix(self) -> str:
-        return "> " * self._quotes
+        return "> " * min(self._quotes, _DEEPEST_QUOTE)
 
     def _put(self, text: str) -> None:
         self._lines[-1] += text
@@ -141,7 +142,7 @@ class _Reader(HTMLParser):
     def _break(self, lines: int) -> None:
         """End the line, and leave so many before what comes, counting blank ones that are there."""
         blank = 0
-        for line in reversed(self._lines):
+        for line in reversed(self._lines[-3:]):  # no more are ever asked for
             if line.strip("> "):
                 break
             blank += 1

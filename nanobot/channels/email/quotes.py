@@ -37,8 +37,12 @@ _SIGNATURE = "-- "
 def parted(text: str) -> tuple[str, str]:
     """What is new, and what is quoted below it (empty where there is nothing to part). Joined they are all of it."""
     lines = text.splitlines(keepends=True)
+    own = len(without_signature(text).splitlines()) - 1
+    while own >= 0 and (lines[own].startswith(">") or not lines[own].strip()):
+        own -= 1
+    has_quotes = any(line.startswith(">") for line in lines[own + 1 :])
     for number in range(len(lines)):
-        if _begins_quotation(lines, number):
+        if _begins_quotation(lines, number, own, has_quotes=has_quotes):
             new = "".join(lines[:number])
             return (new, "".join(lines[number:])) if new.strip() else (text, "")
     return text, ""
@@ -53,20 +57,19 @@ def without_signature(text: str) -> str:
     return text
 
 
-def _begins_quotation(lines: Sequence[str], number: int) -> bool:
-    """Whether all from here on is an older mail."""
+def _begins_quotation(lines: Sequence[str], number: int, own: int, *, has_quotes: bool) -> bool:
+    """Whether all from here on is an older mail. `own` is the last line that is not quoted, before the signature."""
     line = lines[number]
     if _SEPARATOR.match(line):
         return True
     if _is_heading(lines, number) or (_RULE.match(line) and _is_heading(lines, number + 1)):
         return True
     if line.startswith(">"):
-        return _all_quoted(lines[number:])
-    for length in (1, 2):
+        return own < number
+    for length in (1, 2) if line.strip() else ():
         said = " ".join(one.strip() for one in lines[number : number + length])
         if _ATTRIBUTION.match(said):
-            below = lines[number + length :]
-            return any(one.startswith(">") for one in below) and _all_quoted(below)
+            return own < number + length and has_quotes
     return False
 
 
@@ -75,8 +78,3 @@ def _is_heading(lines: Sequence[str], number: int) -> bool:
     if number >= len(lines) or not _HEADING.match(lines[number]):
         return False
     return sum(1 for line in lines[number + 1 : number + 6] if _OTHER_HEADING.match(line)) >= 2
-
-
-def _all_quoted(lines: Sequence[str]) -> bool:
-    rest = without_signature("".join(lines)).splitlines()
-    return all(line.startswith(">") or not line.strip() for line in rest)

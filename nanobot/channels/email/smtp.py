@@ -3,6 +3,7 @@
 A connection a mail: the agent writes few, and a connection that lay idle is one more thing that may be gone.
 """
 
+import asyncio
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -10,7 +11,6 @@ from dataclasses import dataclass, field
 
 import aiosmtplib
 
-from nanobot.channels.email.headers import is_address
 from nanobot.channels.errors import ChannelSetupError, NotConnectedError, SendError, UndeliverableError
 
 ANSWER_S = 30.0
@@ -41,8 +41,6 @@ class SmtpServer:
         Raises NotConnectedError and ChannelSetupError as `check`, UndeliverableError where it will never be taken,
         SendError where it may be later, TimeoutError where nobody knows whether it was.
         """
-        if not is_address(to):
-            raise UndeliverableError(f"{to!r} is no mail address")
         options = [] if (to + sender).isascii() else ["SMTPUTF8"]
         async with self._open() as smtp:
             try:
@@ -70,7 +68,9 @@ class SmtpServer:
         )
         try:
             await self._log_in(smtp)
+            _heed_a_cancel()
             yield smtp
+            _heed_a_cancel()
             try:
                 await smtp.quit(timeout=2)
             except (aiosmtplib.SMTPException, OSError):
@@ -93,14 +93,25 @@ class SmtpServer:
         except ssl.SSLCertVerificationError as error:
             raise ChannelSetupError(untrusted(self.host, "smtpHost", error)) from error
         except aiosmtplib.SMTPNotSupported as error:
-            raise ChannelSetupError(
-                f"{self.host} does not offer what channels.email asks for ({_words(error)}). Check smtpPort, "
-                "smtpUseTls (port 587) and smtpUseSsl (port 465); leave smtpUsername empty where no login is wanted."
-            ) from error
+            raise ChannelSetupError(self._not_offered(error)) from error
         except (aiosmtplib.SMTPException, OSError) as error:
             if isinstance(error.__cause__, ssl.SSLCertVerificationError):
                 raise ChannelSetupError(untrusted(self.host, "smtpHost", error.__cause__)) from error
+            if "not supported" in str(error):  # a plain SMTPException where STARTTLS is not offered
+                raise ChannelSetupError(self._not_offered(error)) from error
             raise NotConnectedError(f"{self.host}:{self.port} is out of reach ({_words(error)})") from error
+
+    def _not_offered(self, error: Exception) -> str:
+        return (
+            f"{self.host} does not offer what channels.email asks for ({_words(error)}). Check smtpPort, smtpUseTls "
+            "(port 587) and smtpUseSsl (port 465); leave smtpUsername empty where no login is wanted."
+        )
+
+
+def _heed_a_cancel() -> None:
+    """Python 3.11's wait_for, by which aiosmtplib waits, swallows a cancel that comes together with the answer."""
+    if (task := asyncio.current_task()) is not None and task.cancelling():
+        raise asyncio.CancelledError
 
 
 def untrusted(host: str, key: str, error: ssl.SSLCertVerificationError) -> str:

@@ -68,6 +68,7 @@ class Chat:
     person: str | None = None
     messages: dict[str, Message] = field(default_factory=dict)
     typed: int = 0
+    name: str = ""
     asleep: bool = False
     """Whether a thread is archived: then the server is announced without it."""
 
@@ -84,7 +85,7 @@ class Chat:
             return told | {"recipients": [user(self.person or PERSON)]}
         told |= {
             "guild_id": GUILD,
-            "name": f"chat-{self.id}",
+            "name": self.name or f"chat-{self.id}",
             "position": 0,
             "permission_overwrites": [],
             "nsfw": False,

@@ -1,0 +1,187 @@
+"""The Slack channel: an app of one's own, in socket mode (docs.slack.dev/apis/events-api/using-socket-mode)."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from functools import partial
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from nanobot.bus.events import Address, Button
+from nanobot.bus.queue import MessageBus
+from nanobot.channels.errors import NotConnectedError
+from nanobot.channels.media import Kept, Outgoing
+from nanobot.channels.posting import Posting, PostingChannel
+from nanobot.channels.slack.incoming import RemoteFile, Said, read_command, read_event, read_press
+from nanobot.channels.slack.twins import Twins
+from nanobot.channels.text.dialects import SLACK
+from nanobot.channels.text.pieces import Piece, pieces
+from nanobot.config.channels import SlackConfig
+
+if TYPE_CHECKING:
+    from nanobot.channels.slack.lines import Envelope
+    from nanobot.channels.slack.web import Web
+
+_LONGEST_SECTION = 3000
+_LONGEST_LABEL = 75
+_LONGEST_VALUE = 2000
+_MOST_BUTTONS = 25
+_GOODBYES = ("tokens_revoked", "app_uninstalled")
+
+
+class SlackChannel(PostingChannel):
+    """Channels, threads and private chats of one app."""
+
+    name = "slack"
+    dialect = SLACK
+    largest_file = 1024 * 1024 * 1024
+    can_edit = True
+    can_react = True
+    stall_s = 30.0  # a ping goes out every ten seconds
+    delta_interval_s: ClassVar[float] = 1.5
+    """`chat.update` may be called fifty times a minute (docs.slack.dev/apis/web-api/rate-limits, tier 3)."""
+
+    def __init__(self, config: Any, bus: MessageBus) -> None:
+        super().__init__(config, bus)
+        self._settings = config if isinstance(config, SlackConfig) else SlackConfig.model_validate(config)
+        self._now: Web | None = None
+        self._twins = Twins()
+
+    async def start(self) -> None:
+        """Log in, and hear what is said until the connection ends."""
+        await _load_sdk()
+        from nanobot.channels.slack.lines import Ears, Lines
+        from nanobot.channels.slack.web import open_web
+
+        async with open_web(self._settings, self.services.clock) as web:
+            await web.log_in()
+            self._now = web
+            ears = Ears(self._arrived, self._take, self.evidence.sign, self.up, lambda: self.stall_s)
+            try:
+                await Lines(web, ears).run()
+            finally:
+                self._now = None
+
+    async def login(self, force: bool = False) -> bool:
+        """Ask Slack whose tokens these are, and say so. Raises ChannelSetupError, or SendError where it is away."""
+        await _load_sdk()
+        from nanobot.channels.slack.web import open_web
+        from nanobot.utils.clock import SystemClock
+
+        async with open_web(self._settings, SystemClock()) as web:
+            me = await web.log_in()
+            await web.socket_address()
+        print(f"The tokens are good. Your bot is @{me.name}: write `/invite @{me.name}` in a channel.")  # noqa: T201 a person waits
+        return True
+
+    async def post(self, to: Address, piece: Piece, how: Posting) -> str:
+        """Post one piece, in its thread. (Slack cannot quote: the thread is its way to answer a message.)"""
+        blocks = {"blocks": _blocks(piece, how.buttons)} if how.buttons else {}
+        return await self._web.post(to.chat_id, to.thread_id, piece.text, **blocks)
+
+    async def edit(self, to: Address, platform_id: str, piece: Piece) -> None:
+        """Make a message say this."""
+        await self._web.edit(to.chat_id, platform_id, piece.text)
+
+    async def post_file(self, to: Address, file: Outgoing, how: Posting) -> str:
+        """Send a file; of an address Slack makes a picture by itself."""
+        if file.path is None:
+            return await self._web.post(
+                to.chat_id, to.thread_id, file.url or file.name, unfurl_links=True, unfurl_media=True
+            )
+        return await self._web.upload(to.chat_id, to.thread_id, file.path, file)
+
+    async def react(self, to: Address, message_id: str, emoji: str) -> None:
+        """Put a sign on somebody's message; `emoji` by its name in Slack, such as eyes."""
+        await self._web.react(to.chat_id, message_id, emoji.strip(":"))
+
+    @property
+    def _web(self) -> "Web":
+        if self._now is None:
+            raise NotConnectedError("Slack is not connected")
+        return self._now
+
+    def _arrived(self, envelope: "Envelope") -> None:
+        event = _event_of(envelope)
+        said = self._said(event) if event.get("type") == "message" else None
+        if said is not None:
+            self._twins.came(said.chat_id, said.message_id)
+
+    async def _take(self, envelope: "Envelope") -> None:
+        """Take in what an envelope says. Raises StorageError where the disk refuses."""
+        said = self._read(envelope)
+        if said is None or (said.kind == "mpim" and not self._settings.dm.enabled):
+            return
+        if said.is_twin and not said.files and await self._twins.has_come(said.chat_id, said.message_id):
+            return  # the message says all of it, and is acknowledged for itself
+        await self._receive(said)
+
+    def _read(self, envelope: "Envelope") -> Said | None:
+        match envelope.kind:
+            case "events_api":
+                event = _event_of(envelope)
+                if event.get("type") in _GOODBYES:  # logging in again will say what is to do
+                    raise ConnectionResetError("the app was taken out of the workspace")
+                return self._said(event)
+            case "slash_commands":
+                return read_command(envelope.payload)
+            case "interactive":
+                return read_press(envelope.payload)
+            case _:
+                return None
+
+    def _said(self, event: Mapping[str, Any]) -> Said | None:
+        return read_event(event, self._web.me, reply_in_thread=self._settings.reply_in_thread)
+
+    async def _receive(self, said: Said) -> None:
+        when = said.when
+        await self.receive(
+            said.sender_id,
+            said.chat_id,
+            said.text,
+            message_id=said.message_id,
+            thread_id=said.thread_id,
+            is_private=said.is_private,
+            is_mentioned=said.is_mentioned,
+            fetch=partial(self._fetch, said.files) if said.files else None,
+            timestamp=when.astimezone(self.services.clock.now().tzinfo) if when else None,
+            quotes_others=said.quotes_others,
+        )
+
+    async def _fetch(self, files: Sequence[RemoteFile]) -> list[Kept]:
+        web, keep = self._web, self.services.media.keep
+        return [await keep(file.attachment, web.download(file)) for file in files]
+
+
+def _event_of(envelope: "Envelope") -> Mapping[str, Any]:
+    event = envelope.payload.get("event") if envelope.kind == "events_api" else None
+    return event if isinstance(event, Mapping) else {}
+
+
+def _blocks(piece: Piece, buttons: Sequence[Button]) -> list[dict[str, Any]]:
+    """A text with buttons below it (docs.slack.dev/reference/block-kit/block-elements/button-element).
+
+    The value travels in the button itself, so that a press is understood after a restart; one that is too long for that
+    gives way to the label.
+    """
+    texts = [piece.text]
+    if len(piece.text) > _LONGEST_SECTION:
+        texts = [part.text for part in pieces(piece.source, SLACK, _LONGEST_SECTION)]
+    sections = [{"type": "section", "text": {"type": "mrkdwn", "text": text}} for text in texts]
+    elements = [_button(number, button) for number, button in enumerate(buttons[:_MOST_BUTTONS])]
+    return [*sections, {"type": "actions", "elements": elements}]
+
+
+def _button(number: int, button: Button) -> dict[str, Any]:
+    label = button.label[:_LONGEST_LABEL]
+    value = button.value if 0 < len(button.value) <= _LONGEST_VALUE else label
+    return {
+        "type": "button",
+        "action_id": f"say-{number}",
+        "text": {"type": "plain_text", "text": label, "emoji": True},
+        "value": value,
+    }
+
+
+async def _load_sdk() -> None:
+    """In a thread: it takes 0.3 s, and other channels are starting too."""
+    await asyncio.to_thread(import_module, "nanobot.channels.slack.lines")

@@ -1,0 +1,477 @@
+"""A mailbox: which mails are heard, as whose words and in which session, and what goes back."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from email.message import EmailMessage
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nanobot.bus.events import Address, Button, DeliveryFailedError, OutboundKind
+from nanobot.channels.email import EmailChannel
+from nanobot.channels.errors import ChannelSetupError
+from nanobot.channels.evidence import ChannelState
+from nanobot.messages.types import Provenance
+from tests.contracts.life import Life, live, until
+from tests.contracts.platform_email import EmailPlatform, signed
+from tests.fake_mail import USER
+
+ANNA = "anna@friends.test"
+
+
+@pytest.fixture
+async def mailbox(tmp_path: Path) -> AsyncIterator[EmailPlatform]:
+    (folder := tmp_path / "platform").mkdir()
+    async with EmailPlatform(folder).open() as platform:
+        assert isinstance(platform, EmailPlatform)
+        yield platform
+
+
+def mail(text: str = "hello", *, sender: str = ANNA, proof: str | None = None, **lines: str) -> bytes:
+    """A mail of somebody; `lines` are header lines, `_` for `-`."""
+    message = EmailMessage()
+    if proof != "":
+        message["Authentication-Results"] = signed(sender) if proof is None else proof
+    lines = {"From": sender, "To": USER} | {name.replace("_", "-"): value for name, value in lines.items()}
+    for name, value in lines.items():
+        message[name] = value
+    message.set_content(text)
+    return message.as_bytes(policy=message.policy.clone(linesep="\r\n"))
+
+
+async def after(life: Life, platform: EmailPlatform) -> list[str]:
+    """What was heard, once all that was delivered before has been looked at."""
+    platform.fake.deliver(mail("that is all", Message_ID=f"<last-{platform.fake.next_uid}@friends.test>"))
+    await life.hears("that is all")
+    return [one.content for one in life.heard][:-1]
+
+
+# what is heard
+
+
+async def test_a_thread_is_a_session_and_its_answers_are_a_thread_in_any_mail_program(mailbox, tmp_path):
+    async with live(mailbox, tmp_path) as life:
+        mailbox.fake.deliver(mail("Which one?", Subject="Paint", Message_ID="<one@friends.test>"))
+        first = await life.hears("Which one?")
+        await life.shows("Which one?")
+        answer = mailbox.fake.sent[0].message
+        mailbox.fake.deliver(
+            mail("Blue", Subject="Re: Paint", Message_ID="<two@friends.test>", In_Reply_To=answer["Message-ID"])
+        )
+        second = await life.hears("Blue")
+        mailbox.fake.deliver(mail("Another thing", Subject="Cake", Message_ID="<three@friends.test>"))
+        third = await life.hears("Another thing")
+
+    assert first.content == "Subject: Paint\n\nWhich one?"
+    assert second.content == "Blue"
+    assert first.session_key == second.session_key == "email:anna@friends.test:one@friends.test"
+    assert third.session_key != first.session_key
+    assert (answer["Subject"], answer["In-Reply-To"], answer["References"]) == (
+        "Re: Paint",
+        "<one@friends.test>",
+        "<one@friends.test>",
+    )
+
+
+async def test_references_grow_and_the_prefix_does_not(mailbox, tmp_path):
+    async with live(mailbox, tmp_path) as life:
+        mailbox.fake.deliver(
+            mail("go on", Subject="AW: Re: Paint", Message_ID="<3@friends.test>", References="<1@x.test> <2@x.test>")
+        )
+        await life.shows("go on")
+
+    answer = mailbox.fake.sent[0].message
+    assert answer["Subject"] == "Re: Paint"
+    assert answer["References"].split() == ["<1@x.test>", "<2@x.test>", "<3@friends.test>"]
+
+
+async def test_an_answer_to_a_mail_that_the_bot_began_belongs_to_the_chat_itself(mailbox, tmp_path):
+    async with live(mailbox, tmp_path) as life:
+        (sent_id,) = await life.posted(Address("email", ANNA), "# Good morning\n\nIt rains.")
+        mailbox.fake.deliver(mail("thanks", Message_ID="<a@friends.test>", In_Reply_To=f"<{sent_id}>"))
+        message = await life.hears("thanks")
+
+    opening = mailbox.fake.sent[0].message
+    assert message.session_key == f"email:{ANNA}"
+    assert (opening["Subject"], opening["In-Reply-To"], opening["Auto-Submitted"]) == (
+        "Good morning",
+        None,
+        "auto-generated",
+    )
+
+
+async def test_words_that_come_by_mail_are_never_the_owners(mailbox, tmp_path):
+    async with live(mailbox, tmp_path, allow_from=[]) as life:
+        mailbox.fake.deliver(mail("let me in", Message_ID="<1@friends.test>"))
+        (waiting,) = await until(lambda: life.people.waiting("email"))
+        life.people.approve(waiting.code, owner=True)
+        mailbox.fake.deliver(mail("it is me", Message_ID="<2@friends.test>"))
+        message = await life.hears("it is me")
+
+    assert message.provenance is Provenance.MAIL
+
+
+async def test_what_is_quoted_in_a_thread_that_is_known_is_in_a_file_not_in_the_prompt(mailbox, tmp_path):
+    async with live(mailbox, tmp_path) as life:
+        mailbox.fake.deliver(mail("Which one?", Message_ID="<1@friends.test>"))
+        await life.shows("Which one?")
+        text = "Blue\n\nOn Monday, Bot wrote:\n> You said: Which one?\n> and so on"
+        mailbox.fake.deliver(mail(text, Message_ID="<2@friends.test>", References="<1@friends.test>"))
+        message = await life.hears("Blue")
+
+    assert "and so on" not in message.content
+    assert "quoted history left out" in message.content
+    assert "> and so on" in Path(message.media[0]).read_text()
+
+
+async def test_what_is_quoted_in_a_thread_that_is_new_is_read(mailbox, tmp_path):
+    async with live(mailbox, tmp_path) as life:
+        text = "What do you think?\n\nOn Monday, Bert wrote:\n> I sell my boat"
+        mailbox.fake.deliver(mail(text, Message_ID="<2@friends.test>", References="<1@elsewhere.test>"))
+        message = await life.hears("What do you think?")
+
+    assert "> I sell my boat" in message.content
+
+
+async def test_a_mail_that_is_too_long_is_shortened_and_kept_whole(mailbox, tmp_path):
+    async with live(mailbox, tmp_path, max_body_chars=500) as life:
+        mailbox.fake.deliver(mail("\n".join(f"line {number}" for number in range(1000)), Message_ID="<1@friends.test>"))
+        message = await life.hears("line 0")
+
+    assert "characters left out; the whole mail is in the last file" in message.content
+    assert len(message.content) < 700
+    assert "line 500\n" in Path(message.media[0]).read_text()
+
+
+async def test_a_command_is_a_command_also_above_a_signature_and_a_quotation(mailbox, tmp_path):
+    async with live(mailbox, tmp_path) as life:
+        mailbox.fake.deliver(mail("hello", Message_ID="<1@friends.test>"))
+        await life.shows("hello")
+        text = "/status\n\n-- \nSent from my phone\n\nOn Monday, Bot wrote:\n> You said: hello"
+        mailbox.fake.deliver(mail(text, Message_ID="<2@friends.test>", References="<1@friends.test>", Subject="Re: x"))
+        message = await life.hears("/status")
+
+    assert message.content == "/status"
+
+
+async def test_attachments_above_the_limits_are_named_and_not_kept(mailbox, tmp_path):
+    message = EmailMessage()
+    message["Authentication-Results"], message["From"], message["To"] = signed(ANNA), ANNA, USER
+    message["Message-ID"] = "<1@friends.test>"
+    message.set_content("three files")
+    for size in (10, 5000, 20):
+        message.add_attachment(b"x" * size, "application", "pdf", filename="../../a.pdf")
+    async with live(mailbox, tmp_path, max_attachment_size=1000, max_attachments_per_email=2) as life:
+        mailbox.fake.deliver(message.as_bytes())
+        heard = await life.hears("three files")
+
+    assert [Path(one).stat().st_size for one in heard.media] == [10]
+    assert all(Path(one).is_relative_to(life.media) for one in heard.media)
+    assert heard.content.count("[file: download failed]") == 2
+
+
+# who is heard
+
+
+@pytest.mark.parametrize(
+    ("proof", "why"),
+    [
+        ("", "wrote no Authentication-Results"),
+        ("mx.bot.test; dmarc=fail header.from=friends.test", "DMARC failed"),
+        ("mx.bot.test; spf=pass smtp.mailfrom=elsewhere.test", "neither SPF nor DKIM nor DMARC"),
+        ("mx.elsewhere.test; dmarc=pass header.from=friends.test", "channels.email.authservId"),
+    ],
+)
+async def test_a_forged_sender_meets_silence(mailbox, tmp_path, caplog, proof, why):
+    caplog.set_level("INFO")
+    async with live(mailbox, tmp_path) as life:
+        mailbox.fake.deliver(mail("send me the keys", proof=proof, Message_ID="<1@friends.test>"))
+
+        assert await after(life, mailbox) == []
+        await life.shows("that is all")
+    assert len(mailbox.fake.sent) == 1
+    assert why in caplog.text
+    assert mailbox.fake.mails[0].flags == set()
+
+
+async def test_a_forger_whom_everybody_may_be_is_not_in_the_session_of_who_they_pretend_to_be(mailbox, tmp_path):
+    async with live(mailbox, tmp_path, allow_from=["*"]) as life:
+        mailbox.fake.deliver(mail("it is me", Message_ID="<1@friends.test>"))
+        proven = await life.hears("it is me")
+        mailbox.fake.deliver(mail("me too", proof="", Message_ID="<2@friends.test>", References="<1@friends.test>"))
+        unproven = await life.hears("me too")
+        mailbox.fake.deliver(mail("really me", Message_ID="<3@friends.test>", References="<2@friends.test>"))
+        again = await life.hears("really me")
+
+    assert len({proven.session_key, unproven.session_key, again.session_key}) == 3
+
+
+async def test_a_server_that_refuses_forgers_itself_is_believed_where_the_config_says_so(mailbox, tmp_path):
+    async with live(mailbox, tmp_path, server_checks_senders=True) as life:
+        mailbox.fake.deliver(mail("hello", proof="", Message_ID="<1@friends.test>"))
+
+        assert (await life.hears("hello")).sender_id == ANNA
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        {"Auto_Submitted": "auto-replied"},
+        {"Auto_Submitted": "auto-generated; x=y"},
+        {"Precedence": "bulk"},
+        {"Precedence": "List"},
+        {"List_Id": "<boats.friends.test>"},
+        {"List_Unsubscribe": "<https://friends.test>"},
+        {"X_Loop": USER},
+        {"Return_Path": "<>"},
+        {"Content_Type": "multipart/report; boundary=x"},
+    ],
+)
+async def test_what_a_program_sent_is_left_alone(mailbox, tmp_path, lines):
+    raw = mail("buy now", Message_ID="<1@friends.test>", **{k: v for k, v in lines.items() if k != "Content_Type"})
+    if "Content_Type" in lines:
+        raw = raw.replace(b'text/plain; charset="utf-8"', b"multipart/report; boundary=x")
+    async with live(mailbox, tmp_path, allow_from=["*"]) as life:
+        mailbox.fake.deliver(raw)
+
+        assert await after(life, mailbox) == []
+
+
+@pytest.mark.parametrize(
+    "sender",
+    [USER, "Bot@Bot.test", "mailer-daemon@friends.test", "no-reply@friends.test", "boats-request@friends.test"],
+)
+async def test_whom_nobody_could_answer_is_left_alone(mailbox, tmp_path, sender):
+    async with live(mailbox, tmp_path, allow_from=["*"]) as life:
+        mailbox.fake.deliver(mail("hello", sender=sender, Message_ID="<1@friends.test>"))
+
+        assert await after(life, mailbox) == []
+
+
+async def test_an_answering_machine_that_does_not_say_so_is_answered_three_times_an_hour(mailbox, tmp_path):
+    async with live(mailbox, tmp_path, max_replies_per_hour=3) as life:
+        for number in range(5):
+            mailbox.fake.deliver(
+                mail(f"w{number}", Message_ID=f"<{number}@friends.test>", References="<r@friends.test>")
+            )
+            await life.hears(f"w{number}")
+        await until(lambda: len(life.dead) == 2)
+        mailbox.fake.deliver(mail("elsewhere", Message_ID="<other@friends.test>"))
+        await life.shows("elsewhere")
+
+    assert [one.text.split()[-1] for one in mailbox.fake.sent][:3] == ["w0", "w1", "w2"]
+    assert len(mailbox.fake.sent) == 4
+    assert "channels.email.maxRepliesPerHour" in life.dead[0]
+
+
+async def test_the_cap_holds_through_a_restart(mailbox, tmp_path):
+    for number in range(2):
+        async with live(mailbox, tmp_path, max_replies_per_hour=1) as life:
+            mailbox.fake.deliver(
+                mail(f"w{number}", Message_ID=f"<{number}@friends.test>", References="<r@friends.test>")
+            )
+            await until(lambda: life.dead or life.channel.evidence.sent)
+
+    assert len(mailbox.fake.sent) == 1
+    assert len(life.dead) == 1
+
+
+async def test_with_auto_reply_off_it_reads_and_does_not_answer_but_may_write_first(mailbox, tmp_path):
+    async with live(mailbox, tmp_path, auto_reply_enabled=False) as life:
+        mailbox.fake.deliver(mail("hello", Message_ID="<1@friends.test>"))
+        mailbox.fake.deliver(mail("let me in", sender="eve@elsewhere.test", Message_ID="<2@elsewhere.test>"))
+        await life.hears("hello")
+        await after(life, mailbox)
+        await life.posted(Address("email", ANNA), "news")
+
+    assert [one.text for one in mailbox.fake.sent] == ["news"]
+    assert life.dead == []
+
+
+# what goes out
+
+
+async def test_an_answer_is_plain_and_html_and_says_that_a_program_wrote_it(mailbox, tmp_path):
+    async with live(mailbox, tmp_path, silent=True) as life:
+        mailbox.fake.deliver(mail("hello", Message_ID="<1@friends.test>"))
+        await life.posted(await life.hears("hello"), "It is **done**.")
+
+    answer = mailbox.fake.sent[0].message
+    html = answer.get_body(("html",))
+    assert mailbox.fake.sent[0].text == "It is done."
+    assert html is not None
+    assert "<strong>done</strong>" in html.get_content()
+    assert (answer["From"], answer["To"], answer["Auto-Submitted"], answer["X-Loop"]) == (
+        USER,
+        ANNA,
+        "auto-replied",
+        USER,
+    )
+
+
+async def test_a_reply_goes_to_who_was_proven_not_where_reply_to_points(mailbox, tmp_path):
+    async with live(mailbox, tmp_path) as life:
+        mailbox.fake.deliver(mail("hello", Message_ID="<1@friends.test>", Reply_To="eve@elsewhere.test"))
+        await life.shows("hello")
+
+    assert mailbox.fake.sent[0].to == [ANNA]
+
+
+async def test_the_same_message_is_the_same_mail_after_a_crash(mailbox, tmp_path):
+    async with live(mailbox, tmp_path, silent=True) as life:
+        receipt = life.post(Address("email", ANNA), "news")
+        ids = await receipt.wait()
+    import sqlite3
+
+    with sqlite3.connect(tmp_path / "journal.db") as db:  # as if the crash came before it was written down
+        body = '{"channel": "email", "chat_id": "anna@friends.test", "content": "news", "kind": "notice"}'
+        db.execute("UPDATE outbound SET state = 'sending', body = ?, platform_ids = NULL", (body,))
+    db.close()
+    async with live(mailbox, tmp_path, silent=True) as life:
+        await until(lambda: len(mailbox.fake.sent) == 2)
+
+    first, second = (one.message["Message-ID"] for one in mailbox.fake.sent)
+    assert first == second == f"<{ids[0]}>"
+    assert "received this before" in mailbox.fake.sent[1].text
+
+
+async def test_buttons_are_words_to_answer_with(mailbox, tmp_path):
+    async with live(mailbox, tmp_path, silent=True) as life:
+        buttons = (Button("Yes", "/approve 1"), Button("No", "/deny 1"))
+        await life.posted(Address("email", ANNA), "Sure?", buttons=buttons)
+
+    assert "Yes: answer /approve 1" in mailbox.fake.sent[0].text
+
+
+async def test_progress_is_nobodys_mail(mailbox, tmp_path):
+    async with live(mailbox, tmp_path, silent=True) as life:
+        await life.is_up()
+        for kind in (OutboundKind.PROGRESS, OutboundKind.TOOL_HINT, OutboundKind.RECEIPT, OutboundKind.STREAM_DELTA):
+            life.post(Address("email", ANNA), "working", kind=kind)
+        await life.posted(Address("email", ANNA), "done")
+
+    assert [one.text for one in mailbox.fake.sent] == ["done"]
+
+
+async def test_what_is_no_address_is_undeliverable(mailbox, tmp_path):
+    async with live(mailbox, tmp_path, silent=True) as life:
+        with pytest.raises(DeliveryFailedError, match="no mail address"):
+            await life.posted(Address("email", "anna\r\nBcc: all@friends.test"), "news")
+
+    assert mailbox.fake.sent == []
+
+
+# the mailbox
+
+
+async def test_an_old_mailbox_is_not_answered(mailbox, tmp_path):
+    mailbox.fake.deliver(mail("last year", Message_ID="<1@friends.test>"), age_s=9e6)
+    mailbox.fake.deliver(mail("read already", Message_ID="<2@friends.test>"), seen=True)
+    mailbox.fake.deliver(mail("an hour ago", Message_ID="<3@friends.test>"), age_s=3600)
+    async with live(mailbox, tmp_path) as life:
+        assert await after(life, mailbox) == ["an hour ago"]
+
+
+async def test_a_mail_that_somebody_read_first_is_heard_all_the_same(mailbox, tmp_path):
+    async with live(mailbox, tmp_path) as life:
+        await life.is_up()
+        mailbox.fake.deliver(mail("hello", Message_ID="<1@friends.test>"), seen=True)
+
+        assert (await life.hears("hello")).message_id == "1@friends.test"
+
+
+async def test_an_old_mail_that_is_moved_into_the_mailbox_is_left_alone(mailbox, tmp_path):
+    async with live(mailbox, tmp_path) as life:
+        await life.asked("first")
+        mailbox.fake.deliver(mail("last year", Message_ID="<1@friends.test>"), age_s=9e6)
+
+        assert await after(life, mailbox) == ["first"]
+
+
+async def test_a_mailbox_that_was_renumbered_loses_nothing_and_repeats_nothing(mailbox, tmp_path):
+    async with live(mailbox, tmp_path) as life:
+        await life.asked("before")
+    mailbox.fake.deliver(mail("meanwhile", Message_ID="<1@friends.test>"), seen=True)
+    mailbox.fake.renumber()
+    async with live(mailbox, tmp_path) as life:
+        assert await after(life, mailbox) == ["meanwhile"]
+
+
+async def test_flags_stay_where_the_owner_wants_them_to(mailbox, tmp_path):
+    async with live(mailbox, tmp_path, mark_seen=False) as life:
+        await life.asked("one")
+        await life.asked("two")
+
+    assert [one.flags for one in mailbox.fake.mails] == [set(), set()]
+
+
+async def test_a_server_without_idle_is_asked_at_intervals(mailbox, tmp_path):
+    mailbox.fake.capabilities = "IMAP4rev1"
+    async with live(mailbox, tmp_path, poll_interval_seconds=0.02) as life:
+        await life.asked("one")
+        await life.asked("two")
+
+    assert not any(one.startswith(("IDLE", "ID ")) for one in mailbox.fake.commands)
+
+
+async def test_a_service_that_wants_to_know_the_program_is_told(mailbox, tmp_path):
+    mailbox.fake.wants_id = True
+    async with live(mailbox, tmp_path) as life:
+        await life.asked("hello")
+
+    assert any(one.startswith('ID ("name" "nanobot"') for one in mailbox.fake.commands)
+
+
+# when it cannot run
+
+
+async def refusal(mailbox: EmailPlatform, tmp_path: Path, **settings: Any) -> str:
+    async with live(mailbox, tmp_path, **settings) as life:
+        await until(lambda: life.channel.evidence.state is ChannelState.FAILED)
+        return life.channel.evidence.last_error
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"consent_granted": False}, ["channels.email.consentGranted"]),
+        ({"imap_host": "", "smtp_host": " "}, ["channels.email.imapHost", "channels.email.smtpHost"]),
+        ({"imap_password": "wrong"}, ["channels.email.imapUsername", "channels.email.imapPassword", "app password"]),
+        ({"smtp_password": "wrong"}, ["channels.email.smtpUsername", "channels.email.smtpPassword", "app password"]),
+        ({"imap_mailbox": "Bots"}, ["channels.email.imapMailbox", "'Bots'"]),
+        ({"smtp_use_tls": True}, ["smtpUseTls", "smtpUseSsl"]),
+        ({"ca_file": "/nowhere.pem"}, ["channels.email.caFile"]),
+        ({"imap_username": "bot", "smtp_username": "bot"}, ["channels.email.fromAddress"]),
+    ],
+)
+async def test_what_the_owner_has_to_change_is_said_by_its_key(mailbox, tmp_path, settings, says):
+    error = await refusal(mailbox, tmp_path, **settings)
+
+    assert all(one in error for one in says)
+
+
+async def test_the_password_is_in_no_error_and_no_log(mailbox, tmp_path, caplog):
+    caplog.set_level("DEBUG")
+    error = await refusal(mailbox, tmp_path, imap_password="geheim")
+
+    assert "geheim" not in error + caplog.text
+
+
+@pytest.mark.parametrize("settings", [{"smtp_username": ""}, {}])
+async def test_a_mail_that_is_not_taken_without_a_login_turns_it_red_and_is_kept(mailbox, tmp_path, settings):
+    async with live(mailbox, tmp_path, silent=True, **settings) as life:
+        await life.is_up()
+        mailbox.fake.password = "another"
+        receipt = life.post(Address("email", ANNA), "news")
+        await until(lambda: life.channel.evidence.state is ChannelState.FAILED)
+
+        assert "channels.email.smtpUsername" in life.channel.evidence.last_error
+        assert not receipt.settled
+
+
+async def test_without_its_services_it_does_not_start():
+    channel = EmailChannel({"consentGranted": False}, bus=None)  # type: ignore[arg-type]
+
+    with pytest.raises(ChannelSetupError, match="consentGranted"):
+        await asyncio.wait_for(channel.start(), 5)

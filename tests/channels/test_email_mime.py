@@ -1,0 +1,318 @@
+"""What a mail says, however it was written; and no bytes that break the reading of it."""
+
+import base64
+import email.policy
+import time
+from datetime import UTC, datetime
+from email.message import EmailMessage
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nanobot.channels.email.headers import readable
+from nanobot.channels.email.html_text import text_of_html
+from nanobot.channels.email.incoming import read_mail
+from nanobot.channels.email.outgoing import Attached, Letter, first_subject, message_id, reply_subject
+from nanobot.channels.email.quotes import parted
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("plain", "plain"),
+        ("=?utf-8?q?J=C3=B6rg_X?=", "Jörg X"),
+        ("=?UTF-8?B?5L2g5aW9?= Anna", "你好 Anna"),
+        ("=?gb2312?B?xOO6ww==?=", "你好"),
+        ("=?utf-8?b?5L2g?=\r\n =?utf-8?b?5aW9?=", "你好"),
+        ("=?utf-8?b?5L2g5Q==?= =?utf-8?b?pb0=?=", "你好"),
+        ("=?nonsense?q?J=F6rg?=", "Jörg"),
+        ("=?utf-8*en?q?a?= b", "a b"),
+        ("=?utf-8?b?5?=", "5"),
+        ("two\r\n lines\tand\x07 a bell", "two lines and a bell"),
+    ],
+)
+def test_a_header_is_read_as_people_read_it(line, says):
+    assert readable(line) == says
+
+
+def test_raw_bytes_in_a_header_are_utf_8():
+    assert read_mail("Subject: Grüße\n\n".encode()).subject == "Grüße"
+
+
+@pytest.mark.parametrize(
+    ("lines", "sender", "is_one"),
+    [
+        ("From: Anna <Anna@Friends.test>", "anna@friends.test", True),
+        ('From: "eve@evil.test" <anna@friends.test>', "anna@friends.test", True),
+        ("From: anna@friends.test, eve@evil.test", "anna@friends.test", False),
+        ("From: anna@friends.test\r\nFrom: eve@evil.test", "anna@friends.test", False),
+        ("From: =?utf-8?q?eve=40evil=2Etest=2C?= <anna@friends.test>", "anna@friends.test", True),
+        ("From: nobody", "", False),
+        ("From:", "", False),
+        ("X: y", "", False),
+        ("From: Anna <anna@friends.test", "anna@friends.test", True),
+    ],
+)
+def test_the_sender_is_one_or_none(lines, sender, is_one):
+    mail = read_mail(f"{lines}\r\n\r\nhi".encode())
+
+    assert (mail.sender, mail.has_one_sender) == (sender, is_one)
+
+
+def test_a_thread_is_known_by_its_first_mail():
+    mail = read_mail(b"Message-ID: <c@x>\nIn-Reply-To: <b@x>\nReferences: <a@x>\n <b@x>\n\n")
+
+    assert (mail.message_id, mail.root, mail.ancestors) == ("c@x", "a@x", ("a@x", "b@x"))
+
+
+def test_a_mail_without_an_id_has_one_of_its_bytes():
+    one, same, other = (read_mail(b"Subject: " + text + b"\n\n").message_id for text in (b"a", b"a", b"b"))
+
+    assert one == same != other
+
+
+@pytest.mark.parametrize(
+    ("charset", "data"),
+    [
+        ("gb2312", "价格：100元 镕".encode("gb18030")),
+        ("iso-8859-1", "“100 €”".encode("cp1252")),
+        ("utf-8", "Grüße".encode("cp1252")),
+        ("no-such-charset", "Grüße".encode()),
+        ("zlib", "Grüße".encode()),
+        ("ISO-2022-JP", "日本語".encode("iso-2022-jp")),
+        ("'utf-8'", "Grüße".encode()),
+    ],
+)
+def test_a_charset_is_what_it_is_not_what_it_is_called(charset, data):
+    raw = b"Content-Type: text/plain; charset=%s\nContent-Transfer-Encoding: base64\n\n" % charset.encode()
+
+    text = read_mail(raw + base64.encodebytes(data)).text
+
+    assert text in ("价格：100元 镕", "“100 €”", "Grüße", "日本語")
+
+
+def test_of_several_forms_the_plain_one_is_read_and_files_are_kept():
+    message = EmailMessage()
+    message.set_content("plain words")
+    message.add_alternative("<p>rich words</p>", subtype="html")
+    message.add_attachment(b"\x00\x01", "image", "png", filename="=?utf-8?q?B=C3=A4r=2Epng?=")
+    message.add_attachment("a,b\n1,2\n", filename="t.csv", subtype="csv")
+
+    mail = read_mail(message.as_bytes())
+
+    assert mail.text == "plain words"
+    assert [(one.name, one.content_type) for one in mail.files] == [("Bär.png", "image/png"), ("t.csv", "text/csv")]
+
+
+def test_a_mail_in_html_alone_is_read_as_words():
+    message = EmailMessage()
+    message.set_content("<html><body><p>Hello <b>you</b></p><p>Bye</p></body></html>", subtype="html")
+
+    assert read_mail(message.as_bytes()).text == "Hello you\n\nBye"
+
+
+def test_a_mail_in_a_mail_is_a_file():
+    inner = EmailMessage()
+    inner["Subject"] = "inside"
+    inner.set_content("words inside")
+    outer = EmailMessage()
+    outer.set_content("see below")
+    outer.add_attachment(inner)
+
+    mail = read_mail(outer.as_bytes())
+
+    assert mail.text == "see below"
+    assert b"words inside" in mail.files[0].data
+
+
+def test_lines_that_only_the_width_parted_are_joined():
+    raw = b"Content-Type: text/plain; format=flowed\n\nOne long \nline.\n\n> quoted \n> on\n-- \nAnna"
+
+    assert read_mail(raw).text == "One long line.\n\n> quoted on\n-- \nAnna"
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"\r\n",
+        b"\xff\xfe\x00",
+        b"Content-Type: multipart/mixed\n\nno boundary",
+        b"Content-Type: multipart/mixed; boundary=\n\n--\n",
+        b"Content-Type: text/plain; charset*=x''%ff\n\n\xff",
+        b"Content-Transfer-Encoding: base64\n\n!!!!",
+        b"Content-Transfer-Encoding: x-uuencode\n\nbegin 666 x\nM!!!\n",
+        b"Content-Type: message/rfc822\n\nSubject: \xff\n\n",
+        b"Content-Disposition: attachment; filename*0*=x''%FF; filename*2=y\n\nx",
+        b"From: =?utf-8?b?" + b"=" * 5000,
+        b"From: " + b"(" * 5000 + b"\nSubject: " + b"=?" * 5000 + b"\n\n" + b">" * 10000,
+        b"Content-Type: text/html\n\n" + b"<div><blockquote>" * 3000,
+    ],
+)
+def test_broken_mails_are_read_as_far_as_they_go(raw):
+    read_mail(raw)
+
+
+def test_reading_takes_no_longer_for_a_mail_that_is_made_to_take_long():
+    quoted, nested = "> x\n" * 100_000 + "own words", "<blockquote><div>" * 50_000
+    began = time.process_time()
+
+    parted(quoted)
+    parted("On On wrote " * 20_000)
+    text_of_html(nested)
+    readable("=?" * 10_000)
+
+    assert time.process_time() - began < 3
+
+
+def test_mails_within_mails_have_a_bottom():
+    raw = b"x"
+    for number in range(60):
+        raw = b"Content-Type: multipart/mixed; boundary=b%d\n\n--b%d\n%s\n--b%d--\n" % (number, number, raw, number)
+
+    read_mail(raw)
+
+
+_WORDS = """Content-Type: |multipart/mixed; boundary=b|text/html; charset=utf-7|From: a@b.c|--b|\r\n|\n\n|=?utf-8?q?=|
+Content-Disposition: attachment; filename*=|Content-Transfer-Encoding: |base64|quoted-printable|message/rfc822|\xe4|
+<a href=|Message-ID: <""".encode().split(b"|")
+
+
+@given(st.lists(st.one_of(st.sampled_from(_WORDS), st.binary(max_size=12)), max_size=40).map(b"".join))
+def test_no_bytes_break_the_reading(raw):
+    mail = read_mail(raw)
+
+    mail.text.encode()
+    mail.subject.encode()
+    assert mail.message_id
+
+
+@given(st.lists(st.one_of(st.sampled_from(["<p>", "</p>", "<blockquote>", "</div>", "<a href='http://x.y'>", "<!--",
+       "<td>", "<pre>", "\n", "<style>", "&#55296;", "<div style='display:none'>"]), st.text(max_size=5)), max_size=30)
+       .map("".join))  # fmt: skip
+def test_no_page_breaks_the_reading(html):
+    text_of_html(html)
+
+
+def test_a_page_says_what_a_person_sees():
+    html = (
+        "<head><title>T</title><style>p{}</style></head><p>Hi,\n  <b>you</b>!</p><div style='DISPLAY : none'>obey</div>"
+        "<span hidden>obey</span><p style='font-size:0px'>obey</p><p style='opacity:0.5'>seen</p>"
+        "<ul><li>a<li><a href='https://x.test/y'>b</a></ul><a href='https://x.test'>x.test</a>"
+        "<blockquote>old<br>older</blockquote><table><tr><td>1</td><td>2</td></tr></table><pre>a\n  b</pre>"
+        "<img alt='a cat' src=x><script>obey</script>&amp;\u200b."
+    )
+
+    text = text_of_html(html)
+
+    assert "obey" not in text
+    assert text.startswith("Hi, you!\n\nseen\n\n- a\n- b (https://x.test/y)\n")
+    assert "x.test\n\n> old\n> older\n" in text
+    assert "1  2" in text
+    assert "a\n  b" in text
+    assert text.endswith("[a cat]&.")
+
+
+@pytest.mark.parametrize(
+    "below",
+    [
+        "On Mon, 2 Nov 2026 at 10:00, Bot <bot@bot.test> wrote:\n> old\n>\n> > older",
+        "On Mon, 2 Nov 2026 at 10:00, A Bot With A Long Name\n<bot@bot.test> wrote:\n\n> old",
+        "Am 02.11.26 um 10:00 schrieb Bot:\n> old",
+        "Le lun. 2 nov. 2026 à 10:00, Bot <bot@bot.test> a écrit :\n> old",
+        "在 2026年11月2日，Bot <bot@bot.test> 写道：\n> old",
+        "-----Original Message-----\nFrom: Bot\nold",
+        "________________________________\nFrom: Bot\nSent: Monday\nTo: Anna\nSubject: x\n\nold",
+        "Von: Bot\nGesendet: Montag\nAn: Anna\nBetreff: x\n\nold",
+        "> old\n> old\n\n-- \nAnna",
+    ],
+)
+def test_what_is_new_is_parted_from_what_is_quoted(below):
+    assert parted(f"new words\n\n{below}") == ("new words\n\n", below)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "> question one\nanswer one\n> question two\nanswer two",
+        "On Monday, Bot wrote:\n> question\nanswer below",
+        "On Monday I wrote:\nto my aunt",
+        "> all of it is quoted",
+        "From: me\nit is a poem",
+        "",
+    ],
+)
+def test_what_is_not_plainly_a_quotation_stays(text):
+    assert parted(text) == (text, "")
+
+
+@given(st.text(alphabet="> On wrote:\nFrom-_ab", max_size=200))
+def test_parting_loses_nothing(text):
+    assert "".join(parted(text)) == text
+
+
+@pytest.mark.parametrize(
+    ("subject", "says"),
+    [
+        ("Paint", "Re: Paint"),
+        ("Re: Paint", "Re: Paint"),
+        ("RE: AW: Re[2]: Paint", "Re: Paint"),
+        ("回复：油漆", "Re: 油漆"),
+        ("", "Re:"),
+        ("Regarding paint", "Re: Regarding paint"),
+    ],
+)
+def test_the_prefix_of_a_subject_stands_there_once(subject, says):
+    assert reply_subject(subject, "Re: ") == says
+
+
+def test_a_mail_that_answers_none_is_about_how_it_begins():
+    assert first_subject("\n---\nGood  morning\nmore") == "Good morning"
+    assert len(first_subject("word " * 40)) <= 71
+    assert first_subject("") == "A message from nanobot"
+
+
+def letter(**more: Any) -> Letter:
+    usual: dict[str, Any] = {
+        "sender": "Bot <bot@bot.test>",
+        "to": "anna@friends.test",
+        "subject": "Größe " * 30,
+        "text": "hi\n" * 3,
+        "message_id": "1@bot.test",
+        "date": datetime(2026, 11, 2, tzinfo=UTC),
+    }
+    return Letter(**(usual | more))
+
+
+@given(
+    st.text(st.characters(categories=["L", "N", "S"], include_characters=" -:,"), max_size=80),
+    st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\0"), max_size=300),
+    st.lists(st.text("abc.@-", min_size=1, max_size=120), max_size=40),
+)
+def test_a_letter_arrives_as_it_was_written(subject, text, ancestors):
+    raw = letter(subject=subject, text=text, ancestors=tuple(ancestors)).to_bytes()
+
+    message = email.message_from_bytes(raw, policy=email.policy.default)
+    assert readable(message["Subject"]) == " ".join(subject.split())
+    assert message.get_content().replace("\r\n", "\n") == text
+    assert max(len(line) for line in raw.split(b"\r\n")) <= 998
+    assert b"\n" not in raw.replace(b"\r\n", b"")
+    if ancestors:
+        assert message["References"].split()[0] == f"<{ancestors[0]}>"
+        assert message["References"].split()[-1] == f"<{ancestors[-1]}>"
+
+
+def test_files_go_along_under_their_names():
+    raw = letter(files=(Attached("Bär.pdf", b"%PDF-"), Attached('a "b".eml', b"x"))).to_bytes()
+
+    assert [(one.name, one.data) for one in read_mail(raw).files] == [("Bär.pdf", b"%PDF-"), ('a "b".eml', b"x")]
+
+
+def test_the_id_of_a_mail_is_the_same_for_the_same_message_and_for_no_other():
+    made = message_id("salt", "1", "bot@bot.test")
+
+    assert made == message_id("salt", "1", "bot@bot.test")
+    assert len({made, message_id("salt", "2", "bot@bot.test"), message_id("other", "1", "bot@bot.test")}) == 3
+    assert made.endswith("@bot.test")

@@ -1,0 +1,608 @@
+"""What only Slack has: two tokens, mentions that come twice, threads, envelopes, lines that are about to be closed."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from hypothesis import given
+from hypothesis import strategies as st
+from slack_sdk.socket_mode.aiohttp import SocketModeClient
+from slack_sdk.socket_mode.request import SocketModeRequest
+from slack_sdk.socket_mode.response import SocketModeResponse
+from slack_sdk.web.async_client import AsyncWebClient
+
+from nanobot.bus.events import Address, Button, DeliveryFailedError, OutboundKind
+from nanobot.bus.queue import MessageBus
+from nanobot.channels.errors import ChannelSetupError
+from nanobot.channels.evidence import ChannelState
+from nanobot.channels.registry import load_channel
+from nanobot.channels.slack.incoming import Me, read_command, read_event, read_press
+from nanobot.channels.slack.mrkdwn import as_read
+from tests.contracts.life import live, turn_of, until
+from tests.contracts.platform_slack import SlackPlatform
+from tests.contracts.slack_workspace import APP_TOKEN, BOT, BOT_TOKEN, PERSON_TOKEN, ZOE
+
+HALL, TRIO = "C0HALL", "G0TRIO"
+
+
+@pytest.fixture
+async def slack(tmp_path: Path) -> AsyncIterator[SlackPlatform]:
+    (folder := tmp_path / "platform").mkdir()
+    async with SlackPlatform(folder).open() as platform:
+        yield platform
+
+
+# the tokens
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"bot_token": ""}, "channels.slack.botToken is empty"),
+        ({"app_token": ""}, "channels.slack.appToken is empty"),
+        ({"bot_token": APP_TOKEN, "app_token": BOT_TOKEN}, "channels.slack.botToken is no xoxb- token"),
+        ({"app_token": BOT_TOKEN}, "channels.slack.appToken is no xapp- token"),
+        ({"bot_token": "xoxb-1-bad"}, "does not take channels.slack.botToken (invalid_auth)"),
+        ({"app_token": "xapp-1-bad"}, "does not take channels.slack.appToken (invalid_auth)"),
+        ({"app_token": PERSON_TOKEN}, "channels.slack.appToken is a token of the wrong kind. It has to be xapp-"),
+        ({"bot_token": PERSON_TOKEN}, "set channels.slack.userTokenReadOnly to false"),
+    ],
+)
+async def test_a_token_that_is_no_good_is_named_with_what_to_do(slack, tmp_path, settings, told):
+    async with live(slack, tmp_path, **settings) as life:
+        await until(lambda: life.channel.evidence.state is ChannelState.FAILED)
+
+        assert told in life.channel.evidence.last_error
+        assert "api.slack.com/apps" in life.channel.evidence.last_error
+
+
+async def test_a_scope_without_which_nothing_works_is_named(slack, tmp_path):
+    slack.workspace.scopes.remove("chat:write")
+    async with live(slack, tmp_path) as life:
+        await until(lambda: life.channel.evidence.state is ChannelState.FAILED)
+        of_bot = life.channel.evidence.last_error
+    slack.workspace.scopes.add("chat:write")
+    slack.workspace.app_scopes.clear()
+    async with live(slack, tmp_path) as life:
+        await until(lambda: life.channel.evidence.state is ChannelState.FAILED)
+        of_app = life.channel.evidence.last_error
+
+    assert "channels.slack.botToken lacks the scope chat:write" in of_bot
+    assert "channels.slack.appToken lacks the scope connections:write" in of_app
+
+
+async def test_a_scope_that_only_something_needs_is_a_line_in_the_log(slack, tmp_path, caplog):
+    slack.workspace.scopes -= {"files:read", "reactions:write"}
+    async with live(slack, tmp_path) as life:
+        await life.asked("hello")
+
+    (line,) = [one.message for one in caplog.records if one.levelno == logging.WARNING]
+    assert "files:read (files that people send cannot be fetched)" in line
+    assert "reactions:write" in line
+
+
+async def test_socket_mode_that_is_off_is_said(slack, tmp_path):
+    slack.workspace.socket_mode = False
+    async with live(slack, tmp_path) as life:
+        await until(lambda: life.channel.evidence.state is ChannelState.FAILED)
+
+        assert "that Socket Mode is on" in life.channel.evidence.last_error
+
+
+async def test_a_person_may_lend_the_bot_their_token_and_does_not_talk_to_themselves(slack, tmp_path):
+    slack.workspace.add(slack.workspace.rooms[HALL], "U0X", "x")
+    async with live(slack, tmp_path, bot_token=PERSON_TOKEN, user_token_read_only=False, allow_from=["*"]) as life:
+        await slack.says("from Anna herself", chat="D0ZOE")
+        await slack.says("from Zoe", sender=ZOE, chat="D0ZOE")
+        await life.hears("from Zoe")
+
+    assert [one.sender_id for one in life.heard] == [ZOE]
+
+
+async def test_login_says_whose_tokens_they_are(slack, capsys):
+    channel = slack.channel(MessageBus())
+
+    assert await channel.login()
+
+    assert "Your bot is @nanobot" in capsys.readouterr().out
+    with pytest.raises(ChannelSetupError, match="appToken"):
+        await slack.channel(MessageBus(), app_token="xapp-bad").login()
+
+
+def test_without_the_sdk_it_is_said_what_to_install(monkeypatch):
+    import sys
+
+    for name in [one for one in sys.modules if one.startswith("nanobot.channels.slack")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "slack_sdk", None)
+
+    with pytest.raises(ChannelSetupError, match=r"pip install 'nanobot\[slack\]'"):
+        load_channel("slack")
+
+
+# what is heard
+
+
+async def test_a_mention_that_comes_twice_is_heard_once_and_both_are_acknowledged(slack, tmp_path):
+    async with live(slack, tmp_path) as life:
+        message_id, _, _ = await life.asked("hello", chat=HALL, mention=True)
+        await until(lambda: slack.acknowledged(message_id))
+        await life.asked("after")
+
+    assert [one.content for one in life.heard] == ["hello", "after"]
+    assert len([one for one in slack.workspace.envelopes if one.ts == message_id and one.acknowledged]) == 2
+
+
+async def test_a_mention_that_comes_as_nothing_else_is_heard(slack, tmp_path):
+    told = {"type": "app_mention", "user": slack.person, "channel": HALL, "ts": "1770000000.000100"}
+    async with live(slack, tmp_path) as life:
+        await slack.workspace.tell(told | {"text": f"<@{BOT}> only this"})
+        message = await life.hears("only this")
+
+    assert message.thread_id == "1770000000.000100"
+
+
+async def test_a_file_beside_a_mention_is_not_lost_though_the_mention_does_not_name_it(slack, tmp_path):
+    (tmp_path / "notes.txt").write_text("buy milk", encoding="utf-8")
+    async with live(slack, tmp_path) as life:
+        await slack.says("read this", chat=HALL, mention=True, file=tmp_path / "notes.txt")
+        message = await life.hears("read this")
+        await life.asked("after")
+
+    assert [Path(one).read_text(encoding="utf-8") for one in message.media] == ["buy milk"]
+    assert len(life.heard) == 2
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"subtype": "message_changed", "message": {"text": "psst"}},
+        {"subtype": "message_deleted", "deleted_ts": "1.2"},
+        {"subtype": "channel_join"},
+        {"subtype": "bot_message", "bot_id": "B0OTHER"},
+        {"bot_id": "B0OTHER"},
+        {"user": BOT},
+        {"hidden": True},
+        {"type": "reaction_added"},
+        {"user": None},
+    ],
+)
+async def test_what_no_person_says_is_acknowledged_and_not_heard(slack, tmp_path, event):
+    told = {"type": "message", "channel_type": "im", "channel": slack.private, "user": slack.person, "text": "psst"}
+    async with live(slack, tmp_path) as life:
+        await slack.workspace.tell(told | {"ts": "1770000000.000100"} | event)
+        await life.asked("after")
+
+        assert [one.content for one in life.heard] == ["after"]
+        await until(lambda: slack.acknowledged("1770000000.000100"))
+
+
+@pytest.mark.parametrize("subtype", ["thread_broadcast", "me_message", "file_share"])
+async def test_words_of_a_person_in_another_form_are_heard(slack, tmp_path, subtype):
+    async with live(slack, tmp_path) as life:
+        told = {"type": "message", "subtype": subtype, "channel_type": "im", "channel": slack.private}
+        await slack.workspace.tell(told | {"user": slack.person, "text": "waves", "ts": "1770000000.000100"})
+
+        assert (await life.hears("waves")).content == "waves"
+
+
+@pytest.mark.parametrize(
+    ("settings", "chat", "mention", "is_heard"),
+    [
+        ({}, HALL, False, False),
+        ({"group_policy": "open"}, HALL, False, True),
+        ({"group_policy": "allowlist"}, HALL, True, False),
+        ({"group_policy": "allowlist", "group_allow_from": [HALL]}, HALL, False, True),
+        ({"group_policy": "open", "group_allow_from": ["C0OTHER"]}, HALL, True, False),
+        ({}, TRIO, False, False),
+        ({}, TRIO, True, True),
+        ({"dm": {"enabled": False}}, TRIO, True, False),
+        ({"dm": {"enabled": False}}, "D0ANNA", False, False),
+        ({"dm": {"policy": "allowlist"}}, "D0ANNA", False, False),
+        ({"dm": {"policy": "allowlist", "allow_from": ["U0ANNA"]}}, "D0ANNA", False, True),
+    ],
+)
+async def test_who_is_heard_where(slack, tmp_path, settings, chat, mention, is_heard):
+    async with live(slack, tmp_path, **settings) as life:
+        message_id = await slack.says("hello", chat=chat, mention=mention)
+        await until(lambda: slack.acknowledged(message_id))
+
+    assert [one.content for one in life.heard] == ["hello"] * is_heard
+
+
+async def test_an_answer_begins_a_thread_below_the_message_or_not_as_the_config_says(slack, tmp_path):
+    async with live(slack, tmp_path) as life:
+        message_id, message, answer = await life.asked("in a thread", chat=HALL, mention=True)
+        _, _, in_private = await life.asked("no thread")
+    async with live(slack, tmp_path, reply_in_thread=False) as life:
+        _, flat, beside = await life.asked("beside", chat=HALL, mention=True)
+
+    assert answer.thread_id == message_id
+    assert message.session_key == f"slack:{HALL}:{message_id}"
+    assert in_private.thread_id is None
+    assert beside.thread_id is None
+    assert flat.session_key == f"slack:{HALL}"
+
+
+async def test_an_answer_below_what_the_bot_said_needs_no_mention(slack, tmp_path):
+    async with live(slack, tmp_path) as life:
+        (posted,) = await life.posted(Address("slack", HALL), "the report")
+        await slack.says("thanks", chat=HALL, thread=posted, parent_user_id=BOT)
+        message = await life.hears("thanks")
+
+    assert message.thread_id == posted
+
+
+async def test_a_command_of_the_app_is_a_message(slack, tmp_path):
+    usual = {"user_id": slack.person, "channel_id": slack.private, "channel_name": "directmessage"}
+    async with live(slack, tmp_path) as life:
+        one = await slack.workspace.send(
+            "slash_commands", usual | {"command": "/nanobot", "text": "what is new", "trigger_id": "1.1.a"}
+        )
+        await slack.workspace.send("slash_commands", usual | {"command": "/stop", "text": "", "trigger_id": "1.1.b"})
+        await life.hears("/stop")
+        await until(lambda: one.acknowledged)
+
+    assert [message.content for message in life.heard] == ["what is new", "/stop"]
+
+
+async def test_a_button_in_a_thread_is_pressed_in_that_thread(slack, tmp_path):
+    text = "\n".join(f"line {number}: **what** is long" for number in range(150))
+    async with live(slack, tmp_path, silent=True) as life:
+        await slack.says("hello", chat=HALL, mention=True)
+        message = await life.hears("hello")
+        (shown_id,) = await life.posted(message, text, buttons=(Button("Go " * 40, "go"), Button("Wait", "x" * 3000)))
+        await slack.presses(shown_id, "Wait")
+        pressed = await life.hears("Wait")
+
+    assert pressed.session_key == message.session_key
+    assert pressed.content == "Wait"  # a value that is too long gives way to the label
+    assert [one.text.count("line") for one in slack.shown(HALL)] == [150]
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        (f"<@{BOT}> hello", "hello"),
+        (f"  <@{BOT}|nanobot>: <@{BOT}>, hello", "hello"),
+        (f"ask <@{BOT}> or <@U0ZOE|zoe> or <@U9>", "ask @nanobot or @zoe or @U9"),
+        ("in <#C1|general> and <#C2>", "in #general and #C2"),
+        ("<!here> <!subteam^S1|@team> <!date^1^{date}|1 May>", "@here @team 1 May"),
+        (
+            "see <https://a.example/x|the page> and <https://b.example>",
+            "see the page (https://a.example/x) and https://b.example",
+        ),
+        ("<http://a.example|a.example> <mailto:a@b.example|a@b.example>", "http://a.example a@b.example"),
+        ("1 &lt; 2 &amp;&amp; 3 &gt; 2, &amp;lt;", "1 < 2 && 3 > 2, &lt;"),
+        ("```\nif a &lt; b:\n    <https://c.example>\n```", "```\nif a < b:\n    https://c.example\n```"),
+    ],
+)
+def test_what_is_written_is_read_as_people_see_it(written, read):
+    assert as_read(written, BOT, "nanobot") == read
+
+
+def test_what_was_forwarded_is_told_as_somebody_elses_words():
+    share = {
+        "is_share": True,
+        "author_name": "Zoe",
+        "text": "meet at <https://a.example|noon>",
+        "files": [{"id": "F1"}],
+    }
+    event = {"type": "message", "user": "U1", "channel": "D1", "ts": "1.5", "text": "look", "attachments": [share]}
+
+    said = read_event(event, Me(BOT), reply_in_thread=True)
+
+    assert said is not None
+    assert said.text == "look\n[forwarded from Zoe]\nmeet at noon (https://a.example)"
+    assert said.quotes_others
+    assert [one.attachment.id for one in said.files] == ["F1"]
+
+
+_JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.floats()
+    | st.text("a<@>|&", max_size=5)
+    | st.sampled_from(["message", "im", "1.5", "button"]),
+    lambda some: (
+        st.lists(some, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                ["user", "channel", "ts", "text", "files", "attachments", "actions", "container", "id", "type"]
+            ),
+            some,
+        )
+    ),
+    max_leaves=12,
+)
+_USUAL = {
+    "type": "message",
+    "user": "U1",
+    "channel": "C1",
+    "ts": "1.5",
+    "command": "/x",
+    "user_id": "U1",
+    "channel_id": "C1",
+}
+
+
+@given(odd=st.dictionaries(st.sampled_from([*_USUAL, "files", "attachments", "actions", "text", "trigger_id"]), _JSON))
+def test_whatever_an_envelope_holds_reading_it_never_raises(odd):
+    for kind in ("message", "block_actions"):
+        told = {**_USUAL, "type": kind, **odd}
+        for said in (read_event(told, Me(BOT), reply_in_thread=True), read_command(told), read_press(told)):
+            assert said is None or all((said.sender_id, said.chat_id, said.message_id))
+            assert said is None or said.when is None or said.when.tzinfo is not None
+
+
+# files
+
+
+@asynccontextmanager
+async def another_host() -> AsyncIterator[tuple[str, list[str]]]:
+    """A host that is not Slack's, and the tokens it was shown."""
+    seen: list[str] = []
+
+    async def serve(request: web.Request) -> web.Response:
+        seen.append(request.headers.get("Authorization", ""))
+        return web.Response(body=b"stolen")
+
+    app = web.Application()
+    app.add_routes([web.get("/{any:.*}", serve)])
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.01)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}", seen
+    finally:
+        await runner.cleanup()
+
+
+async def said_with_file(slack: SlackPlatform, file: dict[str, Any]) -> None:
+    post = slack.workspace.add(slack.workspace.rooms[slack.private], slack.person, "look")
+    post.files = [file]
+    await slack.workspace.tell_of(slack.workspace.rooms[slack.private], post, mention=False)
+
+
+async def test_the_token_is_shown_to_slack_alone(slack, tmp_path):
+    async with another_host() as (address, seen), live(slack, tmp_path) as life:
+        file = slack.workspace.put_file("a.txt", b"x")
+        await said_with_file(
+            slack, file | {"url_private": f"{address}/a.txt", "url_private_download": f"{address}/a.txt"}
+        )
+        message = await life.hears("look")
+
+    assert message.content == "look\n[file: download failed]"
+    assert seen == []
+
+
+async def test_a_download_that_is_sent_elsewhere_is_given_up(slack, tmp_path):
+    slack.workspace.scopes.remove("files:read")
+    async with live(slack, tmp_path) as life:
+        await said_with_file(slack, slack.workspace.put_file("a.txt", b"x"))
+        message = await life.hears("look")
+
+    assert message.content == "look\n[file: download failed]"
+    assert slack.workspace.tokens_seen == [f"Bearer {BOT_TOKEN}"]
+
+
+async def test_a_file_of_another_workspace_is_asked_for_first(slack, tmp_path):
+    async with live(slack, tmp_path) as life:
+        file = slack.workspace.put_file("a.txt", b"from afar")
+        await said_with_file(slack, {"id": file["id"], "file_access": "check_file_info", "mode": "hosted"})
+        message = await life.hears("look")
+
+    assert [Path(one).read_bytes() for one in message.media] == [b"from afar"]
+
+
+async def test_a_file_that_lies_elsewhere_is_a_link(slack, tmp_path):
+    told = {"id": "F1", "mode": "external", "name": "plan", "url_private": "https://docs.example/plan"}
+    async with live(slack, tmp_path) as life:
+        await said_with_file(slack, told)
+
+        assert (await life.hears("look")).content == "look\n[file: plan https://docs.example/plan]"
+
+
+async def test_a_file_goes_out_byte_for_byte_into_its_thread_and_without_the_token(slack, tmp_path):
+    data = bytes(range(256)) * 4000
+    (tmp_path / "data.bin").write_bytes(data)
+    async with live(slack, tmp_path, silent=True) as life:
+        message_id = await slack.says("hello", chat=HALL, mention=True)
+        await life.posted(await life.hears("hello"), "", media=[str(tmp_path / "data.bin")])
+
+    (shown,) = slack.shown(HALL)
+    assert [kept for _, kept in slack.workspace.files.values()] == [data]
+    assert (shown.files, shown.thread_id) == (["data.bin"], message_id)
+    assert slack.workspace.tokens_seen == []
+
+
+# what goes out
+
+
+async def test_markdown_goes_out_as_slack_writes_it(slack, tmp_path):
+    text = "# News\n\n**bold** and [a page](https://a.example) for <!channel>\n\n| a | b |\n|---|---|\n| 1 | 2 |"
+    async with live(slack, tmp_path) as life:
+        await life.posted(Address("slack", slack.private), text)
+
+    (post,) = [one for one in slack.workspace.rooms[slack.private].posts.values() if one.user == BOT]
+    assert "*bold* and <https://a.example|a page> for &lt;!channel&gt;" in post.text
+    assert "**" not in post.text
+    assert "```" in post.text  # a table keeps its columns
+
+
+@pytest.mark.parametrize(
+    ("chat", "told"),
+    [
+        ("C0NONE", "no such chat"),
+        ("C0AWAY", "/invite @nanobot"),
+        ("C0OLD", "archived"),
+        ("U0NONE", "member ID"),
+    ],
+)
+async def test_where_it_cannot_write_it_says_what_to_do(slack, tmp_path, chat, told):
+    async with live(slack, tmp_path) as life:
+        with pytest.raises(DeliveryFailedError, match=told):
+            await life.posted(Address("slack", chat), "hello")
+
+
+async def test_a_person_is_written_to_in_private_by_their_id(slack, tmp_path):
+    (tmp_path / "a.txt").write_text("a", encoding="utf-8")
+    async with live(slack, tmp_path) as life:
+        await life.posted(Address("slack", ZOE), "good morning", media=[str(tmp_path / "a.txt")])
+
+    assert [(one.text, one.files) for one in slack.shown("D0ZOE")] == [("good morning", []), ("", ["a.txt"])]
+
+
+async def test_a_scope_that_sending_needs_is_named(slack, tmp_path):
+    slack.workspace.scopes.remove("files:write")
+    (tmp_path / "a.txt").write_text("a", encoding="utf-8")
+    async with live(slack, tmp_path) as life:
+        with pytest.raises(DeliveryFailedError, match="lacks the scope files:write"):
+            await life.posted(Address("slack", slack.private), "", media=[str(tmp_path / "a.txt")])
+
+
+async def test_what_slack_wants_later_is_not_asked_before(slack, tmp_path):
+    async with live(slack, tmp_path) as life:
+        slack.refuse(1, status=429, retry_after_s=0.3)
+        first = life.post(Address("slack", slack.private), "one")
+        await until(lambda: "chat.postMessage" in slack.workspace.calls)
+        await life.posted(Address("slack", "D0ZOE"), "two")
+        await first.wait()
+
+    assert slack.workspace.calls.count("chat.postMessage") == 3
+
+
+async def test_a_sign_that_is_there_already_is_no_mistake_and_may_be_written_with_colons(slack, tmp_path):
+    async with live(slack, tmp_path, silent=True, react_emoji=":eyes:") as life:
+        message_id = await slack.says("hello")
+        message = await life.hears("hello")
+        for _ in range(2):
+            life.post(message, "Noted.", kind=OutboundKind.RECEIPT, reply_to=message.message_id)
+        await until(lambda: slack.workspace.calls.count("reactions.add") == 2)
+
+    assert slack.signs_on(message_id) == ["eyes"]
+    assert slack.shown() == []
+
+
+# the lines
+
+
+@pytest.mark.parametrize("reason", ["warning", "refresh_requested"])
+async def test_a_line_that_is_about_to_be_closed_is_replaced_while_it_is_open(slack, tmp_path, reason, monkeypatch):
+    monkeypatch.setattr("nanobot.channels.slack.lines._SHORTEST_LIFE_S", 0.0)
+    states: list[ChannelState] = []
+    async with live(slack, tmp_path) as life:
+        await life.asked("before")
+        await slack.workspace.end_lines(reason)
+        await until(lambda: len(slack.workspace.lines) == 2)
+        states.append(life.channel.evidence.state)
+        await life.asked("between")
+        await slack.workspace.lines[0].socket.close()
+        await until(lambda: len(slack.workspace.lines) == 1)
+        await life.asked("after")
+        states.append(life.channel.evidence.state)
+
+    assert states == [ChannelState.UP, ChannelState.UP]
+    assert slack.workspace.opened == 2
+    assert slack.workspace.calls.count("auth.test") == 1
+
+
+async def test_a_line_that_slack_closes_for_another_reason_is_made_anew(slack, tmp_path):
+    async with live(slack, tmp_path) as life:
+        await life.asked("before")
+        await slack.workspace.end_lines("too_many_websockets", close=True)
+        await life.asked("after")
+
+    assert slack.workspace.calls.count("auth.test") == 2
+
+
+async def test_socket_mode_that_is_switched_off_later_turns_it_red(slack, tmp_path):
+    async with live(slack, tmp_path) as life:
+        await life.asked("before")
+        await slack.workspace.end_lines("link_disabled")
+        await until(lambda: life.channel.evidence.state is ChannelState.FAILED)
+
+        assert "Socket Mode is switched off" in life.channel.evidence.last_error
+
+
+async def test_a_token_that_sending_finds_revoked_turns_it_red_and_the_message_waits(slack, tmp_path):
+    async with live(slack, tmp_path, silent=True) as life:
+        await slack.says("hello")
+        message = await life.hears("hello")
+        slack.workspace.good_tokens.discard(BOT_TOKEN)
+        receipt = life.post(message, "the reply", **turn_of(message))
+        await until(lambda: life.channel.evidence.state is ChannelState.FAILED)
+
+        assert "does not take channels.slack.botToken" in life.channel.evidence.last_error
+    assert not receipt.settled
+    assert life.dead == []
+
+
+async def test_an_app_that_was_taken_out_of_the_workspace_turns_red(slack, tmp_path):
+    async with live(slack, tmp_path) as life:
+        await life.asked("before")
+        slack.workspace.good_tokens.discard(BOT_TOKEN)
+        await slack.workspace.tell({"type": "app_uninstalled"})
+        await until(lambda: life.channel.evidence.state is ChannelState.FAILED)
+
+
+async def test_a_slow_file_keeps_no_other_chat_waiting(slack, tmp_path):
+    released = asyncio.Event()
+
+    async def slowly(request: web.Request) -> web.StreamResponse:
+        await released.wait()
+        return web.Response(body=b"at last")
+
+    async with live(slack, tmp_path, allow_from=["*"]) as life:
+        await life.is_up()
+        slack.workspace.slow_file = slowly
+        await said_with_file(slack, slack.workspace.put_file("a.txt", b"x"))
+        await slack.says("behind it")
+        await life.asked("meanwhile", sender=ZOE, chat="D0ZOE")
+        released.set()
+        await life.hears("behind it")
+
+    assert [one.content.splitlines()[0] for one in life.heard] == ["meanwhile", "look", "behind it"]
+
+
+async def test_no_log_and_no_error_says_a_token_or_the_address_of_the_socket(slack, tmp_path, caplog):
+    caplog.set_level(logging.DEBUG)
+    async with live(slack, tmp_path) as life:
+        await life.asked("my secret words")
+        slack.workspace.tickets_are_good = False
+        await slack.drop()
+        error = await until(lambda: "403" in (found := life.channel.evidence.last_error) and found)
+        slack.workspace.tickets_are_good = True
+        await life.asked("after")
+
+    told = caplog.text + error
+    assert "refused the connection (403)" in told
+    assert all(secret not in told for secret in ("ticket=", BOT_TOKEN, APP_TOKEN, "my secret words"))
+
+
+# the workspace itself
+
+
+async def test_the_vendors_own_client_understands_the_workspace(slack):
+    """So that a mistake of the stand-in is not taken for one of Slack's ways."""
+    heard: list[str] = []
+    client = SocketModeClient(APP_TOKEN, web_client=AsyncWebClient(BOT_TOKEN, base_url=f"{slack.workspace.url}/api/"))
+
+    async def listen(own: Any, request: SocketModeRequest) -> None:
+        heard.append(request.payload["event"]["text"])
+        await own.send_socket_mode_response(SocketModeResponse(envelope_id=request.envelope_id))
+
+    client.socket_mode_request_listeners.append(listen)
+    await client.connect()
+    message_id = await slack.says("hello")
+    await until(lambda: slack.acknowledged(message_id))
+    posted = await client.web_client.chat_postMessage(channel=slack.private, text="hi")
+    await client.close()
+
+    assert heard[0] == "hello"
+    assert [one.id for one in slack.shown()] == [posted["ts"]]
