@@ -30,8 +30,6 @@ class Me:
 
     user: str
     name: str = "nanobot"
-    writes_as_person: bool = False
-    """Whether the token is a person's, so that what that person writes comes from the bot."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,7 +117,7 @@ class Web:
         scopes = {one.strip() for one in str(headers.get("x-oauth-scopes", "")).split(",") if one.strip()}
         if scopes:
             _check_scopes(scopes, with_key)
-        self.me = Me(str(told.get("user_id", "")), str(told.get("user") or "nanobot"), is_person)
+        self.me = Me(str(told.get("user_id", "")), str(told.get("user") or "nanobot"))
         return self.me
 
     async def socket_address(self) -> str:
