@@ -384,10 +384,8 @@ async def said_with_file(slack: SlackPlatform, file: dict[str, Any]) -> None:
 async def test_the_token_is_shown_to_slack_alone(slack, tmp_path, trick):
     async with another_host() as (address, seen), live(slack, tmp_path) as life:
         file = slack.workspace.put_file("a.txt", b"x")
-        address = address.replace("//", f"//{trick}")
-        await said_with_file(
-            slack, file | {"url_private": f"{address}/a.txt", "url_private_download": f"{address}/a.txt"}
-        )
+        url = address.replace("//", f"//{trick}") + "/a.txt"
+        await said_with_file(slack, file | {"url_private": url, "url_private_download": url})
         message = await life.hears("look")
 
     assert message.content == "look\n[file: download failed]"
