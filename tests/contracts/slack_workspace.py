@@ -8,6 +8,7 @@ one minute and five is sent again as soon as somebody is connected. Not imitated
 import json
 import mimetypes
 import re
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -24,7 +25,7 @@ BOT, BOT_ID, BOT_NAME = "U0BOT", "B0BOT", "nanobot"
 ANNA, ZOE = "U0ANNA", "U0ZOE"
 SCOPES = frozenset({
     "app_mentions:read", "channels:history", "chat:write", "commands", "files:read", "files:write", "groups:history",
-    "im:history", "im:write", "mpim:history", "reactions:write", "users:read",
+    "im:history", "im:write", "mpim:history", "reactions:write",
 })  # fmt: skip
 _LIMIT = 4000
 _EMOJI = frozenset({"eyes", "thumbsup", "white_check_mark"})
@@ -116,6 +117,7 @@ class Workspace:
         """Serves the next download instead."""
         self._tickets: set[str] = set()
         self._ids = count(1)
+        self._began = int(time.time())
         self._methods: dict[str, Callable[[Json, str], Awaitable[Json]]] = {
             "auth.test": self._auth_test,
             "apps.connections.open": self._open_connection,
@@ -144,7 +146,7 @@ class Workspace:
 
     def add(self, room: Room, user: str, text: str, *, thread: str | None = None, ts: str | None = None) -> Post:
         """A message in a room; nobody is told."""
-        post = Post(user, ts or f"{1760000000 + next(self._ids)}.{next(self._ids):06}", text, thread)
+        post = Post(user, ts or f"{self._began}.{next(self._ids):06}", text, thread)
         self.rooms[room.id].posts[post.ts] = post
         return post
 

@@ -67,6 +67,7 @@ class Past:
 
     def note(self, chat: int, message_id: int, *, is_private: bool) -> None:
         """This message was heard, and all before it in its chat."""
+        self.all_until = min(self.all_until, message_id)  # a host's clock that is ahead began with a mark to come
         self.seen[chat] = max(message_id, self.seen.get(chat, 0))
         if is_private:
             self.private.pop(chat, None)  # the last one last

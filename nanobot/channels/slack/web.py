@@ -36,6 +36,7 @@ _quiet.setLevel(logging.INFO)  # at DEBUG the SDK writes down whole messages, an
 
 APPS = "https://api.slack.com/apps"
 _CHUNK = 64 * 1024
+_MOST_MISSED = 200
 _PAUSE_S = 5.0
 _SHORTEST_PAUSE_S = 0.05
 _OF_SLACK = (".slack.com", ".slack-gov.com")
@@ -207,6 +208,18 @@ class Web:
                     yield chunk
 
         return chunks
+
+    async def since(self, chat: str, thread: str | None, ts: str) -> list[Mapping[str, Any]]:
+        """What was said in a chat, or in a thread, after this message, oldest first: the last two hundred at most."""
+        if thread is None:
+            answer = await self._ask(self._sdk.conversations_history, channel=chat, oldest=ts, limit=_MOST_MISSED)
+        else:
+            answer = await self._ask(
+                self._sdk.conversations_replies, channel=chat, ts=thread, oldest=ts, limit=_MOST_MISSED
+            )
+        listed = answer.get("messages")
+        found = [one for one in listed if isinstance(one, Mapping)] if isinstance(listed, list) else []
+        return sorted((one for one in found if str(one.get("ts")) != ts), key=lambda one: str(one.get("ts")))
 
     async def room_of(self, chat: str) -> str:
         """The chat itself; of a person's id, the private chat with them."""
