@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from nanobot.bus.events import Address, Button, OutboundKind, OutboundMessage
 from nanobot.bus.queue import MessageBus
-from nanobot.channels.base import BaseChannel
+from nanobot.channels.base import MAY_REPEAT, BaseChannel
 from nanobot.channels.errors import NotConnectedError, SendError, UndeliverableError
 from nanobot.channels.media import MediaError, Outgoing, outgoing
 from nanobot.channels.text.dialects import PLAIN, Dialect
@@ -26,7 +26,6 @@ TYPING_S = 4.0
 LONGEST_TYPING_S = 600.0
 _MOST_STREAMS = 256
 """Growing answers that are remembered; turns that a crash elsewhere cut off leave theirs behind."""
-MAY_REPEAT = "\n\n(nanobot was interrupted here; you may have received this before.)"
 
 
 @dataclass(frozen=True, slots=True)

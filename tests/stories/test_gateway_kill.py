@@ -24,7 +24,7 @@ def every_sending(each: int, seed: int, kind: str) -> dict[str, int]:
 
 
 @pytest.mark.timeout(180)  # 3 s alone; a busy machine takes many times as long
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["streams"])
 def test_eight_messages_have_one_reply_each_whenever_the_gateway_is_killed_or_stopped(kind: str):
     counts = every_sending(each=397, seed=4, kind=kind)
 

@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 from nanobot import __version__
 from nanobot.bus.events import OutboundKind, OutboundMessage
 from nanobot.bus.queue import MessageBus
-from nanobot.channels.base import BaseChannel
+from nanobot.channels.base import MAY_REPEAT, BaseChannel
 from nanobot.channels.email.book import Known, MailBook, open_book
 from nanobot.channels.email.headers import is_address
 from nanobot.channels.email.imap import FetchedMail, Imap, ImapRefusedError, open_imap
@@ -35,7 +35,6 @@ from nanobot.channels.email.settings import MailSettings
 from nanobot.channels.email.smtp import untrusted
 from nanobot.channels.errors import ChannelSetupError, NotConnectedError, UndeliverableError
 from nanobot.channels.media import Attachment, Kept, MediaError, MediaKind, one_chunk, outgoing
-from nanobot.channels.posting import MAY_REPEAT
 from nanobot.channels.text.dialects import EMAIL
 from nanobot.channels.text.pieces import pieces
 from nanobot.errors import StorageError
