@@ -5,7 +5,7 @@ Reading order: agent -> oneshot (one answer) -> plain, jsonl, screen (its faces)
 
 import sys
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -20,6 +20,7 @@ from nanobot.errors import UsageError
 
 if TYPE_CHECKING:
     from nanobot.cli.bot import Bot
+    from nanobot.runtime import Runtime
 
 
 def agent(
@@ -96,19 +97,21 @@ class Sitting:
         if not can_redraw(sys.stdout):
             from nanobot.cli.plain_chat import plain_chat
 
-            return plain_chat(self._bot())
+            return plain_chat(self._bot(stays=True))
 
         async def sit() -> int:
             from nanobot.cli.chat import chat  # prompt-toolkit and Rich's Markdown: only where somebody chats
 
-            async with self._bot() as (bot, key):
+            async with self._bot(stays=True) as (bot, key):
                 return await chat(bot, key, Places(get_data_dir()), markdown=markdown)
 
         return asyncio.run(sit())
 
     @asynccontextmanager
-    async def _bot(self) -> "AsyncIterator[tuple[Bot, str]]":
+    async def _bot(self, *, stays: bool = False) -> "AsyncIterator[tuple[Bot, str]]":
         """The bot of the gateway that runs for this data folder, else one of our own; and the session.
+
+        One that stays for a while runs the jobs of the terminal, which a gateway does else.
 
         Who wants another model or workspace, or to see the log, wants a bot of their own: sessions have their locks.
         """
@@ -120,11 +123,11 @@ class Sitting:
             if found is not None:
                 yield found, found.session_key
                 return
-        async with self._own_bot() as own:
+        async with self._own_bot(stays=stays) as own:
             yield own
 
     @asynccontextmanager
-    async def _own_bot(self) -> "AsyncIterator[tuple[Bot, str]]":
+    async def _own_bot(self, *, stays: bool) -> "AsyncIterator[tuple[Bot, str]]":
         from nanobot.cli.bot import OwnBot
         from nanobot.runtime import build_runtime  # the engine: 200 ms that a gateway has behind it
 
@@ -134,7 +137,14 @@ class Sitting:
             setup.config, data_dir=setup.data_dir, workspace=setup.workspace, model=self.model
         ) as runtime:
             newest = runtime.sessions.latest(is_terminals) if self.go_on else None
-            yield OwnBot(runtime), self.session or newest or DEFAULT_SESSION
+            async with _jobs(runtime) if stays else nullcontext():
+                yield OwnBot(runtime), self.session or newest or DEFAULT_SESSION
+
+
+def _jobs(runtime: "Runtime") -> AbstractAsyncContextManager[None]:
+    from nanobot.gateway.jobs import jobs_of_the_terminal  # brings the calendar
+
+    return jobs_of_the_terminal(runtime)
 
 
 def is_terminals(key: str) -> bool:

@@ -14,7 +14,10 @@ from nanobot.messages.types import least_trusted
 
 T = TypeVar("T")
 
-NEEDS_GATEWAY = "Nothing runs jobs right now: they begin when `nanobot gateway` is started."
+NEEDS_GATEWAY = (
+    "No gateway is running: jobs begin when `nanobot gateway` is started. Those of the terminal run while a chat is "
+    "open there, too."
+)
 
 
 class CronDesk:

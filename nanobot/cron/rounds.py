@@ -60,6 +60,8 @@ class Rounds:
         """The leases whose runs are at work in this process, by job."""
         self.refused: set[str] = set()
         """Jobs that the last round could make nothing of."""
+        self.only: Callable[[CronJob], bool] | None = None
+        """Which jobs this process runs; None for all."""
         self._planned: dict[str, tuple[object, ...]] = {}
         self._clock = clock
         self._history = history
@@ -91,7 +93,7 @@ class Rounds:
     def lease_by_hand(self, book: Book, rows: list[HistoryRow], job_id: str, *, force: bool) -> list[Begun]:
         """A job to be run now; nothing where there is none, it is off, or it is at work already."""
         job = book.get(job_id)
-        if job is None or not job.is_ours or not (job.enabled or force):
+        if job is None or not self.serves(job) or not (job.enabled or force):
             return []
         if job.state.running is not None:
             if self.is_at_work(job, job.state.running):
@@ -108,6 +110,10 @@ class Rounds:
         else:
             self._settle_lease(there, lease, ended, rows, still_at_work=True)
 
+    def serves(self, job: CronJob) -> bool:
+        """Whether this job is run here."""
+        return job.is_ours and (self.only is None or self.only(job))
+
     def is_at_work(self, job: CronJob, lease: Lease) -> bool:
         """Whether the run of this lease goes on, here or elsewhere."""
         if lease.holder == self.leases.holder:
@@ -116,7 +122,7 @@ class Rounds:
 
     def _settle_job(self, job: CronJob, rows: list[HistoryRow]) -> Begun | None:
         state, now = job.state, self.now_ms()
-        if job.id in self.running or not job.is_ours:
+        if job.id in self.running or not self.serves(job):
             return None
         if state.running is not None:
             if self.is_at_work(job, state.running):

@@ -96,6 +96,10 @@ class CronService:
         """The user's zone, for jobs without one of their own."""
         return self._rounds.timezone
 
+    def serve_only(self, served: Callable[[CronJob], bool]) -> None:
+        """From the next `start` on, run these jobs alone: the others wait for a process that runs all."""
+        self._rounds.only = served
+
     # -- jobs ------------------------------------------------------------------------------------------------------
 
     def add_job(
@@ -353,7 +357,8 @@ class CronService:
         """A disk that refuses locks keeps no reminder from ringing."""
         with suppress(OSError):
             self._rounds.leases.open()
-            self._rounds.leases.serve()
+            if self._rounds.only is None:
+                self._rounds.leases.serve()
 
     # -- a round ---------------------------------------------------------------------------------------------------
 
@@ -387,7 +392,7 @@ class CronService:
 
     def _waiting(self) -> list[CronJob]:
         jobs, refused = self._keeper.jobs, self._rounds.refused
-        return [job for job in jobs if job.state.running is None and job.is_ours and job.id not in refused]
+        return [job for job in jobs if job.state.running is None and self._rounds.serves(job) and job.id not in refused]
 
     # -- a run -----------------------------------------------------------------------------------------------------
 

@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from nanobot.agent.turn import TurnOutcome, TurnResult
 from nanobot.bus.events import OutboundKind, OutboundMessage
@@ -17,6 +19,19 @@ log = logging.getLogger(__name__)
 DELIVERED_S = 600.0
 """How long the platform is waited for before the run counts as not delivered; the message stays in the queue."""
 _LETTING_GO_S = 2.0
+
+
+@asynccontextmanager
+async def jobs_of_the_terminal(runtime: Runtime) -> AsyncIterator[None]:
+    """While a chat is open and no gateway runs: jobs that speak to the terminal, or to nobody, run when due."""
+    service = runtime.cron()
+    service.serve_only(lambda job: not job.payload.deliver or job.payload.channel in {None, "", "cli"})
+    serving = asyncio.create_task(Jobs(runtime, service).run(), name="jobs")
+    try:
+        yield
+    finally:
+        serving.cancel()
+        await asyncio.wait([serving])
 
 
 class JobFailedError(NanobotError):

@@ -214,11 +214,30 @@ async def test_a_message_that_the_disk_refused_is_heard_once_there_is_room(disco
         life.bus.full = True
         await discord.says("one")
         await discord.says("two")
-        await until(lambda: life.bus.refused > 1)
+        await until(lambda: life.bus.refused)
         life.bus.full = False
         await life.shows("You said: two")
 
     assert [one.content for one in life.heard] == ["before", "one", "two"]
+    assert discord.gateway.log.count("identify") == 1
+
+
+async def test_a_message_that_the_disk_refused_is_heard_after_a_restart(discord, tmp_path):
+    async with live(discord, tmp_path) as life:
+        await life.asked("before")
+        life.bus.full = True
+        await discord.says("one")
+        await until(lambda: life.bus.refused)
+    async with live(discord, tmp_path) as life:
+        await life.asked("two")
+
+    assert [one.content for one in life.heard] == ["one", "two"]
+
+
+async def test_a_private_chat_is_remembered_at_once_so_that_a_crash_forgets_nobody(discord, tmp_path):
+    async with live(discord, tmp_path) as life:
+        await life.asked("hello")
+        await until(lambda: int(there.PRIVATE) in Past.load(tmp_path / "discord.json").private, within_s=2)
 
 
 async def test_a_damaged_memory_of_the_past_is_said_and_made_anew(discord, tmp_path, caplog):
@@ -246,6 +265,17 @@ def test_marks_are_never_ahead_of_what_was_heard(heard):
         if quiet:
             past.settle()
         assert past.after(chat) <= last[chat]
+
+
+def test_a_clock_that_is_ahead_is_put_right_by_the_first_message():
+    now = datetime(2026, 11, 22, tzinfo=UTC)
+    past = Past()
+    past.begin(now + timedelta(hours=2))
+
+    past.note(1, id_at(now), is_private=False)
+    past.settle()
+
+    assert past.after(2) <= id_at(now + timedelta(seconds=1))
 
 
 def test_the_past_survives_the_disk(tmp_path):
@@ -422,6 +452,15 @@ async def test_a_chosen_command_is_heard_with_its_words_and_answered_to_the_pers
     assert (message.content, message.session_key) == ("/model gpt-4.1", f"discord:{there.GROUP}")
     assert answer["type"] == 4
     assert answer["data"]["flags"] == 1 << 6
+
+
+async def test_a_command_in_a_thread_belongs_to_the_session_of_the_thread(discord, tmp_path):
+    async with live(discord, tmp_path) as life:
+        await life.asked("the server is announced")
+        await discord.interacts(2, {"id": "1", "name": "status", "type": 1}, there.THREAD)
+        message = await life.hears("/status")
+
+    assert message.session_key == f"discord:{there.GROUP}:{there.THREAD}"
 
 
 async def test_a_stranger_who_chooses_a_command_in_a_server_is_told_so_alone(discord, tmp_path):

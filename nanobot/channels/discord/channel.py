@@ -51,7 +51,8 @@ class DiscordChannel(PostingChannel):
             )
         proxy = proxy_for("https://discord.com", settings.proxy)
         if proxy is not None and not proxy.startswith(("http://", "https://")):
-            raise ChannelSetupError(f"channels.discord.proxy: discord.py takes http://host:port, not {proxy}.")
+            kind = proxy.partition("://")[0]  # what follows may hold a password
+            raise ChannelSetupError(f"channels.discord.proxy has to be of the kind http://host:port, and is {kind}.")
         pools = HttpPools(proxy=proxy)
         try:
             async with remembered(self.services.state, self.services.clock.now()) as past:

@@ -43,6 +43,7 @@ MOST_MISSED = 500
 MOST_CHATS = 100
 """Chats that are read up, those that were used last."""
 _AT_ONCE = 4
+_FIRST_WAIT_S = 0.5
 _LONGEST_WAIT_S = 30.0
 _ANSWER_S = 2.0
 """Discord gives three seconds to answer a command or a press."""
@@ -61,20 +62,21 @@ class Hearing:
         self._past = past
         self._pools = pools
         self._link: Link | None = None
-        self._lanes = Lanes(self._read_up, self._settle)
-        self._missed: dict[int, int] = {}
+        self._lanes = Lanes(past.settle)
         self._few = asyncio.Semaphore(_AT_ONCE)
         self._flaps = 0
+        self._given_up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def serve(self, link: Link, token: str) -> None:
         """Hear until the connection ends. Raises what ended it; safe to cancel."""
         self._link = link
         serving = asyncio.create_task(link.serve(token), name="discord connection")
         try:
-            done, _ = await asyncio.wait([serving, self._lanes.broken], return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait([serving, self._given_up], return_when=asyncio.FIRST_COMPLETED)
             for one in done:
                 one.result()
         finally:
+            self._given_up.cancel()
             await self._lanes.close()
             serving.cancel()
             await finish(asyncio.wait([serving]))
@@ -100,17 +102,16 @@ class Hearing:
         """The SDK resumes at once, and again: where that comes to nothing, it is left to who waits in between."""
         self._channel.evidence.turn(ChannelState.CONNECTING)
         self._flaps += 1
-        if self._flaps > _MOST_FLAPS:
-            self._lanes.fail(ConnectionError("Discord hangs up on us"))
+        if self._flaps > _MOST_FLAPS and not self._given_up.done():
+            self._given_up.set_exception(ConnectionError("Discord hangs up before it greets us"))
 
     def _on_ready(self) -> None:
         link = self._linked()
         self._miss([*link.get_all_channels(), *(one for guild in link.guilds for one in guild.threads)])
         for chat in [*self._past.private][-MOST_CHATS:]:
-            self._missed[chat] = self._past.after(chat)
-            self._lanes.add(chat)
+            self._read_first(chat, link.get_partial_messageable(chat))
         self._lanes.ready.set()
-        self._lanes.aside(self._tell_menu(link))
+        self._lanes.aside(partial(self._tell_menu, link))
 
     def _on_guild(self, guild: discord.Guild) -> None:
         """A server is back that was out of reach, which is told as one that comes."""
@@ -119,35 +120,32 @@ class Hearing:
 
     def _miss(self, chats: Iterable[object]) -> None:
         """Read these up where something was said that nobody heard."""
-        last = {one.id: getattr(one, "last_message_id", None) or 0 for one in chats if isinstance(one, _WithTalk)}
-        missed = [chat for chat, message_id in last.items() if message_id > self._past.after(chat)]
-        missed.sort(key=lambda chat: last[chat], reverse=True)
+        missed = [(last, one) for one in chats if isinstance(one, _WithTalk) and (last := one.last_message_id or 0)]
+        missed = [(last, one) for last, one in missed if last > self._past.after(one.id)]
+        missed.sort(key=lambda found: found[0], reverse=True)
         if len(missed) > MOST_CHATS:
             log.warning("discord: messages were missed in %d channels; %d are read up", len(missed), MOST_CHATS)
-        for chat in missed[:MOST_CHATS]:
-            self._missed[chat] = self._past.after(chat)
-            self._lanes.add(chat)
+        for _, chat in missed[:MOST_CHATS]:
+            self._read_first(chat.id, chat)
+
+    def _read_first(self, chat: int, place: discord.abc.Messageable) -> None:
+        self._lanes.first(chat, partial(self._read_up, place, self._past.after(chat)))
 
     def _on_message(self, message: discord.Message) -> None:
         self._lanes.add(message.channel.id, partial(self._take_live, message))
 
     def _on_interaction(self, interaction: discord.Interaction) -> None:
         if (text := said(interaction)) is not None and interaction.channel_id is not None:
-            self._lanes.aside(self._take_said(interaction, interaction.channel_id, text))
+            self._lanes.aside(partial(self._take_said, interaction, interaction.channel_id, text))
 
-    async def _read_up(self, chat: int) -> None:
-        """Hear what was said in this chat while nobody listened, before what is said now."""
-        after = self._missed.pop(chat, None)
-        if after is None:
-            return
-        for message in await self._history(chat, after):
+    async def _read_up(self, place: discord.abc.Messageable, after: int) -> None:
+        """Hear what was said there while nobody listened."""
+        for message in await self._history(place, after):
             await self._take(message)
 
-    async def _history(self, chat: int, after: int) -> list[discord.Message]:
+    async def _history(self, place: discord.abc.Messageable, after: int) -> list[discord.Message]:
         """What came later, oldest first; asked for until Discord says it, while this chat waits."""
-        link, wait_s = self._linked(), 1.0
-        known = link.get_channel(chat)
-        place = known if isinstance(known, discord.abc.Messageable) else link.get_partial_messageable(chat)
+        wait_s = _FIRST_WAIT_S
         while True:
             try:
                 async with self._few:
@@ -158,30 +156,34 @@ class Hearing:
             except UndeliverableError:
                 return []  # not ours to read
             except SendError as error:
-                log.debug("discord: what was missed in %d is not told yet: %s", chat, error)
+                log.debug("discord: what was missed in %s is not told yet: %s", place, error)
                 await asyncio.sleep(error.retry_after_s if isinstance(error, RateLimitedError) else wait_s)
                 wait_s = min(wait_s * 2, _LONGEST_WAIT_S)
         if len(missed) >= MOST_MISSED:
-            log.warning("discord: more was missed in %d than its last %d messages", chat, MOST_MISSED)
+            log.warning("discord: more was missed in %s than its last %d messages", place, MOST_MISSED)
         return missed[::-1]
 
     async def _take_live(self, message: discord.Message) -> None:
         """Hear a message that comes; before the first of a private chat, what was said there while nobody listened."""
-        chat = message.channel.id
-        if guild_id_of(message) is None and chat not in self._past.private:
-            self._missed[chat] = self._past.after(chat)
-            await self._read_up(chat)
+        chat = message.channel
+        if guild_id_of(message) is None and chat.id not in self._past.private:
+            await self._read_up(chat, self._past.after(chat.id))
         await self._take(message)
 
     async def _take(self, message: discord.Message) -> None:
-        """Hear one message. Raises StorageError where it must be heard again."""
-        if is_from_a_person(message):
+        """Hear one message, as soon as the disk has room for it; its chat waits. (Beginning anew each time would be one
+        time too many: after a thousand sessions in a day Discord takes the token away.)
+        """
+        wait_s = _FIRST_WAIT_S
+        while is_from_a_person(message):
             try:
                 await self._hear(message)
-            except (StorageError, asyncio.CancelledError):
-                raise
-            except Exception:  # the wall of a connection: one message that is odd must not make it deaf
-                log.exception("discord: a message could not be read")
+                break
+            except StorageError as error:
+                if wait_s == _FIRST_WAIT_S:
+                    log.warning("discord: what is said waits: %s", error)
+                await asyncio.sleep(wait_s)
+                wait_s = min(wait_s * 2, _LONGEST_WAIT_S)
         self._past.note(message.channel.id, message.id, is_private=guild_id_of(message) is None)
 
     async def _hear(self, message: discord.Message) -> None:
@@ -254,10 +256,6 @@ class Hearing:
             log.warning("discord: the slash commands are not in Discord's menu (%s); typing them works", error)
             return
         self._past.menu, self._past.changed = fingerprint, True
-
-    def _settle(self) -> None:
-        if not self._missed:
-            self._past.settle()
 
     def _linked(self) -> Link:
         if self._link is None:

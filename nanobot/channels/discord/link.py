@@ -9,10 +9,12 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
 import discord
+import yarl
 from discord.gateway import DiscordWebSocket, KeepAliveHandler
 
 from nanobot.channels.discord.outbound import give_back
@@ -57,6 +59,7 @@ class Link(discord.Client):
         wanted.value = intents
         trace = aiohttp.TraceConfig()
         trace.on_request_end.append(give_back)
+        trace.on_request_end.append(self._opened)
         super().__init__(
             intents=wanted,
             proxy=proxy,
@@ -69,6 +72,7 @@ class Link(discord.Client):
             http_trace=trace,
         )
         self._ears = ears
+        self._sockets: list[aiohttp.ClientResponse] = []
 
     @property
     def me(self) -> discord.ClientUser:
@@ -103,6 +107,13 @@ class Link(discord.Client):
         finally:
             await self._leave()
 
+    async def _opened(
+        self, _: aiohttp.ClientSession, __: SimpleNamespace, asked: aiohttp.TraceRequestEndParams
+    ) -> None:
+        """The SDK forgets a connection to the gateway that ends before it is greeted."""
+        if asked.response.status == 101:
+            self._sockets = [asked.response, *(one for one in self._sockets if not one.closed)]
+
     async def _leave(self) -> None:
         """Say goodbye; where nobody listens any more, hang up without. Then no thread of the SDK uses the loop."""
         loop = asyncio.get_running_loop()
@@ -114,6 +125,8 @@ class Link(discord.Client):
                 await self.close()
         except (TimeoutError, OSError, aiohttp.ClientError):
             await self.http.close()
+        for socket in self._sockets:
+            socket.close()
         for heart in hearts:
             await asyncio.to_thread(heart.join, _GOODBYE_S)
 
@@ -135,7 +148,7 @@ def gateway_at(url: str, usual: str) -> Iterator[None]:
         yield
         return
     before = DiscordWebSocket.DEFAULT_GATEWAY
-    DiscordWebSocket.DEFAULT_GATEWAY = type(before)(url)
+    DiscordWebSocket.DEFAULT_GATEWAY = yarl.URL(url)
     try:
         yield
     finally:
