@@ -54,6 +54,8 @@ MOST_CONNECTIONS = 256
 MOST_STRANGERS = 16
 """Connections that have not said hello yet."""
 MOST_CHATS = 1000
+MOST_GUESSERS = 100
+"""Addresses whose wrong tokens are told in the log."""
 
 log = logging.getLogger(__name__)
 _wire = logging.getLogger(f"{__name__}.wire")
@@ -86,6 +88,7 @@ class WebSocketChannel(BaseChannel):
         self._section = section
         self._epoch = secrets.token_hex(8)
         self._chats: dict[str, Chat] = {}
+        self._guessers: set[str] = set()
         self._strangers = 0
         self._connections = 0
 
@@ -233,7 +236,7 @@ class WebSocketChannel(BaseChannel):
             raise GoodbyeError('The first frame must be {"type": "hello", "client": "a-name", "token": "..."}.')
         token = self._section.token
         if token and not hmac.compare_digest(token.encode(), str(hello.get("token", "")).encode(errors="replace")):
-            log.warning("websocket: a connection from %s had a wrong token", _address(socket))
+            self._warn_of(socket)
             raise GoodbyeError("The token is wrong: it must be that of channels.websocket.token.")
         name, after = hello.get("client"), hello.get("after")
         if not isinstance(name, str) or not NAME.fullmatch(name):
@@ -241,6 +244,13 @@ class WebSocketChannel(BaseChannel):
         if after is not None and (not isinstance(after, int) or isinstance(after, bool) or after < 0):
             raise GoodbyeError("`after` must be the `seq` of the last frame that was seen.")
         return Client(name, after if hello.get("epoch") == self._epoch else None)
+
+    def _warn_of(self, socket: ServerConnection) -> None:
+        """Once for each address: who guesses must not fill the log."""
+        address = socket.remote_address[0] if isinstance(socket.remote_address, tuple) else "nowhere"
+        if address not in self._guessers and len(self._guessers) < MOST_GUESSERS:
+            self._guessers.add(address)
+            log.warning("websocket: a connection from %s had a wrong token", address)
 
     async def _talk(self, socket: ServerConnection, client: Client) -> None:
         chat = self._chat(client.name)
@@ -344,11 +354,6 @@ async def _say_goodbye(socket: ServerConnection, code: int, reason: str) -> None
     except ConnectionClosed:
         return
     await socket.close(code)
-
-
-def _address(socket: ServerConnection) -> str:
-    address = socket.remote_address
-    return str(address[0]) if isinstance(address, tuple) and address else "nowhere"
 
 
 def _is_loopback(host: str) -> bool:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 _KEEP = 5
 _ROTATE_BYTES = 10_000_000
-_CHATTY = ("httpx", "httpcore", "asyncio", "LiteLLM", "openai", "urllib3", "markdown_it")
+_CHATTY = ("httpx", "httpcore", "asyncio", "LiteLLM", "openai", "urllib3", "markdown_it", "discord")
 
 
 @dataclass(frozen=True, slots=True)

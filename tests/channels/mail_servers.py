@@ -46,6 +46,7 @@ class MailServers:
 
     folder: Path
     imaps_port: int
+    imap_port: int
     smtp_port: int
 
     @property
@@ -76,9 +77,9 @@ def mail_servers() -> Iterator[MailServers]:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mail-", ignore_cleanup_errors=True)))
         folder.chmod(0o755)  # their users have to get in
-        imaps, smtp, policy = _free_ports(3)
+        imaps, imap, smtp, policy = _free_ports(4)
         _write_certificates(folder)
-        _write_dovecot(folder, imaps)
+        _write_dovecot(folder, imaps, imap)
         _write_postfix(folder, smtp, policy)
         stack.enter_context(_spf_checker(policy))
         stack.enter_context(_running(["dovecot", "-F", "-c", str(folder / "dovecot.conf")], folder / "dovecot.out"))
@@ -87,7 +88,7 @@ def mail_servers() -> Iterator[MailServers]:
         master = [str(_POSTFIX / "master"), "-s", "-c", str(folder / "postfix")]
         stack.enter_context(_running(master, folder / "postfix.out"))
         _wait_for(None, smtp, folder)
-        yield MailServers(folder, imaps, smtp)
+        yield MailServers(folder, imaps, imap, smtp)
 
 
 def _free_ports(count: int) -> list[int]:
@@ -105,7 +106,7 @@ def _write_certificates(folder: Path) -> None:
     subprocess.run(["openssl", *ask.split(), names, *out], check=True, capture_output=True)
 
 
-def _write_dovecot(folder: Path, port: int) -> None:
+def _write_dovecot(folder: Path, port: int, plain_port: int) -> None:
     user = pwd.getpwnam("mail")
     (folder / "mails").mkdir()
     os.chown(folder / "mails", user.pw_uid, user.pw_gid)
@@ -139,7 +140,7 @@ userdb {{
 service imap-login {{
   chroot =
   inet_listener imap {{
-    port = 0
+    port = {plain_port}
   }}
   inet_listener imaps {{
     port = {port}

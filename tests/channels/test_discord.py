@@ -234,6 +234,12 @@ async def test_a_message_that_the_disk_refused_is_heard_after_a_restart(discord,
     assert [one.content for one in life.heard] == ["one", "two"]
 
 
+async def test_a_private_chat_is_remembered_at_once_so_that_a_crash_forgets_nobody(discord, tmp_path):
+    async with live(discord, tmp_path) as life:
+        await life.asked("hello")
+        await until(lambda: int(there.PRIVATE) in Past.load(tmp_path / "discord.json").private, within_s=2)
+
+
 async def test_a_damaged_memory_of_the_past_is_said_and_made_anew(discord, tmp_path, caplog):
     (tmp_path / "discord.json").write_text('{"allUntil": "1', encoding="utf-8")
     async with live(discord, tmp_path) as life:

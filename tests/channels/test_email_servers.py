@@ -12,10 +12,11 @@ import pytest
 
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.email import EmailChannel
+from nanobot.channels.email.imap import ImapServer, open_imap
 from nanobot.channels.email.incoming import read_mail
 from nanobot.channels.evidence import ChannelState
 from nanobot.config.channels import EmailConfig
-from tests.channels.mail_servers import PASSWORD, MailServers, mail_servers, missing
+from tests.channels.mail_servers import PASSWORD, MailServers, mail_servers, missing, trusting
 from tests.contracts.life import Life, live, until
 from tests.contracts.platform_email import EmailPlatform
 
@@ -141,6 +142,14 @@ async def test_a_mailbox_that_writes_to_itself_writes_no_more(mail, tmp_path):
         assert await settled(life, mail, "not from itself") == []
         await until(lambda: answers(mail, "You said: not from itself"))
     assert not any(b"You said: note" in one for one in mail.servers.mails(BOT))
+
+
+async def test_a_connection_may_begin_plain_and_be_hidden_from_then_on(servers):
+    async with open_imap(ImapServer("localhost", servers.imap_port, trusting(servers), starts_plain=True)) as imap:
+        await imap.log_in(BOT, PASSWORD)
+
+        assert "STARTTLS" not in imap.capabilities
+        assert (await imap.select("INBOX")).validity
 
 
 async def test_what_came_while_it_was_down_is_heard_once_and_flagged(mail, tmp_path):

@@ -380,12 +380,12 @@ async def said_with_file(slack: SlackPlatform, file: dict[str, Any]) -> None:
     await slack.workspace.tell_of(slack.workspace.rooms[slack.private], post, mention=False)
 
 
-async def test_the_token_is_shown_to_slack_alone(slack, tmp_path):
+@pytest.mark.parametrize("trick", ["", "files.slack.com@", "files.slack.com:443@", "x\\@files.slack.com@"])
+async def test_the_token_is_shown_to_slack_alone(slack, tmp_path, trick):
     async with another_host() as (address, seen), live(slack, tmp_path) as life:
         file = slack.workspace.put_file("a.txt", b"x")
-        await said_with_file(
-            slack, file | {"url_private": f"{address}/a.txt", "url_private_download": f"{address}/a.txt"}
-        )
+        url = address.replace("//", f"//{trick}") + "/a.txt"
+        await said_with_file(slack, file | {"url_private": url, "url_private_download": url})
         message = await life.hears("look")
 
     assert message.content == "look\n[file: download failed]"
@@ -411,12 +411,15 @@ async def test_a_file_of_another_workspace_is_asked_for_first(slack, tmp_path):
     assert [Path(one).read_bytes() for one in message.media] == [b"from afar"]
 
 
-async def test_a_file_that_lies_elsewhere_is_a_link(slack, tmp_path):
-    told = {"id": "F1", "mode": "external", "name": "plan", "url_private": "https://docs.example/plan"}
+@pytest.mark.parametrize(
+    ("mode", "told"), [("external", "plan https://docs.example/plan"), ("tombstone", "plan is not to be had")]
+)
+async def test_a_file_that_does_not_lie_there_is_told_of(slack, tmp_path, mode, told):
+    file = {"id": "F1", "mode": mode, "name": "plan", "url_private": "https://docs.example/plan"}
     async with live(slack, tmp_path) as life:
-        await said_with_file(slack, told)
+        await said_with_file(slack, file)
 
-        assert (await life.hears("look")).content == "look\n[file: plan https://docs.example/plan]"
+        assert (await life.hears("look")).content == f"look\n[file: {told}]"
 
 
 async def test_a_file_goes_out_byte_for_byte_into_its_thread_and_without_the_token(slack, tmp_path):
@@ -622,6 +625,29 @@ async def test_what_slack_has_given_up_to_send_is_asked_for_in_chats_and_threads
     assert sorted(heard) == sorted(["missed in None", f"missed in {HALL}", f"missed in {root}", "just now"])
     assert heard.index("missed in None") < heard.index("just now")
     assert {one.session_key for one in life.heard if root in one.content} == {f"slack:{HALL}:{root}"}
+
+
+@pytest.mark.parametrize("status", [404, 500])
+async def test_a_history_that_cannot_be_had_stops_nothing(slack, tmp_path, status, caplog):
+    async with live(slack, tmp_path) as life:
+        await life.asked("before")
+    slack.workspace.broken["conversations.history"] = status
+    async with live(slack, tmp_path) as life:
+        await life.asked("after")
+
+    assert f"what was missed in D0ANNA is not known (Slack answered {status})" in caplog.text
+
+
+async def test_a_history_that_has_to_wait_is_waited_for(slack, tmp_path):
+    async with live(slack, tmp_path) as life:
+        await life.asked("before")
+    await slack.says("missed")
+    given_up(slack)
+    slack.workspace.limited["conversations.history"] = 2
+    async with live(slack, tmp_path) as life:
+        await life.hears("missed")
+
+    assert slack.workspace.calls.count("conversations.history") == 3
 
 
 async def test_the_first_start_digs_up_nothing(slack, tmp_path):

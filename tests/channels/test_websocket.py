@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import json
+import re
 import ssl
 import sys
 from collections.abc import AsyncIterator
@@ -24,6 +25,7 @@ from nanobot.channels.websocket import WebSocketChannel
 from nanobot.config.channels import WebSocketConfig
 from tests.contracts.life import Life, live, until
 from tests.contracts.platform_websocket import TOKEN, WebSocketPlatform
+from tests.house.repo import ROOT, text_of
 from tests.utils.test_connection import certificate
 
 ANNA = Address("websocket", "anna")
@@ -109,6 +111,15 @@ async def test_who_does_not_say_a_proper_hello_is_sent_away_with_a_word(platform
     assert "guessed" not in caplog.text
 
 
+async def test_who_guesses_tokens_is_in_the_log_once(platform, tmp_path, caplog):
+    async with serving(platform, tmp_path):
+        for number in range(3):
+            async with connect(f"ws://127.0.0.1:{platform.port}") as connection:
+                await Wire(connection).asked({"type": "hello", "client": "anna", "token": f"guess {number}"})
+
+    assert caplog.text.count("had a wrong token") == 1
+
+
 async def test_who_says_nothing_is_sent_away(platform, tmp_path, monkeypatch):
     monkeypatch.setattr("nanobot.channels.websocket.HELLO_S", 0.05)
     async with serving(platform, tmp_path), connect(f"ws://127.0.0.1:{platform.port}") as connection:
@@ -187,6 +198,20 @@ async def test_a_certificate_that_is_not_there_is_said(tmp_path):
 
     with pytest.raises(ChannelSetupError, match=r"channels\.websocket\.sslCertfile .* cannot be used"):
         await WebSocketChannel(config, MessageBus()).start()
+
+
+async def test_the_client_of_the_guide_talks_to_it(platform, tmp_path, monkeypatch, capsys):
+    (program,) = re.findall(r"```python\n(.*?)```", text_of(ROOT / "docs/guides/websocket.md"), re.DOTALL)
+    page: dict[str, Any] = {"__name__": "page"}
+    exec(program, page)
+    typed = iter(["hello", ""])
+    monkeypatch.setattr("builtins.input", lambda prompt: next(typed))
+
+    async with live(platform, tmp_path) as life:
+        await life.is_up()
+        await asyncio.wait_for(page["chat"](f"ws://127.0.0.1:{platform.port}", TOKEN), 5)
+
+    assert capsys.readouterr().out == "You said: hello\n"
 
 
 # what is said, by number

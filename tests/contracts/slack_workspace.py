@@ -108,6 +108,10 @@ class Workspace:
         """Whatever came as a token with a download."""
         self.refusals: deque[RefusedError] = deque()
         self.headers: deque[dict[str, str]] = deque()
+        self.broken: dict[str, int] = {}
+        """Methods behind which something is broken, and what is answered in their place."""
+        self.limited: dict[str, int] = {}
+        """Methods that were called too often, and how many more calls are refused."""
         self.envelopes: list[Envelope] = []
         self.lines: list[Line] = []
         self.opened = 0
@@ -271,6 +275,12 @@ class Workspace:
                 raise RefusedError("unknown_method")
             token = request.headers.get("Authorization", "").removeprefix("Bearer ")
             self._check_token(token, method)
+            if method in self.broken:
+                return web.Response(status=self.broken[method], text="<html>", content_type="text/html")
+            if self.limited.get(method):
+                self.limited[method] -= 1
+                headers["Retry-After"] = "0.05"
+                raise RefusedError("ratelimited", status=429)
             if self.refusals and method in ("chat.postMessage", "chat.update", "files.completeUploadExternal"):
                 headers |= self.headers.popleft()
                 raise self.refusals.popleft()

@@ -54,7 +54,7 @@ class ToyChannel(BaseChannel):
         pass
 
     async def send(self, message):
-        if message.chat_id == "nowhere":
+        if message.chat_id == "nowhere" or message.chat_id.startswith("user"):
             raise UndeliverableError("there is no such chat")
         out = self.folder / "sent.jsonl"
         line = {"chat": message.chat_id, "text": message.content, "kind": message.kind, "reply_to": message.reply_to}

@@ -10,7 +10,7 @@ import json
 import logging
 import secrets
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -55,6 +55,8 @@ class Past:
     salt: str = field(default_factory=lambda: secrets.token_hex(8))
     changed: bool = True
     """Since it was last saved."""
+    pressing: asyncio.Event = field(default_factory=asyncio.Event, repr=False, compare=False)
+    """Set by what should not wait: a private chat that nobody else can name."""
 
     def begin(self, now: datetime) -> None:
         """A connection begins. The very first one has no past; nor has any a longer one than we ask for."""
@@ -70,6 +72,8 @@ class Past:
         self.all_until = min(self.all_until, message_id)  # a host's clock that is ahead began with a mark to come
         self.seen[chat] = max(message_id, self.seen.get(chat, 0))
         if is_private:
+            if chat not in self.private:
+                self.pressing.set()
             self.private.pop(chat, None)  # the last one last
             self.private[chat] = self.seen[chat]
             while len(self.private) > MOST_PRIVATE:
@@ -132,9 +136,12 @@ async def remembered(folder: Path | None, now: datetime) -> AsyncIterator[Past]:
 
 async def _keep(path: Path, past: Past) -> None:
     while True:
+        past.pressing.clear()
         if past.changed:
             await finish(asyncio.to_thread(_save, path, past.dump()))
-        await asyncio.sleep(_SAVE_S)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_SAVE_S):
+                await past.pressing.wait()
 
 
 def _save(path: Path, text: str) -> None:

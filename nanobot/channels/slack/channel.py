@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from nanobot.bus.events import Address, Button
 from nanobot.bus.queue import MessageBus
-from nanobot.channels.errors import NotConnectedError, RateLimitedError, UndeliverableError
+from nanobot.channels.errors import NotConnectedError, RateLimitedError, SendError, UndeliverableError
 from nanobot.channels.media import Kept, Outgoing
 from nanobot.channels.posting import Posting, PostingChannel
 from nanobot.channels.slack.incoming import RemoteFile, Said, read_command, read_event, read_press
@@ -31,6 +31,8 @@ _LONGEST_VALUE = 2000
 _MOST_BUTTONS = 25
 _AT_ONCE = 4
 """Chats that are asked at once what was missed there."""
+_TRIES, _LONGEST_PAUSE_S = 2, 30.0
+"""How often, and how long, Slack may let what was missed in one chat wait."""
 _GOODBYES = ("tokens_revoked", "app_uninstalled")
 
 
@@ -132,16 +134,13 @@ class SlackChannel(PostingChannel):
         missed: dict[str, Said] = {}
         for thread, last in marks.items():
             try:
-                async with self._asking:
-                    told = await self._web.since(chat, thread, last)
+                told = await self._missed(chat, thread, last)
             except UndeliverableError as error:
                 log.debug("slack: %s is not asked any more what was missed there: %s", chat, error)
                 self._past.forget(chat, thread)
                 continue
-            except RateLimitedError:
-                log.warning(
-                    "slack: too much was missed to ask for all of it; in %s, say again what was not heard", chat
-                )
+            except SendError as error:  # what comes now must not wait for what was
+                log.warning("slack: what was missed in %s is not known (%s); say it again there", chat, error)
                 return
             for one in told:
                 said = self._said({**one, "type": "message", "channel": chat})
@@ -149,6 +148,17 @@ class SlackChannel(PostingChannel):
                     missed[said.message_id] = said
         for _, said in sorted(missed.items()):
             await self._receive(said)
+
+    async def _missed(self, chat: str, thread: str | None, last: str) -> list[Mapping[str, Any]]:
+        async with self._asking:
+            for _ in range(_TRIES):
+                try:
+                    return await self._web.since(chat, thread, last)
+                except RateLimitedError as error:
+                    if error.retry_after_s > _LONGEST_PAUSE_S:
+                        raise
+                    await asyncio.sleep(error.retry_after_s)
+            return await self._web.since(chat, thread, last)
 
     def _read(self, envelope: "Envelope") -> Said | None:
         match envelope.kind:

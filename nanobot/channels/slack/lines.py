@@ -9,6 +9,7 @@ import json
 import logging
 import weakref
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -114,7 +115,8 @@ class Lines:
                     self._ears.up()
                     self._ears.sign()
                     if frame.type is aiohttp.WSMsgType.PING:
-                        await line.pong(frame.data)
+                        with suppress(aiohttp.ClientError, OSError):  # then the next frame says that it is closed
+                            await line.pong(frame.data)
                     if frame.type is not aiohttp.WSMsgType.TEXT:
                         continue
                     told = _object(frame.data)

@@ -6,6 +6,7 @@ https://docs.slack.dev/apis/web-api and, for how often it may be asked, .../apis
 
 import asyncio
 import logging
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
@@ -93,7 +94,7 @@ class Web:
         self._sdk = AsyncWebClient(bot, base_url=base, session=session, retry_handlers=[], logger=_quiet)
         self._section = section
         self._bot_token, self._app_token = bot, app
-        self._own_host = urlsplit(base).netloc
+        self._own = urlsplit(base)[:2]
         self._session = session
         self._clock = clock
         self._not_before: dict[str, float] = {}
@@ -107,7 +108,7 @@ class Web:
         with_key = "channels.slack.botToken"
         answer = await self._ask_set_up(self._sdk.auth_test, with_key)
         told, headers = _dict(answer.data), answer.headers
-        is_person = not told.get("bot_id")
+        is_person = self._bot_token.removeprefix("xoxe.").startswith("xoxp-")
         if is_person and self._section.user_token_read_only:
             raise ChannelSetupError(
                 f"{with_key} is the token of a person, and with userTokenReadOnly nanobot never writes as one. Put the "
@@ -116,7 +117,7 @@ class Web:
         scopes = {one.strip() for one in str(headers.get("x-oauth-scopes", "")).split(",") if one.strip()}
         if scopes:
             _check_scopes(scopes, with_key)
-        self.me = Me(str(told.get("user_id", "")), str(told.get("user") or "nanobot"), is_person)
+        self.me = Me(str(told.get("user_id", "")), str(told.get("user") or "nanobot"))
         return self.me
 
     async def socket_address(self) -> str:
@@ -236,9 +237,9 @@ class Web:
             host = parts.hostname or ""
         except ValueError:
             return False
-        if parts.netloc == self._own_host:
-            return True
-        return parts.scheme == "https" and f".{host}".endswith(_OF_SLACK)
+        if not re.fullmatch(r"[\w.:-]+", parts.netloc):  # what two readers might read in two ways
+            return False
+        return parts[:2] == self._own or (parts.scheme == "https" and f".{host}".endswith(_OF_SLACK))
 
     async def _ask_set_up(self, method: Callable[..., Awaitable[AsyncSlackResponse]], key: str) -> AsyncSlackResponse:
         """Ask what has to be answered before anything works. What Slack refuses here, only the owner can mend."""
