@@ -176,8 +176,8 @@ class Lives:
 
 def seen(mouths: Mouths, chat: int, token: str) -> list[str]:
     """The answers in that chat that name this message."""
-    named = {text: " ".join(_ANSWER.findall(text)) for text in mouths.shown(chat)}
-    return [text for text in mouths.shown(chat) if re.search(rf"\b{token}\b", named[text])]
+    word = re.compile(rf"\b{token}\b")
+    return [text for text in mouths.shown(chat) if any(map(word.search, _ANSWER.findall(text)))]
 
 
 def judged(name: str, mouths: Mouths, chat: int, token: str) -> list[str]:
