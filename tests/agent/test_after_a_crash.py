@@ -1,0 +1,105 @@
+"""What the loop makes of messages that were accepted before a crash: the session says what became of them."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from nanobot.bus.events import InboundMessage, OutboundKind, OutboundMessage
+from nanobot.bus.journal import open_journal
+from nanobot.bus.queue import MessageBus
+from nanobot.config.schema import Config
+from nanobot.runtime import Runtime, build_runtime
+from nanobot.session.manager import SessionManager
+from nanobot.testing import ScriptedProvider
+
+
+async def accepted(home: Path, *messages: InboundMessage) -> None:
+    """A life that accepted these and did no more."""
+    async with open_journal(home / "journal.db") as journal:
+        for message in messages:
+            await journal.receive(message)
+
+
+def told(home: Path, session_key: str, *rows: tuple[str, str, dict[str, Any]]) -> None:
+    """What a life left in a session: role, words, and what else the row has."""
+    manager = SessionManager(home / "workspace")
+    session = manager.get_or_create(session_key)
+    for role, words, more in rows:
+        session.add_message(role, words, **more)
+    manager.save(session)
+
+
+@asynccontextmanager
+async def next_life(home: Path, *lines: str) -> AsyncIterator[Runtime]:
+    async with (
+        open_journal(home / "journal.db") as journal,
+        MessageBus(journal).open() as bus,
+        build_runtime(
+            Config(),
+            data_dir=home,
+            workspace=home / "workspace",
+            provider=ScriptedProvider(*lines),
+            environ={},
+            bus=bus,
+        ) as runtime,
+    ):
+        serving = asyncio.create_task(runtime.loop.run())
+        yield runtime
+        await runtime.loop.stop()
+        await serving
+
+
+async def reply(bus: MessageBus) -> OutboundMessage:
+    """The next reply that goes out."""
+    async with asyncio.timeout(5):
+        while (message := await bus.consume_outbound()) is not None:
+            if message.kind is OutboundKind.REPLY:
+                return message
+    raise AssertionError("the bus was closed")
+
+
+def asked(words: str, number: str, channel: str = "phone", chat: str = "7") -> InboundMessage:
+    return InboundMessage(channel, "ann", chat, words, message_id=number)
+
+
+async def test_an_answer_that_was_not_sent_goes_where_its_message_wanted_it(tmp_path: Path):
+    await accepted(tmp_path, asked("how is it?", "1", "system", "phone:7"))
+    key = {"turn_id": "t1", "inbound": "system:phone:7:1"}
+    told(tmp_path, "phone:7", ("user", "how is it?", key), ("assistant", "fine", {"turn_id": "t1"}))
+
+    async with next_life(tmp_path) as bot:
+        said = await reply(bot.bus)
+
+    assert (said.channel, said.chat_id, said.content, said.turn_id) == ("phone", "7", "fine", "t1")
+
+
+async def test_a_message_that_began_a_very_long_turn_is_not_asked_again(tmp_path: Path):
+    await accepted(tmp_path, asked("count", "1"), asked("faster", "2"))
+    rows: list[tuple[str, str, dict[str, Any]]] = [("user", "count", {"turn_id": "t1", "inbound": "phone:7:1"})]
+    rows += [("user", "faster", {"turn_id": "t1", "inbound": "phone:7:2"})]
+    rows += [(role, f"{number}", {"turn_id": "t1"}) for number in range(400) for role in ("user", "assistant")]
+    told(tmp_path, "phone:7", *rows)
+
+    async with next_life(tmp_path) as bot:
+        said = await reply(bot.bus)
+        await bot.bus.kept()
+        assert bot.bus.journal is not None
+        counts = await bot.bus.journal.counts()
+
+    assert said.content == "399"
+    assert (counts.queued, counts.waiting_out) == (0, 1)
+
+
+async def test_a_command_is_in_the_journal_before_what_follows_it_begins(tmp_path: Path):
+    await accepted(tmp_path, asked("/new", "1"), asked("hello", "2"))
+    async with next_life(tmp_path, "hi") as bot:
+        first, second = await reply(bot.bus), await reply(bot.bus)
+
+    async with open_journal(tmp_path / "journal.db") as journal:
+        left, unsent = await journal.unsettled(), await journal.unsent()
+
+    assert (first.content, second.content) == ("This session is fresh already.", "hi")
+    assert not left
+    assert [one.answers for one in unsent] == ["phone:7:1", "phone:7:2"]
