@@ -82,7 +82,9 @@ class Journal(Protocol):
         ...
 
     async def settle(self, key: str, state: InboundState, reason: str = "") -> None:
-        """This is how it ended. The first end stands, but for ANSWERED, which becomes SENT or FAILED later."""
+        """This is how it ended. The first end stands, but for ANSWERED, which becomes SENT or FAILED later, and
+        for SENT where what was sent turns out to be the word about why there is no answer.
+        """
         ...
 
     async def unsettled(self) -> list[InboundMessage]:
@@ -305,10 +307,10 @@ class SqliteJournal:
 
 
 def _settle(db: "Connection", key: str, state: InboundState, reason: str) -> None:
-    before = (*OPEN, InboundState.ANSWERED)
-    row = (state, reason or None, time.time(), key, *before)
+    last = InboundState.SENT if state is InboundState.REFUSED else InboundState.ANSWERED
+    row = (state, reason or None, time.time(), key, *OPEN, InboundState.ANSWERED, last)
     db.execute(
-        "UPDATE inbound SET state = ?, reason = ?, settled_at = ?, body = NULL WHERE key = ? AND state IN (?, ?, ?)",
+        "UPDATE inbound SET state = ?, reason = ?, settled_at = ?, body = NULL WHERE key = ? AND state IN (?, ?, ?, ?)",
         row,
     )
 

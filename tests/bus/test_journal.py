@@ -306,3 +306,15 @@ async def test_a_message_whose_reply_is_held_has_ended_whatever_a_crash_cut_off(
 
     assert [one.message_id for one in left] == ["2"]
     assert (counts.answered, counts.queued, counts.waiting_out) == (1, 1, 2)
+
+
+async def test_a_refusal_counts_as_one_also_where_its_word_was_sent_first(tmp_path: Path):
+    async with open_journal(tmp_path / "journal.db") as journal:
+        await journal.receive(inbound(1))
+        await journal.hold([word := reply("the budget is spent", answers="telegram:42:1")])
+        assert word.journal_id is not None
+        await journal.sent(word.journal_id, ("9",))
+        await journal.settle("telegram:42:1", InboundState.REFUSED)
+        counts = await journal.counts()
+
+    assert (counts.answered, counts.refused, counts.queued) == (0, 1, 0)
