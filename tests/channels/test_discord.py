@@ -203,9 +203,11 @@ async def test_history_is_asked_for_until_discord_tells_it(discord, tmp_path, mo
     async with live(discord, tmp_path) as life:
         await life.asked("before")
     await discord.says("meanwhile")
-    discord.refuse(1, status=429, retry_after_s=0.05)
+    discord.rest.hides_history = 2
     async with live(discord, tmp_path) as life:
         await life.shows("You said: meanwhile")
+
+    assert discord.rest.hides_history == 0
 
 
 async def test_a_message_that_the_disk_refused_is_heard_once_there_is_room(discord, tmp_path):

@@ -132,7 +132,10 @@ class Hearing:
         self._lanes.first(chat, partial(self._read_up, place, self._past.after(chat)))
 
     def _on_message(self, message: discord.Message) -> None:
-        self._lanes.add(message.channel.id, partial(self._take_live, message))
+        chat = message.channel.id
+        if guild_id_of(message) is None and self._past.meet(chat):
+            self._lanes.add(chat, partial(self._read_up, message.channel, self._past.after(chat)))
+        self._lanes.add(chat, partial(self._take, message))
 
     def _on_interaction(self, interaction: discord.Interaction) -> None:
         if (text := said(interaction)) is not None and interaction.channel_id is not None:
@@ -162,13 +165,6 @@ class Hearing:
         if len(missed) >= MOST_MISSED:
             log.warning("discord: more was missed in %s than its last %d messages", place, MOST_MISSED)
         return missed[::-1]
-
-    async def _take_live(self, message: discord.Message) -> None:
-        """Hear a message that comes; before the first of a private chat, what was said there while nobody listened."""
-        chat = message.channel
-        if guild_id_of(message) is None and chat.id not in self._past.private:
-            await self._read_up(chat, self._past.after(chat.id))
-        await self._take(message)
 
     async def _take(self, message: discord.Message) -> None:
         """Hear one message, as soon as the disk has room for it; its chat waits. (Beginning anew each time would be one

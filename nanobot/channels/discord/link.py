@@ -20,7 +20,7 @@ from discord.gateway import DiscordWebSocket, KeepAliveHandler
 from nanobot.channels.discord.outbound import give_back
 from nanobot.channels.errors import ChannelSetupError, NotConnectedError
 
-GUILDS_S = 1.0
+GUILDS_S = 0.5
 """How long no further server may be announced until all of them are believed to be."""
 _GOODBYE_S = 1.0
 _PORTAL = "https://discord.com/developers/applications"

@@ -49,7 +49,7 @@ class Past:
     seen: dict[int, int] = field(default_factory=dict)
     """The last message heard in a chat, where that is later."""
     private: dict[int, int] = field(default_factory=dict)
-    """The last message of private chats."""
+    """The last message heard in each private chat, 0 where none was yet."""
     menu: str = ""
     """What Discord was told of our slash commands."""
     salt: str = field(default_factory=lambda: secrets.token_hex(8))
@@ -72,13 +72,22 @@ class Past:
         self.all_until = min(self.all_until, message_id)  # a host's clock that is ahead began with a mark to come
         self.seen[chat] = max(message_id, self.seen.get(chat, 0))
         if is_private:
-            if chat not in self.private:
-                self.pressing.set()
-            self.private.pop(chat, None)  # the last one last
-            self.private[chat] = self.seen[chat]
-            while len(self.private) > MOST_PRIVATE:
-                del self.private[next(iter(self.private))]
+            self._remember(chat, self.seen[chat])
         self.changed = True
+
+    def meet(self, chat: int) -> bool:
+        """Somebody writes in this private chat. Whether nothing was ever heard there."""
+        if chat not in self.private:
+            self._remember(chat, 0)
+            self.changed = True
+            self.pressing.set()
+        return self.private[chat] == 0
+
+    def _remember(self, chat: int, last: int) -> None:
+        self.private.pop(chat, None)  # the last one last
+        self.private[chat] = last
+        while len(self.private) > MOST_PRIVATE:
+            del self.private[next(iter(self.private))]
 
     def settle(self) -> None:
         """Nothing is under way anywhere: one mark does for all chats but those of the last minute."""

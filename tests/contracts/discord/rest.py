@@ -51,6 +51,8 @@ class Rest:
     """What was answered to an interaction, by its id."""
     loses_answers: int = 0
     """How many messages it takes without the bot hearing of it."""
+    hides_history: int = 0
+    """How often it is not told yet."""
     flags: int = MANAGED_FLAGS
     """Of the application: what is switched on in the portal."""
 
@@ -108,7 +110,9 @@ class Rest:
         return self._chat(request).payload()
 
     async def _history(self, request: web.Request) -> list[Json]:
-        self._refuse()
+        if self.hides_history:
+            self.hides_history -= 1
+            raise RefusalError(429, 0, "You are being rate limited.", retry_after=0.05, **{"global": False})
         after, before = (int(request.query.get(name, usual)) for name, usual in (("after", 0), ("before", 1 << 63)))
         found = [one for one in self._chat(request).messages.values() if after < int(one.id) < before]
         found.sort(key=lambda one: int(one.id), reverse=True)
