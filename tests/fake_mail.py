@@ -227,7 +227,7 @@ class FakeMail:
                 case "UID STORE" if to.selected:
                     uid, _, flags = told.partition(" ")
                     for mail in self.mails:
-                        if mail.uid == int(uid) and flags == "+FLAGS.SILENT (\\Seen)":
+                        if mail.uid == int(uid) and flags in ("+FLAGS.SILENT (\\Seen)", "+FLAGS (\\Seen)"):
                             mail.flags.add("\\Seen")
                     to.say(f"{tag} OK done\r\n")
                 case "IDLE" if to.selected and "IDLE" in self.capabilities:
@@ -244,6 +244,7 @@ class FakeMail:
         return words == [USER, self.password]
 
     def _found(self, criteria: str) -> list[StoredMail]:
+        criteria = criteria.removeprefix("CHARSET US-ASCII ")
         if found := re.fullmatch(r"UID (\d+):\*", criteria):
             last = max((mail.uid for mail in self.mails), default=0)
             return [mail for mail in self.mails if mail.uid >= min(int(found[1]), last)]
@@ -264,7 +265,9 @@ class FakeMail:
             if partial := re.search(r"BODY\.PEEK\[\]<(\d+)\.(\d+)>", what):
                 data = mail.raw[int(partial[1]) : int(partial[1]) + int(partial[2])]
                 return [f"{head}BODY[]<{partial[1]}> {{{len(data)}}}\r\n", data, ")\r\n"]
-            if "BODY.PEEK[]" in what:
+            if "BODY[]" in what:  # to ask without a peek is to have read it
+                mail.flags.add("\\Seen")
+            if "BODY[]" in what or "BODY.PEEK[]" in what:
                 return [f"{head}BODY[] {{{len(mail.raw)}}}\r\n", mail.raw, ")\r\n"]
             flags = " ".join(mail.flags)
             return [f'{head}FLAGS ({flags}) INTERNALDATE "{date}" RFC822.SIZE {len(mail.raw)})\r\n']

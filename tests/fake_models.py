@@ -19,7 +19,7 @@ import json
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self, cast
 
@@ -152,6 +152,13 @@ class Slow(Step):
     step: Step
     first_s: float = 0.0
     each_s: float = 0.0
+
+
+@dataclass
+class Fitting(Step):
+    """Do what fits the request: `choose` is given its body."""
+
+    choose: Callable[[dict[str, Any]], Step]
 
 
 @dataclass(frozen=True)
@@ -341,7 +348,10 @@ class FakeModels:
     ) -> bool:
         each_s = 0.0
         streamed = bool(body.get("stream"))
-        while isinstance(step, Slow | Plain):
+        while isinstance(step, Slow | Plain | Fitting):
+            if isinstance(step, Fitting):
+                step = step.choose(body)
+                continue
             if isinstance(step, Slow):
                 await asyncio.sleep(step.first_s)
                 each_s = step.each_s

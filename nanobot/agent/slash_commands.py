@@ -5,6 +5,7 @@ and `/restart` act at once, even while a turn runs; the others wait their turn i
 """
 
 import asyncio
+import math
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -71,7 +72,13 @@ class SystemPrompt(Protocol):
 class Spending(Protocol):
     """Where one learns what was used and what may be."""
 
-    limits: Limits
+    async def limits_now(self) -> Limits:
+        """What may be spent, with what was added for today or this month."""
+        ...
+
+    async def raise_limits(self, usd: float | None) -> list[str]:
+        """Add so much to each limit that is near, half of it for None; what holds then. Raises OSError."""
+        ...
 
     async def summary(self, session_key: str = "") -> Summary:
         """What was used today, this month and by this session. Raises OSError."""
@@ -111,7 +118,7 @@ class SlashCommands:
     """The table, and the answer to each."""
 
     AT_ONCE = frozenset({"stop", "status", "restart"})
-    FOR_OWNERS = frozenset({"pairing", "restart"})
+    FOR_OWNERS = frozenset({"pairing", "raise", "restart"})
 
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
@@ -123,6 +130,7 @@ class SlashCommands:
             "history": (self._history, "the last messages: /history N"),
             "context": (self._context, "tokens by part of the prompt"),
             "usage": (self._usage, "tokens and money: this session, today, this month, what is left"),
+            "raise": (self._raise, "let what a limit stopped go on: /raise, or /raise DOLLARS (owner only)"),
             "restart": (self._restart, "end the gateway and begin it anew (owner only)"),
             "help": (self._help, "this list"),
         }
@@ -244,7 +252,21 @@ class SlashCommands:
             return "No model was asked this month."
         sums = {"This session": summary.session, "Today": summary.today, "This month": summary.month}
         lines = [f"{name}: {said(used)}" for name, used in sums.items()]
-        return "\n".join([*lines, *spending.limits.left(summary.today.spent, summary.month.spent)])
+        limits = await spending.limits_now()
+        return "\n".join([*lines, *limits.left(summary.today.spent, summary.month.spent)])
+
+    async def _raise(self, session: Session, argument: str) -> str:
+        try:
+            usd = float(argument.lstrip("$")) if argument else None
+        except ValueError:
+            usd = math.nan
+        if usd is not None and not 0 < usd < math.inf:
+            return f"How many dollars more? For example /raise 2; {argument!r} is no sum."
+        try:
+            lines = await self._desk.spending.raise_limits(usd)
+        except OSError as error:
+            return f"That cannot be written down: {error.strerror or error}: {error.filename}"
+        return "\n".join(lines) or "No limit in dollars is near; nothing was raised. /usage shows what is left."
 
     async def _pairing(self, session: Session, argument: str) -> str:
         assert self._desk.pairing is not None  # noqa: S101 else it is not in the table

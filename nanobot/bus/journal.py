@@ -99,6 +99,14 @@ class Journal(Protocol):
         """The platform is about to be handed the rest of it; it has the pieces with these ids."""
         ...
 
+    async def showing(self, turn_id: str, platform_ids: tuple[str, ...]) -> None:
+        """The turn's answer is seen under these ids as it grows; an empty one is about to be."""
+        ...
+
+    async def shown(self) -> dict[str, tuple[str, ...]]:
+        """By turn, under which ids an answer was seen that is not sent yet."""
+        ...
+
     async def sent(self, journal_id: int, platform_ids: tuple[str, ...]) -> None:
         """The platform has it, under these ids. The message it answers is settled with it."""
         ...
@@ -125,6 +133,7 @@ CREATE TABLE IF NOT EXISTS outbound (
     id INTEGER PRIMARY KEY, state TEXT NOT NULL, body TEXT, reply_of TEXT UNIQUE, text_of TEXT UNIQUE, answers TEXT,
     platform_ids TEXT, reason TEXT, created_at REAL NOT NULL, settled_at REAL);
 CREATE INDEX IF NOT EXISTS outbound_state ON outbound (state);
+CREATE TABLE IF NOT EXISTS shown (turn_id TEXT PRIMARY KEY, platform_ids TEXT NOT NULL, settled_at REAL NOT NULL);
 """
 
 
@@ -226,6 +235,16 @@ class SqliteJournal:
 
         await self._ask(update)
 
+    async def showing(self, turn_id: str, platform_ids: tuple[str, ...]) -> None:
+        """The turn's answer is seen under these ids as it grows; an empty one is about to be."""
+        row = (turn_id, _json(platform_ids), time.time())
+        await self._ask(lambda db: db.execute("INSERT OR REPLACE INTO shown VALUES (?, ?, ?)", row).rowcount)
+
+    async def shown(self) -> dict[str, tuple[str, ...]]:
+        """By turn, under which ids an answer was seen that is not sent yet."""
+        rows = await self._ask(lambda db: db.execute("SELECT turn_id, platform_ids FROM shown").fetchall())
+        return {turn_id: tuple(json.loads(ids)) for turn_id, ids in rows}
+
     async def sent(self, journal_id: int, platform_ids: tuple[str, ...]) -> None:
         """The platform has it, under these ids."""
 
@@ -233,6 +252,7 @@ class SqliteJournal:
             row = (OutboundState.SENT, _json(platform_ids), time.time(), journal_id)
             db.execute("UPDATE outbound SET state = ?, platform_ids = ?, settled_at = ?, body = NULL WHERE id = ?", row)
             _settle_what_it_answers(db, journal_id, InboundState.SENT, "")
+            db.execute("DELETE FROM shown WHERE turn_id = (SELECT reply_of FROM outbound WHERE id = ?)", (journal_id,))
 
         await self._ask(update)
 
@@ -315,7 +335,7 @@ _AS_ITS_REPLY = {OutboundState.SENT: InboundState.SENT, OutboundState.FAILED: In
 
 def _forget(db: "Connection") -> None:
     long_ago = time.time() - KEPT_DAYS * 86400
-    for table in ("inbound", "outbound"):
+    for table in ("inbound", "outbound", "shown"):
         db.execute(f"DELETE FROM {table} WHERE settled_at < ?", (long_ago,))  # noqa: S608 names of ours
 
 

@@ -97,6 +97,7 @@ class MessageBus:
         self._to_keep: asyncio.Queue[OutboundMessage | _Note | None] = asyncio.Queue()
         self._owed: dict[str, InboundMessage] = {}
         """What was left by an earlier life or taken in this one, and has not ended; by its journal key."""
+        self._shown: dict[str, tuple[str, ...]] = {}
         self._refused = False
 
     @property
@@ -115,6 +116,7 @@ class MessageBus:
             self._outbound.put(message)
         for left in await self._journal.unsettled():  # now: channels may accept before the agent asks
             self._owe(left)
+        self._shown = await self._journal.shown()
         keeping = asyncio.create_task(self._keep(self._journal), name="journal")
         try:
             yield self
@@ -194,6 +196,18 @@ class MessageBus:
                 await self._journal.sending(message.journal_id, message.sent_ids)
             except StorageError as error:
                 self._tell_of(error)
+
+    async def showing(self, turn_id: str, platform_ids: tuple[str, ...]) -> None:
+        """The answer of this turn is seen under these ids as it grows; an empty one is about to be. Never raises."""
+        if self._journal is not None:
+            try:
+                await self._journal.showing(turn_id, platform_ids)
+            except StorageError as error:
+                self._tell_of(error)
+
+    def shown(self, turn_id: str) -> tuple[str, ...]:
+        """Under which ids the answer of this turn was seen when a crash came; told once."""
+        return self._shown.pop(turn_id, ())
 
     async def sent(self, message: OutboundMessage, platform_ids: tuple[str, ...]) -> None:
         """The platform has it; whoever waits for its receipt hears of it. Never raises."""

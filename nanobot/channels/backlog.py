@@ -42,6 +42,7 @@ class Backlog:
         self._lost = 0
         self._changed = asyncio.Event()
         self.listeners = 0
+        """Connections that read along; who opens and closes them counts them."""
 
     @property
     def last(self) -> int:
@@ -67,6 +68,12 @@ class Backlog:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
         return frame
+
+    def drop(self, frame: Frame) -> None:
+        """It is owed to nobody any more."""
+        if frame in self._frames:
+            self._frames.remove(frame)
+            self._characters -= len(frame.text)
 
     def owed_after(self) -> int:
         """The number behind which everything lies that must reach somebody: where a new listener begins."""
@@ -100,8 +107,7 @@ class Backlog:
                 return
             if victim.id is not None:
                 self._lost = max(self._lost, victim.seq)
-            self._frames.remove(victim)
-            self._characters -= len(victim.text)
+            self.drop(victim)
 
 
 def numbered(text: str, seq: int) -> str:

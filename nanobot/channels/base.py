@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 
 Fetch = Callable[[], Awaitable[Sequence[Kept]]]
 """Fetches what is attached, once its sender is let in; see `MediaStore.keep`."""
+MAY_REPEAT = "\n\n(nanobot was interrupted here; you may have received this before.)"
+"""What stands below a message that a crash came upon while the platform was taking it."""
 UNIFIED_SESSION = "unified:default"
 """The one session of an owner who wants the same conversation wherever they write."""
 
@@ -157,7 +159,8 @@ class BaseChannel(ABC):
             case OutboundKind.RECEIPT:
                 return ()
             case _:
-                return tuple(await self.send(replace(message, metadata=metadata)) or ())
+                text = message.content + (MAY_REPEAT if message.may_repeat else "")
+                return tuple(await self.send(replace(message, content=text, metadata=metadata)) or ())
 
     async def receive(
         self,

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from nanobot.bus.events import Address, Button, OutboundKind, OutboundMessage
 from nanobot.bus.queue import MessageBus
-from nanobot.channels.base import BaseChannel
+from nanobot.channels.base import MAY_REPEAT, BaseChannel
 from nanobot.channels.errors import NotConnectedError, SendError, UndeliverableError
 from nanobot.channels.media import MediaError, Outgoing, outgoing
 from nanobot.channels.text.dialects import PLAIN, Dialect
@@ -26,7 +26,6 @@ TYPING_S = 4.0
 LONGEST_TYPING_S = 600.0
 _MOST_STREAMS = 256
 """Growing answers that are remembered; turns that a crash elsewhere cut off leave theirs behind."""
-MAY_REPEAT = "\n\n(nanobot was interrupted here; you may have received this before.)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +44,16 @@ class Posting:
 class _Stream:
     """A part of an answer that grows: what is said, and which messages show it."""
 
+    turn_id: str
     text: str = ""
     ids: list[str] = field(default_factory=list)
-    shown: list[Piece] = field(default_factory=list)
+    shown: list[Piece | None] = field(default_factory=list)
+    """What each of them says; None where an earlier life of ours wrote it."""
     reply_to: str | None = None
     whole: bool = False
     """Whether this part is at its end. What comes then is another part, or the reply itself."""
+    unsure: bool = False
+    """Whether a crash came while a message was posted: there may be one more."""
 
 
 class PostingChannel(BaseChannel):
@@ -154,10 +157,9 @@ class PostingChannel(BaseChannel):
         self._typing.clear()
 
     async def _grow(self, to: Address, message: OutboundMessage) -> None:
-        stream = self._streams.get(message.turn_id or "")
+        stream = self._stream_of(message)
         if stream is None or stream.whole:
-            stream = self._new_stream(message.turn_id or "")
-            stream.reply_to = message.reply_to
+            stream = self._keep_stream(_Stream(message.turn_id or "", reply_to=message.reply_to))
         stream.text += message.content
         await self._show(to, stream, stream.text)
 
@@ -168,20 +170,27 @@ class PostingChannel(BaseChannel):
             await self._show(to, stream, stream.text)
 
     async def _reply(self, to: Address, message: OutboundMessage) -> tuple[str, ...]:
-        """Where the reply stands already, as it grew, it is made to say exactly this; else it is sent."""
-        stream = self._streams.pop(message.turn_id or "", None)
-        if stream is None or not stream.ids or not message.content.startswith(stream.text.rstrip()):
+        """Where the reply stands already, as it grew, it is made to say exactly this; else it is sent.
+
+        One that grew before a crash too: so nobody reads it twice. What fails is there for the next try.
+        """
+        stream = self._stream_of(message)
+        if stream is None:
             return await self.send(message)
-        try:
-            await self._show(to, stream, message.content)
-        except UndeliverableError as error:  # somebody deleted it
-            log.debug("%s: a growing answer is gone (%s); it is sent anew", self.name, error)
-            return await self.send(message)
-        except SendError:
-            self._streams[message.turn_id or ""] = stream  # for the next try
-            raise
-        files = replace(message, content="", sent_ids=()) if message.media else None
-        return (*stream.ids, *(await self.send(files) if files is not None else ()))
+        message.may_repeat = stream.unsure or (message.may_repeat and not stream.ids)
+        if stream.ids and stream.text.strip() in message.content:
+            try:
+                await self._show(to, stream, message.content + (MAY_REPEAT if message.may_repeat else ""))
+            except UndeliverableError as error:  # somebody deleted it
+                log.debug("%s: a growing answer is gone (%s); it is sent anew", self.name, error)
+            else:
+                files = replace(message, content="", sent_ids=()) if message.media else None
+                sent = (*stream.ids, *(await self.send(files) if files is not None else ()))
+                del self._streams[stream.turn_id]
+                return sent
+        del self._streams[stream.turn_id]
+        await self.bus.showing(stream.turn_id, ())
+        return await self.send(message)
 
     async def _show(self, to: Address, stream: _Stream, text: str) -> None:
         """Make the messages of a growing answer say what there is of it."""
@@ -190,8 +199,10 @@ class PostingChannel(BaseChannel):
         for number, piece in enumerate(pieces(text, self.dialect)):
             if number >= len(stream.ids):
                 how = Posting(reply_to=stream.reply_to if number == 0 else None)  # it is heard once, when it begins
+                await self.bus.showing(stream.turn_id, (*stream.ids, ""))
                 stream.ids.append(await self.post(to, piece, how))
                 stream.shown.append(piece)
+                await self.bus.showing(stream.turn_id, (*stream.ids, *([""] if stream.unsure else ())))
             elif stream.shown[number] != piece:
                 await self.edit(to, stream.ids[number], piece)
                 stream.shown[number] = piece
@@ -204,10 +215,21 @@ class PostingChannel(BaseChannel):
         else:
             await self.send(message)
 
-    def _new_stream(self, turn_id: str) -> _Stream:
+    def _stream_of(self, message: OutboundMessage) -> _Stream | None:
+        """The growing answer of its turn, also one that a crash left."""
+        turn_id = message.turn_id or ""
+        if turn_id in self._streams:
+            return self._streams[turn_id]
+        if not (ids := self.bus.shown(turn_id)):
+            return None
+        known = [one for one in ids if one]
+        left = _Stream(turn_id, ids=known, shown=[None] * len(known), unsure=len(known) < len(ids))
+        return self._keep_stream(left)
+
+    def _keep_stream(self, stream: _Stream) -> _Stream:
         while len(self._streams) >= _MOST_STREAMS:
             del self._streams[next(iter(self._streams))]
-        stream = self._streams[turn_id] = _Stream()
+        self._streams[stream.turn_id] = stream
         return stream
 
     def _start_typing(self, to: Address) -> None:

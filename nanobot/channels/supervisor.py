@@ -11,6 +11,7 @@ import random
 from nanobot.channels.base import BaseChannel
 from nanobot.channels.errors import ChannelSetupError
 from nanobot.channels.evidence import ChannelState
+from nanobot.errors import NanobotError
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +56,7 @@ class Supervisor:
             evidence.turn(ChannelState.FAILED, str(setup))
             return SETUP_WAIT_S
         except Exception as broken:  # the wall of a connection
-            error = f"{type(broken).__name__}: {broken}" if str(broken) else type(broken).__name__
+            error = told_of(broken)
             log.debug("%s: the connection broke", name, exc_info=True)
         wait_s: float = min(self._first_wait_s * 2 ** min(failures, 10), LONGEST_WAIT_S) * random.uniform(0.8, 1)  # noqa: S311
         if failures == 0:
@@ -82,3 +83,9 @@ class Supervisor:
         if serving.cancelled():  # by something of its own: nobody here wanted it to end
             raise ConnectionError("the connection was given up")
         await serving
+
+
+def told_of(error: Exception) -> str:
+    """An error in a line: ours says it all by itself, others need their name."""
+    name, text = type(error).__name__, str(error)
+    return text if isinstance(error, NanobotError) and text else f"{name}: {text}" if text else name

@@ -6,23 +6,15 @@ answered a ping that was sent behind it (RFC 6455, 5.5.2: pongs come in order); 
 """
 
 import asyncio
-import base64
-import binascii
 import hmac
 import ipaddress
-import json
 import logging
-import re
 import secrets
 import ssl
-import stat
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from hashlib import sha256
 from http import HTTPStatus
-from os import fstat
-from pathlib import Path
 from typing import Any
 
 from websockets.asyncio.server import Server, ServerConnection, serve
@@ -30,16 +22,27 @@ from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 from websockets.typing import Origin
 
-from nanobot.bus.events import OutboundKind, OutboundMessage
+from nanobot.bus.events import OutboundMessage
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.backlog import Backlog
 from nanobot.channels.base import BaseChannel
 from nanobot.channels.errors import ChannelSetupError, NotConnectedError, UndeliverableError
-from nanobot.channels.media import Attachment, Kept, MediaError, MediaKind, Outgoing, one_chunk, outgoing
-from nanobot.channels.text.pieces import sound
+from nanobot.channels.frames import (
+    EXPECTED,
+    NAME,
+    Chat,
+    Fields,
+    FrameError,
+    Said,
+    frame_of,
+    id_of,
+    opened,
+    parsed,
+    wired,
+)
+from nanobot.channels.media import Attachment, Kept, MediaKind
 from nanobot.config.channels import WebSocketConfig
 from nanobot.errors import NanobotError, StorageError
-from nanobot.utils.files import without_waiting
 
 PROTOCOL = 1
 HELLO_S = 10.0
@@ -51,27 +54,12 @@ MOST_CONNECTIONS = 256
 MOST_STRANGERS = 16
 """Connections that have not said hello yet."""
 MOST_CHATS = 1000
-MOST_FILES = 200
-"""Files of one chat that can be fetched: the newest."""
-LARGEST_FILE = 50 * 1024 * 1024
-PART = 256 * 1024
-"""How much of a file goes in one frame."""
-MOST_ATTACHED = 10
+MOST_GUESSERS = 100
+"""Addresses whose wrong tokens are told in the log."""
 
 log = logging.getLogger(__name__)
 _wire = logging.getLogger(f"{__name__}.wire")
 _wire.setLevel(logging.CRITICAL + 1)  # a port scan is no news, and what matters is said here
-
-_TYPES = {OutboundKind.STREAM_DELTA: "delta", OutboundKind.STREAM_END: "delta_end"}
-"""Where the word on the wire is not that of the bus."""
-_NAME = re.compile(r"[\w.@+-]{1,64}")
-_ID = re.compile(r"[!-~]{1,128}")
-_EXPECTED = "Send JSON objects whose `type` is message, fetch or ping."
-_Fields = dict[str, Any]
-
-
-class FrameError(NanobotError):
-    """A client sent what cannot be used. The text goes to it; the connection stays."""
 
 
 class GoodbyeError(NanobotError):
@@ -87,14 +75,6 @@ class Client:
     """The last number it saw, if it saw any in this life of the gateway."""
 
 
-@dataclass(slots=True)
-class _Chat:
-    """What is said to one client, and which files it may fetch."""
-
-    backlog: Backlog = field(default_factory=Backlog)
-    files: dict[str, Outgoing] = field(default_factory=dict)
-
-
 class WebSocketChannel(BaseChannel):
     """The channel `websocket`."""
 
@@ -107,7 +87,8 @@ class WebSocketChannel(BaseChannel):
         super().__init__(section, bus)
         self._section = section
         self._epoch = secrets.token_hex(8)
-        self._chats: dict[str, _Chat] = {}
+        self._chats: dict[str, Chat] = {}
+        self._guessers: set[str] = set()
         self._strangers = 0
         self._connections = 0
 
@@ -147,6 +128,7 @@ class WebSocketChannel(BaseChannel):
                 ping_timeout=section.ping_timeout_s,
                 close_timeout=CLOSE_S,
                 max_size=section.max_message_bytes,
+                max_queue=2,  # of the largest frames
                 logger=_wire,
             )
         except OSError as error:
@@ -171,7 +153,7 @@ class WebSocketChannel(BaseChannel):
         """Say it to whoever listens; what lasts, until it has arrived."""
         if message.kind.lasts:
             return await self.send(message)
-        self._chat(message.chat_id).backlog.add(_frame(message, None, []))
+        self._chat(message.chat_id).backlog.add(frame_of(message, None, []))
         return ()
 
     async def send(self, message: OutboundMessage) -> tuple[str, ...]:
@@ -180,34 +162,39 @@ class WebSocketChannel(BaseChannel):
         Nothing is said of a possible repeat: clients drop what comes with an id they know.
         """
         chat = self._chat(message.chat_id)
-        frame_id = _id_of(message)
+        frame_id = id_of(message)
         message.sent_ids = (frame_id,)
         frame = chat.backlog.find(frame_id)
         if frame is None:
             self._check_somebody_may_come(message.chat_id, chat)
-            told, files = await _attached(message, chat)
-            frame = chat.backlog.add(_frame(replace(message, content=told), frame_id, files), frame_id)
+            files, problems = await chat.attach(message.media)
+            told = "\n\n".join([message.content, *problems]).lstrip()
+            frame = chat.backlog.add(frame_of(replace(message, content=told), frame_id, files), frame_id)
         try:
             async with asyncio.timeout(PATIENCE_S):
                 await frame.arrived.wait()
         except TimeoutError:
-            self._check_somebody_may_come(message.chat_id, chat)
+            try:
+                self._check_somebody_may_come(message.chat_id, chat)
+            except UndeliverableError:
+                chat.backlog.drop(frame)
+                raise
             raise NotConnectedError(f"the client {message.chat_id} is not there") from None
         return (frame_id,)
 
-    def _check_somebody_may_come(self, name: str, chat: _Chat) -> None:
+    def _check_somebody_may_come(self, name: str, chat: Chat) -> None:
+        """Raises UndeliverableError where nobody listens, and nobody of that name is let in."""
         if chat.backlog.listeners:
             return
-        if not _NAME.fullmatch(name) or not self.services.access.knows(name):
+        if not NAME.fullmatch(name) or not self.services.access.knows(name):
             raise UndeliverableError(f"no client called {name!r} is connected, and none of that name may speak here")
 
-    def _chat(self, name: str) -> _Chat:
+    def _chat(self, name: str) -> Chat:
         if name not in self._chats:
             if len(self._chats) >= MOST_CHATS:
-                idle = [one for one, chat in self._chats.items() if chat.backlog.is_idle]
-                for one in idle[: len(self._chats) - MOST_CHATS + 1]:
-                    del self._chats[one]
-            self._chats[name] = _Chat()
+                idle = (one for one, chat in self._chats.items() if chat.backlog.is_idle)
+                self._chats.pop(next(idle, ""), None)
+            self._chats[name] = Chat()
         return self._chats[name]
 
     # one connection
@@ -238,7 +225,7 @@ class WebSocketChannel(BaseChannel):
         self._strangers += 1
         try:
             async with asyncio.timeout(HELLO_S):
-                hello = _parsed(await socket.recv())
+                hello = parsed(await socket.recv())
         except TimeoutError:
             raise GoodbyeError(f"There was no hello within {HELLO_S:g} seconds.") from None
         except FrameError as error:
@@ -249,14 +236,21 @@ class WebSocketChannel(BaseChannel):
             raise GoodbyeError('The first frame must be {"type": "hello", "client": "a-name", "token": "..."}.')
         token = self._section.token
         if token and not hmac.compare_digest(token.encode(), str(hello.get("token", "")).encode(errors="replace")):
-            log.warning("websocket: a connection from %s had a wrong token", _address(socket))
+            self._warn_of(socket)
             raise GoodbyeError("The token is wrong: it must be that of channels.websocket.token.")
         name, after = hello.get("client"), hello.get("after")
-        if not isinstance(name, str) or not _NAME.fullmatch(name):
+        if not isinstance(name, str) or not NAME.fullmatch(name):
             raise GoodbyeError("`client` must be a name of letters, digits and . _ @ + -, at most 64 characters.")
         if after is not None and (not isinstance(after, int) or isinstance(after, bool) or after < 0):
             raise GoodbyeError("`after` must be the `seq` of the last frame that was seen.")
         return Client(name, after if hello.get("epoch") == self._epoch else None)
+
+    def _warn_of(self, socket: ServerConnection) -> None:
+        """Once for each address: who guesses must not fill the log."""
+        address = socket.remote_address[0] if isinstance(socket.remote_address, tuple) else "nowhere"
+        if address not in self._guessers and len(self._guessers) < MOST_GUESSERS:
+            self._guessers.add(address)
+            log.warning("websocket: a connection from %s had a wrong token", address)
 
     async def _talk(self, socket: ServerConnection, client: Client) -> None:
         chat = self._chat(client.name)
@@ -265,61 +259,54 @@ class WebSocketChannel(BaseChannel):
         welcome = {"type": "welcome", "protocol": PROTOCOL, "epoch": self._epoch, "last": backlog.last}
         writing: asyncio.Task[None] | None = None
         try:
-            await socket.send(_wired(welcome | {"client": client.name}))
+            await socket.send(wired(welcome | {"client": client.name}))
             writing = asyncio.create_task(_write(socket, backlog, client.after), name=f"websocket {client.name}")
             async for raw in socket:
                 self.evidence.sign()
-                await socket.send(_wired(await self._answer(client, chat, raw)))
+                await socket.send(wired(await self._answer(client, chat, raw)))
         finally:
             backlog.listeners -= 1
             if writing is not None:
                 writing.cancel()
                 await asyncio.wait([writing])
 
-    async def _answer(self, client: Client, chat: _Chat, raw: str | bytes) -> _Fields:
+    async def _answer(self, client: Client, chat: Chat, raw: str | bytes) -> Fields:
         """Every frame of a client gets one frame back."""
-        about: _Fields = {}
+        about: Fields = {}
         try:
-            frame = _parsed(raw)
+            frame = parsed(raw)
             about = {name: frame[name] for name in ("id", "file") if isinstance(frame.get(name), str)}
             match frame.get("type"):
                 case "message":
                     return await self._message(client, frame)
                 case "fetch":
-                    return await _part_of_file(chat, frame)
+                    return await chat.part_of_file(frame)
                 case "ping":
                     return {"type": "pong"}
-            raise FrameError(_EXPECTED)
+            raise FrameError(EXPECTED)
         except FrameError as error:
             return {"type": "error", "reason": str(error)} | about
 
-    async def _message(self, client: Client, frame: _Fields) -> _Fields:
-        message_id, text, thread = frame.get("id"), frame.get("text", ""), frame.get("thread")
-        if not isinstance(message_id, str) or not _ID.fullmatch(message_id):
-            raise FrameError("A message needs an `id` of its own, so that it is answered once when it comes twice.")
-        if not isinstance(text, str):
-            raise FrameError("`text` must be a text.")
-        if thread is not None and (not isinstance(thread, str) or not _NAME.fullmatch(thread)):
-            raise FrameError("`thread` must be a name of letters, digits and . _ @ + -, at most 64 characters.")
-        files = _files_of(frame)
+    async def _message(self, client: Client, frame: Fields) -> Fields:
+        said = Said.of(frame)
         try:
             accepted = await self.receive(
                 client.name,
                 client.name,
-                sound(text),
-                message_id=message_id,
-                thread_id=thread,
-                fetch=partial(self._keep, files) if files else None,
+                said.text,
+                message_id=said.id,
+                thread_id=said.thread,
+                fetch=partial(self._keep, said.files) if said.files else None,
             )
         except StorageError as error:
-            return {"type": "nack", "id": message_id, "reason": str(error)}
-        return {"type": "ack", "id": message_id, "accepted": accepted}
+            return {"type": "nack", "id": said.id, "reason": str(error)}
+        return {"type": "ack", "id": said.id, "accepted": accepted}
 
-    async def _keep(self, files: Sequence[_Fields]) -> list[Kept]:
+    async def _keep(self, files: Sequence[Fields]) -> list[Kept]:
         """What came with a message. Raises FrameError, and then the message is not taken."""
         kept = []
         for told in files:
-            chunks = await self._opened(told)
+            chunks = await opened(told, self._section.media_folders)
             attachment = Attachment(
                 next((kind for kind in MediaKind if kind == told.get("kind")), MediaKind.FILE),
                 name=str(told.get("name") or told.get("path") or ""),
@@ -327,16 +314,6 @@ class WebSocketChannel(BaseChannel):
             )
             kept.append(await self.services.media.keep(attachment, chunks))
         return kept
-
-    async def _opened(self, told: _Fields) -> Callable[[], AsyncIterator[bytes]]:
-        if isinstance(data := told.get("data"), str):
-            try:
-                decoded = await asyncio.to_thread(base64.b64decode, data, validate=True)
-            except (binascii.Error, ValueError) as error:
-                raise FrameError(f"`data` of an attachment is no base64 ({error}).") from error
-            return lambda: one_chunk(decoded)
-        path = await asyncio.to_thread(_within, str(told.get("path", "")), self._section.media_folders)
-        return lambda: _read(path)
 
 
 async def _write(socket: ServerConnection, backlog: Backlog, after: int | None) -> None:
@@ -350,7 +327,7 @@ async def _write(socket: ServerConnection, backlog: Backlog, after: int | None) 
         while True:
             await backlog.wait_after(sent)
             if backlog.has_gap(seen):
-                await socket.send(_wired({"type": "gap", "after": seen}))
+                await socket.send(wired({"type": "gap", "after": seen}))
             frames, newest = backlog.after(sent), backlog.last
             owed = any(frame.is_owed for frame in frames)
             for frame in frames:
@@ -361,6 +338,9 @@ async def _write(socket: ServerConnection, backlog: Backlog, after: int | None) 
                 pong.add_done_callback(partial(_confirm, backlog, newest))
     except ConnectionClosed:
         return
+    except Exception:  # the wall of a connection: who reads but hears nothing would never know
+        log.exception("websocket: a connection broke")
+        await socket.close(1011)
 
 
 def _confirm(backlog: Backlog, seq: int, pong: "asyncio.Future[float]") -> None:
@@ -370,125 +350,10 @@ def _confirm(backlog: Backlog, seq: int, pong: "asyncio.Future[float]") -> None:
 
 async def _say_goodbye(socket: ServerConnection, code: int, reason: str) -> None:
     try:
-        await socket.send(_wired({"type": "error", "reason": reason}))
+        await socket.send(wired({"type": "error", "reason": reason}))
     except ConnectionClosed:
         return
     await socket.close(code)
-
-
-async def _attached(message: OutboundMessage, chat: _Chat) -> tuple[str, list[_Fields]]:
-    """What the message says, with a word about each file that cannot be sent; and the others, ready to be fetched."""
-    text, files = message.content, list[_Fields]()
-    for named in message.media:
-        try:
-            found = await outgoing(named, largest=LARGEST_FILE)
-        except MediaError as error:
-            text = f"{text}\n\n({error})".lstrip()
-            continue
-        told: _Fields = {"name": found.name, "kind": found.kind.value}
-        if found.url is not None:
-            told["url"] = found.url
-        else:
-            file_id = secrets.token_urlsafe(12)
-            chat.files[file_id] = found
-            told |= {"file": file_id, "size": found.size}
-        files.append(told)
-    for old in [*chat.files][:-MOST_FILES]:
-        del chat.files[old]
-    return text, files
-
-
-async def _part_of_file(chat: _Chat, frame: _Fields) -> _Fields:
-    file_id, offset = frame.get("file"), frame.get("offset", 0)
-    found = chat.files.get(file_id) if isinstance(file_id, str) else None
-    if found is None or found.path is None:
-        raise FrameError("There is no such file. Files can be fetched until the gateway starts anew.")
-    if not isinstance(offset, int) or not 0 <= offset <= found.size:
-        raise FrameError(f"`offset` must be between 0 and {found.size}.")
-    try:
-        data = await asyncio.to_thread(_part, found.path, offset)
-    except OSError as error:
-        raise FrameError(f"{found.name} cannot be read any more ({error.strerror}).") from error
-    encoded = base64.b64encode(data).decode()
-    return {"type": "data", "file": file_id, "offset": offset, "size": found.size, "data": encoded}
-
-
-def _part(path: Path, offset: int) -> bytes:
-    with open(path, "rb", opener=without_waiting) as file:
-        file.seek(offset)
-        return file.read(PART)
-
-
-def _files_of(frame: _Fields) -> list[_Fields]:
-    files = frame.get("media", [])
-    if not isinstance(files, list) or len(files) > MOST_ATTACHED or not all(isinstance(one, dict) for one in files):
-        raise FrameError(f"`media` must be a list of at most {MOST_ATTACHED} objects with `data` (base64) or `path`.")
-    return files
-
-
-def _within(named: str, folders: Sequence[str]) -> Path:
-    """The file, if it is one, in a folder whose files clients may name. Raises FrameError."""
-    try:
-        path = Path(named).resolve(strict=True)
-        inside = any(path.is_relative_to(Path(folder).expanduser().resolve()) for folder in folders)
-    except (OSError, ValueError):
-        inside = False
-    if not inside:
-        raise FrameError(
-            "An attachment needs `data` (base64), or the `path` of a file in one of channels.websocket.mediaFolders."
-        )
-    return path
-
-
-async def _read(path: Path) -> AsyncIterator[bytes]:
-    with await asyncio.to_thread(open, path, "rb", opener=without_waiting) as file:
-        if not stat.S_ISREG(fstat(file.fileno()).st_mode):
-            raise MediaError(f"{path.name} is no plain file")
-        while data := await asyncio.to_thread(file.read, PART):
-            yield data
-
-
-def _frame(message: OutboundMessage, frame_id: str | None, files: list[_Fields]) -> str:
-    """What goes over the wire, but for its number; what is empty is left out."""
-    told = {
-        "id": frame_id,
-        "turn": message.turn_id,
-        "thread": message.thread_id,
-        "reply_to": message.reply_to,
-        "text": message.content,
-        "files": files,
-        "buttons": [{"label": one.label, "value": one.value} for one in message.buttons],
-    }
-    return _wired({"type": _TYPES.get(message.kind, message.kind.value)} | {k: v for k, v in told.items() if v})
-
-
-def _id_of(message: OutboundMessage) -> str:
-    """The same for each try of a message, and where there is a journal, also after a crash."""
-    if message.sent_ids:
-        return message.sent_ids[0]
-    if message.journal_id is None:
-        return secrets.token_hex(12)
-    parts = (message.journal_id, message.turn_id, message.thread_id, message.content, message.media)
-    return sha256(json.dumps(parts).encode()).hexdigest()[:24]
-
-
-def _parsed(raw: str | bytes) -> _Fields:
-    try:
-        frame = json.loads(raw) if isinstance(raw, str) else None
-    except (ValueError, RecursionError):
-        frame = None
-    if not isinstance(frame, dict):
-        raise FrameError(_EXPECTED)
-    return frame
-
-
-def _wired(frame: _Fields) -> str:
-    return sound(json.dumps(frame, ensure_ascii=False, separators=(",", ":")))
-
-
-def _address(socket: ServerConnection) -> str:
-    address = socket.remote_address
-    return str(address[0]) if isinstance(address, tuple) and address else "nowhere"
 
 
 def _is_loopback(host: str) -> bool:

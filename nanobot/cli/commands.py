@@ -94,9 +94,10 @@ class LazyCommand(TyperCommand):
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         """The context of the real command. (Typer's type for it is private, hence Any.)"""
-        return self._load().make_context(info_name, args, parent, **extra)
+        return self.load().make_context(info_name, args, parent, **extra)
 
-    def _load(self) -> TyperCommand:
+    def load(self) -> TyperCommand:
+        """The command itself."""
         single = typer.Typer(add_completion=False, rich_markup_mode=None)
         settings = {"ignore_unknown_options": True} if self.name in COUNTING_BACK else None
         single.command(self.name, context_settings=settings)(load(self._target))
@@ -117,6 +118,15 @@ class Group(TyperGroup):
             typer.echo(ctx.get_help())
             ctx.exit()
         return super().parse_args(ctx, args)
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """The options; where the group alone does something, those of that. (Typer's types are private, hence Any.)"""
+        usual = self.commands.get(USUAL.get(self.name or "", ""))
+        if isinstance(usual, LazyCommand):
+            usual.load().format_options(ctx, formatter)
+            self.format_commands(ctx, formatter)
+        else:
+            super().format_options(ctx, formatter)
 
 
 class Nanobot(Group):

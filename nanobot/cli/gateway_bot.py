@@ -1,6 +1,7 @@
 """The bot of a running gateway, as the terminal sees it: each request is a line to the local socket of its own."""
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -11,6 +12,7 @@ from nanobot.bus.events import InboundMessage
 from nanobot.cli.bot import Joining, ModelSeen
 from nanobot.errors import NanobotError
 from nanobot.gateway.client import GatewayError, Line, dial
+from nanobot.gateway.wire import settings_in
 
 _GONE = "The gateway ended in the middle of this. What was said is kept; write again to go on."
 _AGAIN_S = 2.0
@@ -149,10 +151,10 @@ def _there(line: Line | None) -> Line:
 async def find_bot(state: Path, session_key: str | None, *, go_on: bool) -> GatewayBot | None:
     """The bot of the gateway whose state folder this is, for this session; None where no gateway runs.
 
-    Raises GatewayError where it will not.
+    None too where our environment sets something that the gateway's does not. Raises GatewayError where it will not.
     """
     async with dial(state) as line:
-        if line is None:
+        if line is None or not settings_in(os.environ).items() <= dict(line.hello.get("settings", {})).items():
             return None
         about = await line.ask({"do": "about", "session": session_key, "continue": go_on})
     return GatewayBot(state, about)

@@ -25,7 +25,17 @@ from nanobot.config.paths import Places
 from nanobot.errors import NanobotError
 from nanobot.gateway.report import Watch
 from nanobot.gateway.terminal import TerminalChannel
-from nanobot.gateway.wire import LONGEST_LINE, LONGEST_PATH, PROTOCOL, Frame, decoded, encoded, port_file, socket_file
+from nanobot.gateway.wire import (
+    LONGEST_LINE,
+    LONGEST_PATH,
+    PROTOCOL,
+    Frame,
+    decoded,
+    encoded,
+    port_file,
+    settings_in,
+    socket_file,
+)
 from nanobot.messages.types import Origin, text_of
 from nanobot.runtime import Runtime
 from nanobot.utils.files import make_private_folder, write_atomic
@@ -155,7 +165,8 @@ class ControlServer:
         path.unlink(missing_ok=True)
         port_file(self._places.state).unlink(missing_ok=True)
         if sys.platform != "win32" and len(os.fsencode(path)) <= LONGEST_PATH:
-            return await asyncio.start_unix_server(self._answer, sock=_private_socket(path), limit=LONGEST_LINE)
+            with suppress(OSError):  # a file system without sockets
+                return await asyncio.start_unix_server(self._answer, sock=_private_socket(path), limit=LONGEST_LINE)
         self._token = secrets.token_hex(32)
         server = await asyncio.start_server(self._answer, "127.0.0.1", 0, limit=LONGEST_LINE)
         port = server.sockets[0].getsockname()[1]
@@ -192,6 +203,7 @@ class ControlServer:
             "version": __version__,
             "pid": os.getpid(),
             "workspace": str(runtime.workspace),
+            "settings": settings_in(os.environ),
         }
 
     async def _do(self, request: Frame, talk: _Talk) -> None:

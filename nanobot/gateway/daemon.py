@@ -191,10 +191,14 @@ class Systemd:
         """Stop it, disable it, delete the unit."""
         if not self.is_installed():
             return ["There is no service to take away."]
-        self._ask("disable", "--now", UNIT)
+        lines = [f"Deleted: {self._unit}"]
+        try:
+            self._ask("disable", "--now", UNIT)
+        except ServiceError as error:  # then it does not run from there either, and the file goes all the same
+            lines.append(str(error))
         self._unit.unlink(missing_ok=True)
-        self._ask("daemon-reload")
-        return [f"Deleted: {self._unit}"]
+        self._run(["systemctl", "--user", "daemon-reload"])
+        return lines
 
     def start(self) -> list[str]:
         """Start it."""

@@ -2,12 +2,12 @@
 
 import asyncio
 import logging
-from collections.abc import Iterator
 
 from nanobot.bus.events import DeliveryFailedError, OutboundKind, OutboundMessage
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.manager import ChannelManager
 from nanobot.errors import StorageError
+from nanobot.gateway.owners import owners_chats
 from nanobot.messages.types import ChatMessage, Origin, Provenance
 from nanobot.runtime import Runtime
 from nanobot.utils.clock import timestamp
@@ -73,14 +73,15 @@ class DeadLetters:
         self, runtime: Runtime, manager: ChannelManager, message: OutboundMessage, error: DeliveryFailedError
     ) -> None:
         """By the first channel that takes the word; not by the one that failed."""
+        others = [name for name in manager.names if name != message.channel and _is_up(manager, name)]
         try:
-            owners = await asyncio.to_thread(lambda: runtime.pairing.book().owners)
+            chats = await asyncio.to_thread(lambda: [*owners_chats(runtime, others)])
         except StorageError as refusal:
             log.warning("no owner can be told of a dead letter: %s", refusal)
             return
-        chats = [(name, owner) for name, ids in owners.items() if name != message.channel for owner in ids]
-        for name, owner in _reachable(chats, manager):
-            word = OutboundMessage(name, owner, f"{error}\nIt said: {_head(message)}", kind=OutboundKind.NOTICE)
+        for there in dict.fromkeys(chats):
+            text = f"{error}\nIt said: {_head(message)}"
+            word = OutboundMessage(there.channel, there.chat_id, text, kind=OutboundKind.NOTICE)
             self._told = [*self._told[-20:], word]
             receipt = await self._bus.publish_outbound(word)
             try:
@@ -91,12 +92,9 @@ class DeadLetters:
             return
 
 
-def _reachable(chats: list[tuple[str, str]], manager: ChannelManager) -> Iterator[tuple[str, str]]:
-    """Where somebody is connected now. A private chat goes by the id of the person in it."""
-    for name, owner in chats:
-        channel = manager.get(name)
-        if channel is not None and channel.is_running:
-            yield name, owner
+def _is_up(manager: ChannelManager, name: str) -> bool:
+    channel = manager.get(name)
+    return channel is not None and channel.is_running
 
 
 def _head(message: OutboundMessage) -> str:

@@ -46,11 +46,9 @@ class HealthServer:
             self._server = await asyncio.start_server(self._answer, self._host, self._wanted, limit=_LONGEST_HEAD)
         except OSError as error:
             why = "is taken by another program" if error.errno == errno.EADDRINUSE else f"cannot be had ({error})"
-            problem = (
-                f"health is not served: {self._host}:{self._wanted} {why}. Set gateway.port, or start with --port."
-            )
+            problem = f"{self._host}:{self._wanted} {why}. Set gateway.port, or start with --port."
             if problem != self.problem:
-                log.error("%s", problem)  # noqa: TRY400 the owner needs no traceback
+                log.error("health is not served: %s", problem)  # noqa: TRY400 the owner needs no traceback
             self.problem = problem
             return False
         self.problem = None

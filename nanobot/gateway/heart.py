@@ -10,6 +10,7 @@ from nanobot.bus.events import Address, InboundMessage, OutboundKind, OutboundMe
 from nanobot.config.paths import Places
 from nanobot.errors import NanobotError
 from nanobot.gateway.members import Member
+from nanobot.gateway.owners import is_private
 from nanobot.gateway.roster import Roster
 from nanobot.heartbeat.service import SESSION, HeartbeatService
 from nanobot.messages.types import ChatMessage, Origin, Provenance, ToolSchema
@@ -108,11 +109,4 @@ class Heart:
         if key is None:
             return None
         channel, _, chat_id = key.partition(":")
-        return Address(channel, chat_id) if self._is_private(channel, chat_id) else None
-
-    def _is_private(self, channel: str, chat_id: str) -> bool:
-        """Whether nobody but one person, who is an owner where there are owners, has written there."""
-        history = self._runtime.sessions.get_or_create(f"{channel}:{chat_id}").get_history()
-        senders = {sender for row in history if row["role"] == "user" and (sender := row.get("sender_id"))}
-        owners = self._runtime.pairing.people(channel).owners
-        return len(senders) == 1 and (not owners or senders <= owners)
+        return Address(channel, chat_id) if is_private(self._runtime, channel, chat_id) else None

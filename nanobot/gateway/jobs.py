@@ -23,7 +23,7 @@ _LETTING_GO_S = 2.0
 
 @asynccontextmanager
 async def jobs_of_the_terminal(runtime: Runtime) -> AsyncIterator[None]:
-    """While a chat is open and no gateway runs: jobs that speak to the terminal, or to nobody, run when they are due."""
+    """While a chat is open and no gateway runs: jobs that speak to the terminal, or to nobody, run when due."""
     service = runtime.cron()
     service.serve_only(lambda job: not job.payload.deliver or job.payload.channel in {None, "", "cli"})
     serving = asyncio.create_task(Jobs(runtime, service).run(), name="jobs")

@@ -59,6 +59,7 @@ class Members:
 
     clock: Clock
     first_wait_s: float = FIRST_WAIT_S
+    starting_s: float = STARTING_S
     known: dict[str, Member] = field(default_factory=dict)
 
     def add(self, member: Member) -> None:
@@ -97,7 +98,7 @@ class Members:
             while not running.done():
                 await asyncio.wait([running], timeout=member.stale_s and member.stale_s / 3)
                 silent_s, age_s = member.silent_s() or 0.0, self.clock.monotonic() - member.began
-                if member.stale_s and min(silent_s, age_s - STARTING_S) > member.stale_s and not running.done():
+                if member.stale_s and min(silent_s, age_s - self.starting_s) > member.stale_s and not running.done():
                     raise TimeoutError(f"no sign of life for {silent_s:.0f} s")
         finally:
             running.cancel()

@@ -113,6 +113,8 @@ class Watch:
                 yield f"{name}: {evidence.last_error}"
             elif evidence.state is not ChannelState.UP and gone_s > GONE_S:
                 yield f"{name}: not connected for {gone_s:.0f} s ({evidence.last_error or evidence.state})"
+            if why := self.pulse.refused(name):
+                yield f"{name}: the last message was not taken: {why}"
         for name, member in self.members.known.items():
             problem = member.problem()
             if problem:

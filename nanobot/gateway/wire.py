@@ -11,7 +11,9 @@ that is too long for one), a port on loopback that `state/gateway.port` names, w
 Light on purpose: a command that only talks through the gateway imports this and `client`, and nothing heavy.
 """
 
+import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,15 @@ def socket_file(state: Path) -> Path:
 def port_file(state: Path) -> Path:
     """Where the port and its token stand, where there is no socket."""
     return state / "gateway.port"
+
+
+def settings_in(environ: Mapping[str, str]) -> dict[str, str]:
+    """The settings that an environment makes (`NANOBOT_AGENTS__...`), by name; of what they are, only a digest."""
+    return {
+        name: hashlib.sha256(value.encode("utf-8", "surrogateescape")).hexdigest()
+        for name, value in environ.items()
+        if name.upper().startswith("NANOBOT_") and "__" in name
+    }
 
 
 def encoded(frame: Frame) -> bytes:

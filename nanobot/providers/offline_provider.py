@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nanobot.messages.shown import CONTEXT_MARK
-from nanobot.messages.types import ChatMessage, ToolSchema, did_nothing, is_our_word, text_of
+from nanobot.messages.types import ChatMessage, Origin, ToolSchema, did_nothing, is_our_word, text_of
 from nanobot.providers.answer import new_call_id
 from nanobot.providers.base import (
     Delta,
@@ -21,6 +21,7 @@ from nanobot.providers.base import (
     TextDelta,
     ToolCallDelta,
     ToolCallRequest,
+    call_context,
 )
 
 NOTICE = (
@@ -241,6 +242,8 @@ def _answer(messages: Sequence[ChatMessage], offered: set[str]) -> str | Call:
     if asked_at is None:
         return ABILITIES
     said = text_of(messages[asked_at]["content"]).partition(f"\n{CONTEXT_MARK}")[0].strip()
+    if call_context().cause == Origin.CRON:  # a reminder that was set without a model: its words are what was meant
+        return f"Reminder: {said}"
     results = [row for row in messages[asked_at + 1 :] if row["role"] == "tool"]
     if _GREETING.fullmatch(said):
         return f"Hello! {ABILITIES}"

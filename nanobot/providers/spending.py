@@ -21,15 +21,23 @@ class Spending:
 
     def __init__(self, config: "Config", places: Places, clock: Clock) -> None:
         set_by_owner = config.limits
-        self.limits = Limits(set_by_owner.daily_usd, set_by_owner.monthly_usd, set_by_owner.turn_tokens)
+        limits = Limits(set_by_owner.daily_usd, set_by_owner.monthly_usd, set_by_owner.turn_tokens)
         self._clock = clock
         self._ledger = Ledger(places.usage)
-        self._budget = Budget(self.limits, self._ledger, clock)
+        self._budget = Budget(limits, self._ledger, clock)
         self._prices = PriceTable(places.prices)
 
     def metered(self, provider: LLMProvider, name: str) -> LLMProvider:
         """The provider with a meter around it, under this name in the ledger."""
         return MeteredProvider(provider, name, self._ledger, self._budget, self._prices, self._clock)
+
+    async def limits_now(self) -> Limits:
+        """What may be spent, with what was added for today or this month."""
+        return await self._budget.limits_now()
+
+    async def raise_limits(self, usd: float | None) -> list[str]:
+        """Let what is about to stop go on: see `Budget.raise_by`. Raises OSError."""
+        return await self._budget.raise_by(usd)
 
     async def summary(self, session_key: str = "") -> Summary:
         """What was used today, this month and by this session. Raises OSError where the ledger cannot be read."""

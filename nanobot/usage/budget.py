@@ -11,13 +11,14 @@ import json
 import logging
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, time, timedelta
 from pathlib import Path
 from typing import Any
 
 from nanobot.errors import BudgetExceededError
 from nanobot.usage.ledger import Ledger
+from nanobot.usage.raised import Raised
 from nanobot.usage.sums import Days
 from nanobot.usage.types import dollars
 from nanobot.utils.clock import Clock, zone_name
@@ -88,8 +89,12 @@ class _Cap:
         until = f"{self.free_at:%Y-%m-%d %H:%M} ({zone_name(self.free_at)})"
         return (
             f"{self.words} limit is reached: {dollars(spent)} of {dollars(self.limit)} spent. "
-            f"No model that costs money is asked until {until}. To go on now, raise {self.key} in the config."
+            f"No model that costs money is asked until {until}. To go on now, send `/raise` (owner only), or raise "
+            f"{self.key} in the config."
         )
+
+    def raised(self, spent: float) -> str:
+        return f"{self.words} limit is {dollars(self.limit)} now; {dollars(spent)} of it is spent."
 
     def soon(self, spent: float) -> str:
         share = spent / self.limit
@@ -116,6 +121,7 @@ class Budget:
         self._aside_tokens: dict[str, int] = defaultdict(int)
         self._turns: dict[str, int] = {}
         self._told = _Told(ledger.folder / "told.json")
+        self._raised = Raised(ledger.folder / "raised.json")
 
     async def reserve(self, call: PlannedCall) -> None:
         """Set aside what the call may use; waits where calls under way may use up what is left. `settle` must follow.
@@ -144,6 +150,21 @@ class Budget:
                 told_of_wait = True
                 if call.notify is not None:
                     call.notify("Waiting for other calls to end: they may use up what limits in the config leaves.")
+
+    async def raise_by(self, usd: float | None = None) -> list[str]:
+        """Add so much to each limit in dollars that comes near or is reached, half of it where no sum is said.
+
+        What holds then, a line a limit; empty where none is near. It is gone with the period. Raises OSError.
+        """
+        async with self._gate:
+            await self._read_others()
+            near = [cap for cap in self._caps() if self._spent(cap) >= SOON * cap.limit]
+            for cap in near:
+                await asyncio.to_thread(self._raised.add, cap.key, cap.period, cap.limit / 2 if usd is None else usd)
+            ended, self._ended = self._ended, asyncio.Event()
+            ended.set()
+            now = {cap.key: cap for cap in self._caps()}
+            return [now[cap.key].raised(self._spent(cap)) for cap in near]
 
     def settle(self, call: PlannedCall, when: str, usd: float | None, tokens: int) -> None:
         """The call has ended, begun at `when` (ISO); what it used is counted instead of what was set aside."""
@@ -204,7 +225,14 @@ class Budget:
         if (limit := self.limits.monthly_usd) is not None:
             free_at = _midnight(now.replace(day=1) + timedelta(days=32)).replace(day=1)
             caps.append(_Cap("limits.monthlyUsd", "This month's", f"{now:%Y-%m}", limit, free_at))
-        return caps
+        return [replace(cap, limit=cap.limit + self._raised.of(cap.key, cap.period)) for cap in caps]
+
+    async def limits_now(self) -> Limits:
+        """The limits with what was added to them."""
+        await asyncio.to_thread(self._raised.look)
+        now = {cap.key: cap.limit for cap in self._caps()}
+        daily, monthly = now.get("limits.dailyUsd"), now.get("limits.monthlyUsd")
+        return replace(self.limits, daily_usd=daily, monthly_usd=monthly)
 
     def _day_of(self) -> Days:
         return Days(self._clock.now().tzinfo)
@@ -228,6 +256,7 @@ class Budget:
 
     def _read(self) -> tuple[bool, dict[str, float], dict[str, int]]:
         """Whether the ledger begins anew; dollars by day and tokens by turn, of the rows that are new and not ours."""
+        self._raised.look()
         if anew := self._reader.outlived():
             self._reader = self._ledger.reader()
         spent: dict[str, float] = defaultdict(float)

@@ -60,6 +60,11 @@ def place_of(url: str) -> Place:
     )
 
 
+def is_address(host: str) -> bool:
+    """Whether it is an address already, and no name to look up."""
+    return ":" in host or host.replace(".", "").isdigit()
+
+
 def _basic(name: str, password: str) -> str:
     return f"Basic {b64encode(f'{unquote(name)}:{unquote(password)}'.encode()).decode()}"
 

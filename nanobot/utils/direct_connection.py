@@ -12,7 +12,7 @@ from typing import TypeAlias, cast
 
 import h11
 
-from nanobot.utils.connection import BodyError, HttpError, Place
+from nanobot.utils.connection import BodyError, HttpError, Place, is_address
 
 _LARGEST_HEAD = 100 * 1024
 _MOST_UNREAD = 256 * 1024
@@ -48,7 +48,8 @@ class DirectConnection(asyncio.Protocol):
                     place.host,
                     place.port,
                     ssl=context if place.secure else None,
-                    happy_eyeballs_delay=_NEXT_ADDRESS_S,
+                    # Where there is one address there is no race; and one that is cancelled may leave a socket open.
+                    happy_eyeballs_delay=None if is_address(place.host) else _NEXT_ADDRESS_S,
                 )
         except TimeoutError:
             raise HttpError(f"no connection within {connect_s:g} s") from None

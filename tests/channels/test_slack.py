@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from aiohttp import web
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from slack_sdk.socket_mode.aiohttp import SocketModeClient
 from slack_sdk.socket_mode.request import SocketModeRequest
@@ -25,7 +26,7 @@ from nanobot.channels.slack.incoming import Me, read_command, read_event, read_p
 from nanobot.channels.slack.mrkdwn import as_read
 from tests.contracts.life import live, turn_of, until
 from tests.contracts.platform_slack import SlackPlatform
-from tests.contracts.slack_workspace import APP_TOKEN, BOT, BOT_TOKEN, PERSON_TOKEN, ZOE
+from tests.contracts.slack_workspace import APP_TOKEN, BOT, BOT_TOKEN, PERSON_TOKEN, SCOPES, ZOE
 
 HALL, TRIO = "C0HALL", "G0TRIO"
 
@@ -41,7 +42,7 @@ async def slack(tmp_path: Path) -> AsyncIterator[SlackPlatform]:
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("section", "told"),
     [
         ({"bot_token": ""}, "channels.slack.botToken is empty"),
         ({"app_token": ""}, "channels.slack.appToken is empty"),
@@ -53,8 +54,8 @@ async def slack(tmp_path: Path) -> AsyncIterator[SlackPlatform]:
         ({"bot_token": PERSON_TOKEN}, "set channels.slack.userTokenReadOnly to false"),
     ],
 )
-async def test_a_token_that_is_no_good_is_named_with_what_to_do(slack, tmp_path, settings, told):
-    async with live(slack, tmp_path, **settings) as life:
+async def test_a_token_that_is_no_good_is_named_with_what_to_do(slack, tmp_path, section, told):
+    async with live(slack, tmp_path, **section) as life:
         await until(lambda: life.channel.evidence.state is ChannelState.FAILED)
 
         assert told in life.channel.evidence.last_error
@@ -125,6 +126,15 @@ def test_without_the_sdk_it_is_said_what_to_install(monkeypatch):
         load_channel("slack")
 
 
+def test_the_manifest_of_the_guide_asks_for_what_is_used_and_no_more():
+    page = (Path(__file__).parents[2] / "docs" / "guides" / "slack.md").read_text(encoding="utf-8")
+    manifest = yaml.safe_load(page.partition("```text\n")[2].partition("```")[0])
+
+    assert set(manifest["oauth_config"]["scopes"]["bot"]) == SCOPES
+    assert {"app_mention", "message.im"} < set(manifest["settings"]["event_subscriptions"]["bot_events"])
+    assert manifest["settings"]["socket_mode_enabled"] is True
+
+
 # what is heard
 
 
@@ -192,7 +202,7 @@ async def test_words_of_a_person_in_another_form_are_heard(slack, tmp_path, subt
 
 
 @pytest.mark.parametrize(
-    ("settings", "chat", "mention", "is_heard"),
+    ("section", "chat", "mention", "is_heard"),
     [
         ({}, HALL, False, False),
         ({"group_policy": "open"}, HALL, False, True),
@@ -207,8 +217,8 @@ async def test_words_of_a_person_in_another_form_are_heard(slack, tmp_path, subt
         ({"dm": {"policy": "allowlist", "allow_from": ["U0ANNA"]}}, "D0ANNA", False, True),
     ],
 )
-async def test_who_is_heard_where(slack, tmp_path, settings, chat, mention, is_heard):
-    async with live(slack, tmp_path, **settings) as life:
+async def test_who_is_heard_where(slack, tmp_path, section, chat, mention, is_heard):
+    async with live(slack, tmp_path, **section) as life:
         message_id = await slack.says("hello", chat=chat, mention=mention)
         await until(lambda: slack.acknowledged(message_id))
 
@@ -331,6 +341,7 @@ _USUAL = {
 }
 
 
+@settings(max_examples=40)
 @given(odd=st.dictionaries(st.sampled_from([*_USUAL, "files", "attachments", "actions", "text", "trigger_id"]), _JSON))
 def test_whatever_an_envelope_holds_reading_it_never_raises(odd):
     for kind in ("message", "block_actions"):
@@ -369,12 +380,12 @@ async def said_with_file(slack: SlackPlatform, file: dict[str, Any]) -> None:
     await slack.workspace.tell_of(slack.workspace.rooms[slack.private], post, mention=False)
 
 
-async def test_the_token_is_shown_to_slack_alone(slack, tmp_path):
+@pytest.mark.parametrize("trick", ["", "files.slack.com@", "files.slack.com:443@", "x\\@files.slack.com@"])
+async def test_the_token_is_shown_to_slack_alone(slack, tmp_path, trick):
     async with another_host() as (address, seen), live(slack, tmp_path) as life:
         file = slack.workspace.put_file("a.txt", b"x")
-        await said_with_file(
-            slack, file | {"url_private": f"{address}/a.txt", "url_private_download": f"{address}/a.txt"}
-        )
+        url = address.replace("//", f"//{trick}") + "/a.txt"
+        await said_with_file(slack, file | {"url_private": url, "url_private_download": url})
         message = await life.hears("look")
 
     assert message.content == "look\n[file: download failed]"
@@ -400,12 +411,15 @@ async def test_a_file_of_another_workspace_is_asked_for_first(slack, tmp_path):
     assert [Path(one).read_bytes() for one in message.media] == [b"from afar"]
 
 
-async def test_a_file_that_lies_elsewhere_is_a_link(slack, tmp_path):
-    told = {"id": "F1", "mode": "external", "name": "plan", "url_private": "https://docs.example/plan"}
+@pytest.mark.parametrize(
+    ("mode", "told"), [("external", "plan https://docs.example/plan"), ("tombstone", "plan is not to be had")]
+)
+async def test_a_file_that_does_not_lie_there_is_told_of(slack, tmp_path, mode, told):
+    file = {"id": "F1", "mode": mode, "name": "plan", "url_private": "https://docs.example/plan"}
     async with live(slack, tmp_path) as life:
-        await said_with_file(slack, told)
+        await said_with_file(slack, file)
 
-        assert (await life.hears("look")).content == "look\n[file: plan https://docs.example/plan]"
+        assert (await life.hears("look")).content == f"look\n[file: {told}]"
 
 
 async def test_a_file_goes_out_byte_for_byte_into_its_thread_and_without_the_token(slack, tmp_path):
@@ -583,6 +597,82 @@ async def test_no_log_and_no_error_says_a_token_or_the_address_of_the_socket(sla
     told = caplog.text + error
     assert "refused the connection (403)" in told
     assert all(secret not in told for secret in ("ticket=", BOT_TOKEN, APP_TOKEN, "my secret words"))
+
+
+# what was said meanwhile
+
+
+def given_up(slack: SlackPlatform) -> None:
+    """Slack has sent it again after a minute and after five, and does no more."""
+    for envelope in slack.workspace.envelopes:
+        envelope.acknowledged = True
+
+
+async def test_what_slack_has_given_up_to_send_is_asked_for_in_chats_and_threads_and_comes_first(slack, tmp_path):
+    async with live(slack, tmp_path) as life:
+        root, _, _ = await life.asked("root", chat=HALL, mention=True)
+        await life.asked("before")
+    for where in ({}, {"chat": HALL, "mention": True}, {"chat": HALL, "mention": True, "thread": root}):
+        await slack.says(f"missed in {where.get('thread') or where.get('chat')}", **where)
+    await slack.says("not for the bot", chat=HALL)
+    given_up(slack)
+    await slack.says("just now")
+    async with live(slack, tmp_path) as life:
+        await life.hears(f"missed in {root}")
+        await life.hears("just now")
+
+    heard = [one.content for one in life.heard]
+    assert sorted(heard) == sorted(["missed in None", f"missed in {HALL}", f"missed in {root}", "just now"])
+    assert heard.index("missed in None") < heard.index("just now")
+    assert {one.session_key for one in life.heard if root in one.content} == {f"slack:{HALL}:{root}"}
+
+
+@pytest.mark.parametrize("status", [404, 500])
+async def test_a_history_that_cannot_be_had_stops_nothing(slack, tmp_path, status, caplog):
+    async with live(slack, tmp_path) as life:
+        await life.asked("before")
+    slack.workspace.broken["conversations.history"] = status
+    async with live(slack, tmp_path) as life:
+        await life.asked("after")
+
+    assert f"what was missed in D0ANNA is not known (Slack answered {status})" in caplog.text
+
+
+async def test_a_history_that_has_to_wait_is_waited_for(slack, tmp_path):
+    async with live(slack, tmp_path) as life:
+        await life.asked("before")
+    await slack.says("missed")
+    given_up(slack)
+    slack.workspace.limited["conversations.history"] = 2
+    async with live(slack, tmp_path) as life:
+        await life.hears("missed")
+
+    assert slack.workspace.calls.count("conversations.history") == 3
+
+
+async def test_the_first_start_digs_up_nothing(slack, tmp_path):
+    slack.workspace.add(slack.workspace.rooms[slack.private], slack.person, "long ago")
+    async with live(slack, tmp_path) as life:
+        await life.asked("hello")
+
+    assert [one.content for one in life.heard] == ["hello"]
+    assert "conversations.history" not in slack.workspace.calls
+
+
+async def test_a_chat_that_is_there_no_more_is_not_asked_again_and_damaged_marks_stop_nothing(slack, tmp_path, caplog):
+    async with live(slack, tmp_path) as life:
+        await life.asked("before", chat=TRIO, mention=True)
+    del slack.workspace.rooms[TRIO]
+    for word in ("one", "two"):
+        async with live(slack, tmp_path) as life:
+            await life.asked(word)
+            await until(lambda: "conversations.replies" in slack.workspace.calls)
+    (tmp_path / "slack.json").write_text("{", encoding="utf-8")
+    async with live(slack, tmp_path) as life:
+        await life.asked("after")
+
+    assert slack.workspace.calls.count("conversations.replies") == 1
+    assert "slack.json cannot be read" in caplog.text
 
 
 # the workspace itself

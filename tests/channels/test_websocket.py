@@ -3,7 +3,9 @@
 import asyncio
 import base64
 import json
+import re
 import ssl
+import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -18,10 +20,12 @@ from nanobot.bus.events import Address, DeliveryFailedError, OutboundKind
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.errors import ChannelSetupError
 from nanobot.channels.evidence import ChannelState
+from nanobot.channels.registry import load_channel
 from nanobot.channels.websocket import WebSocketChannel
 from nanobot.config.channels import WebSocketConfig
 from tests.contracts.life import Life, live, until
 from tests.contracts.platform_websocket import TOKEN, WebSocketPlatform
+from tests.house.repo import ROOT, text_of
 from tests.utils.test_connection import certificate
 
 ANNA = Address("websocket", "anna")
@@ -107,6 +111,15 @@ async def test_who_does_not_say_a_proper_hello_is_sent_away_with_a_word(platform
     assert "guessed" not in caplog.text
 
 
+async def test_who_guesses_tokens_is_in_the_log_once(platform, tmp_path, caplog):
+    async with serving(platform, tmp_path):
+        for number in range(3):
+            async with connect(f"ws://127.0.0.1:{platform.port}") as connection:
+                await Wire(connection).asked({"type": "hello", "client": "anna", "token": f"guess {number}"})
+
+    assert caplog.text.count("had a wrong token") == 1
+
+
 async def test_who_says_nothing_is_sent_away(platform, tmp_path, monkeypatch):
     monkeypatch.setattr("nanobot.channels.websocket.HELLO_S", 0.05)
     async with serving(platform, tmp_path), connect(f"ws://127.0.0.1:{platform.port}") as connection:
@@ -187,6 +200,20 @@ async def test_a_certificate_that_is_not_there_is_said(tmp_path):
         await WebSocketChannel(config, MessageBus()).start()
 
 
+async def test_the_client_of_the_guide_talks_to_it(platform, tmp_path, monkeypatch, capsys):
+    (program,) = re.findall(r"```python\n(.*?)```", text_of(ROOT / "docs/guides/websocket.md"), re.DOTALL)
+    page: dict[str, Any] = {"__name__": "page"}
+    exec(program, page)
+    typed = iter(["hello", ""])
+    monkeypatch.setattr("builtins.input", lambda prompt: next(typed))
+
+    async with live(platform, tmp_path) as life:
+        await life.is_up()
+        await asyncio.wait_for(page["chat"](f"ws://127.0.0.1:{platform.port}", TOKEN), 5)
+
+    assert capsys.readouterr().out == "You said: hello\n"
+
+
 # what is said, by number
 
 
@@ -219,6 +246,27 @@ async def test_a_client_that_comes_back_gets_what_it_missed_and_nothing_twice(pl
 
     assert [one["text"] for one in frames] == ["two", "three", "four"]
     assert [one["seq"] for one in frames] == [2, 3, 4]
+
+
+async def test_a_client_that_says_it_saw_a_reply_is_believed(platform, tmp_path):
+    async with serving(platform, tmp_path) as life:
+        async with client(platform) as wire:
+            epoch = wire.welcome["epoch"]
+        receipt = life.post(ANNA, "hello")
+        await until(lambda: not life.bus.outbound_size)
+        async with client(platform, after=1, epoch=epoch):
+            await asyncio.wait_for(receipt.wait(), 5)
+
+
+async def test_a_client_that_claims_to_be_ahead_still_hears_what_comes(platform, tmp_path):
+    async with serving(platform, tmp_path) as life:
+        async with client(platform) as wire:
+            epoch = wire.welcome["epoch"]
+        async with client(platform, after=1000, epoch=epoch) as again:
+            life.post(ANNA, "half a pair: \ud800")
+            frame = await again.next()
+
+    assert frame["text"] == "half a pair: \ufffd"
 
 
 async def test_a_client_that_was_away_too_long_hears_that_there_is_a_gap(platform, tmp_path, monkeypatch):
@@ -322,6 +370,32 @@ async def test_a_name_that_is_not_known_is_not_waited_for(platform, tmp_path):
                 await life.posted(Address("websocket", name), "hello?")
 
     assert len(life.dead) == 2
+
+
+async def test_a_stranger_who_left_before_the_code_arrived_is_not_waited_for(platform, tmp_path, monkeypatch):
+    monkeypatch.setattr("nanobot.channels.websocket.PATIENCE_S", 0.05)
+    async with serving(platform, tmp_path) as life:
+        async with client(platform, "zoe") as wire:
+            wire.connection.transport.pause_reading()
+            await wire.send({"type": "message", "id": "1", "text": "let me in"})
+            await until(lambda: life.people.waiting("websocket"))
+            wire.connection.transport.abort()
+        await until(lambda: life.dead)
+        async with client(platform, "zoe") as again:
+            told = await again.asked({"type": "ping"})
+
+    assert "none of that name may speak here" in life.dead[0]
+    assert told == {"type": "pong"}
+
+
+def test_without_its_package_it_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "websockets", None)
+    monkeypatch.delitem(sys.modules, "nanobot.channels.websocket")
+    for name in [name for name in sys.modules if name.startswith("websockets.")]:
+        monkeypatch.delitem(sys.modules, name)
+
+    with pytest.raises(ChannelSetupError, match=r"pip install 'nanobot\[websocket\]'"):
+        load_channel("websocket")
 
 
 # what a client says

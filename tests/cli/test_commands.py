@@ -35,6 +35,15 @@ def test_a_group_alone_prints_its_help(group: str):
     assert all(line in output for name, (_, line) in COMMANDS.items() if name.startswith(f"{group} "))
 
 
+@pytest.mark.parametrize(("group", "usual"), USUAL.items())
+def test_a_group_that_does_something_alone_shows_the_options_of_that(group: str, usual: str):
+    _, alone, _ = run(group, "--help")
+    _, itself, _ = run(group, usual, "--help")
+
+    assert itself.partition("Options:")[2].strip() in alone
+    assert all(line in alone for name, (_, line) in COMMANDS.items() if name.startswith(f"{group} "))
+
+
 @pytest.mark.parametrize("target", [target for target, _ in COMMANDS.values()])
 def test_every_line_of_the_table_leads_to_a_function(target: str):
     module, _, function = target.partition(":")

@@ -8,6 +8,7 @@ one minute and five is sent again as soon as somebody is connected. Not imitated
 import json
 import mimetypes
 import re
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -24,7 +25,7 @@ BOT, BOT_ID, BOT_NAME = "U0BOT", "B0BOT", "nanobot"
 ANNA, ZOE = "U0ANNA", "U0ZOE"
 SCOPES = frozenset({
     "app_mentions:read", "channels:history", "chat:write", "commands", "files:read", "files:write", "groups:history",
-    "im:history", "im:write", "mpim:history", "reactions:write", "users:read",
+    "im:history", "im:write", "mpim:history", "reactions:write",
 })  # fmt: skip
 _LIMIT = 4000
 _EMOJI = frozenset({"eyes", "thumbsup", "white_check_mark"})
@@ -107,6 +108,10 @@ class Workspace:
         """Whatever came as a token with a download."""
         self.refusals: deque[RefusedError] = deque()
         self.headers: deque[dict[str, str]] = deque()
+        self.broken: dict[str, int] = {}
+        """Methods behind which something is broken, and what is answered in their place."""
+        self.limited: dict[str, int] = {}
+        """Methods that were called too often, and how many more calls are refused."""
         self.envelopes: list[Envelope] = []
         self.lines: list[Line] = []
         self.opened = 0
@@ -116,6 +121,7 @@ class Workspace:
         """Serves the next download instead."""
         self._tickets: set[str] = set()
         self._ids = count(1)
+        self._began = int(time.time())
         self._methods: dict[str, Callable[[Json, str], Awaitable[Json]]] = {
             "auth.test": self._auth_test,
             "apps.connections.open": self._open_connection,
@@ -144,7 +150,7 @@ class Workspace:
 
     def add(self, room: Room, user: str, text: str, *, thread: str | None = None, ts: str | None = None) -> Post:
         """A message in a room; nobody is told."""
-        post = Post(user, ts or f"{1760000000 + next(self._ids)}.{next(self._ids):06}", text, thread)
+        post = Post(user, ts or f"{self._began}.{next(self._ids):06}", text, thread)
         self.rooms[room.id].posts[post.ts] = post
         return post
 
@@ -269,6 +275,12 @@ class Workspace:
                 raise RefusedError("unknown_method")
             token = request.headers.get("Authorization", "").removeprefix("Bearer ")
             self._check_token(token, method)
+            if method in self.broken:
+                return web.Response(status=self.broken[method], text="<html>", content_type="text/html")
+            if self.limited.get(method):
+                self.limited[method] -= 1
+                headers["Retry-After"] = "0.05"
+                raise RefusedError("ratelimited", status=429)
             if self.refusals and method in ("chat.postMessage", "chat.update", "files.completeUploadExternal"):
                 headers |= self.headers.popleft()
                 raise self.refusals.popleft()

@@ -587,6 +587,9 @@ async def test_it_stops_without_a_trace(platform, tmp_path):
     before, sockets = asyncio.all_tasks(), open_sockets()
     async with live(platform, tmp_path) as life:
         await life.asked("hello")
+        life.silent = True
+        await platform.says("and now?")
+        await life.hears("and now?")
 
     assert life.channel.evidence.state is ChannelState.OFF
     await until(lambda: asyncio.all_tasks() <= before)

@@ -13,7 +13,10 @@ from nanobot.bus.events import InboundMessage
 from nanobot.cli.commands import app
 from nanobot.cli.gateway_bot import GatewayBot, find_bot
 from nanobot.cli.inbound import terminal_message
+from nanobot.config.paths import Places
 from nanobot.gateway.client import GatewayError, dial
+from nanobot.gateway.lock import only_one
+from nanobot.gateway.service import Leave
 from nanobot.testing import Pause, RecordingSink, calls
 from tests.gateway.conftest import OpenGateway
 from tests.gateway.toy import soon
@@ -199,21 +202,42 @@ async def test_login_is_the_channels_own(running: OpenGateway):
     assert (unknown.exit_code, "no such channel" in unknown.stderr) == (1, True)
 
 
-@pytest.mark.parametrize(
-    "said", [b"\xff\xfe\n", b"[]\n", b"{}\n", b'{"do": "fly"}\n', b'{"do": "turn"}\n', b'{"do": "send"}\n', b"half"]
-)
-async def test_nonsense_is_refused_and_harms_nobody(running: OpenGateway, said: bytes):
+async def test_nonsense_is_refused_and_harms_nobody(running: OpenGateway):
     async with running("hello") as here:
-        reader, writer = await asyncio.open_unix_connection(here.home / "state" / "gateway.sock")
-        await reader.readline()
-        writer.write(said)
-        writer.write_eof()
-        answer = await asyncio.wait_for(reader.read(), 5)
-        writer.close()
-        await writer.wait_closed()
+        for said in (
+            b"\xff\xfe\n",
+            b"[]\n",
+            b"{}\n",
+            b'{"do": "fly"}\n',
+            b'{"do": "turn"}\n',
+            b'{"do": "send"}\n',
+            b"half",
+        ):
+            reader, writer = await asyncio.open_unix_connection(here.home / "state" / "gateway.sock")
+            await reader.readline()
+            writer.write(said)
+            writer.write_eof()
+            assert b'"turn_ended"' not in await asyncio.wait_for(reader.read(), 5)
+            writer.close()
+            await writer.wait_closed()
 
-        assert b'"turn_ended"' not in answer
         assert (await (await bot_of(here.home)).run_turn(terminal_message("hi", "cli:direct"))).text == "hello"
+
+
+async def test_who_sets_something_else_by_the_environment_gets_a_bot_of_their_own(
+    running: OpenGateway, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("NANOBOT_AGENTS__DEFAULTS__MODEL", "one")
+    async with running() as here:
+        same = await find_bot(here.home / "state", None, go_on=False)
+        async with dial(here.home / "state") as line:
+            told = line.hello if line is not None else {}
+        monkeypatch.setattr("nanobot.gateway.control.settings_in", lambda environ: {})
+        other = await find_bot(here.home / "state", None, go_on=False)
+
+    assert same is not None
+    assert other is None
+    assert "one" not in told["settings"].values()
 
 
 async def test_where_a_path_is_too_long_for_a_socket_a_port_with_a_token_stands_in(
@@ -242,3 +266,31 @@ async def test_a_gateway_that_leaves_in_the_middle_says_so(running: OpenGateway)
     assert (await turn).text == "nanobot is stopping; this goes on at the next start."
     with pytest.raises(GatewayError, match="does not answer"):
         await bot.run_turn(terminal_message("hi", "cli:direct"))
+
+
+async def test_gateway_stop_asks_the_one_that_runs_and_without_one_says_so(running: OpenGateway):
+    async with running() as here:
+        stopped = await command("gateway", "stop", *config(here.home))
+        leave = await asyncio.wait_for(here.gateway.wait(), 5)
+    again = await command("gateway", "stop", *config(here.home))
+
+    assert (stopped.stdout, leave) == ("The gateway leaves in good order.\n", Leave.STOP)
+    assert (again.exit_code, "No gateway runs" in again.stderr) == (1, True)
+
+
+async def test_gateway_status_tells_whether_it_runs_and_is_well_by_its_exit_code(running: OpenGateway):
+    words = ("gateway", "status", "--json")
+    async with running() as here:
+        await soon(lambda: all(one.state == "up" for one in here.gateway.roster.evidence().values()))
+        well = await command(*words, *config(here.home))
+        shown = await command("gateway", "status", *config(here.home))
+        here.gateway.roster.broken["fax"] = "it fell apart"
+        unwell = await command(*words, *config(here.home))
+    with only_one(Places(here.home)):
+        silent = await command(*words, *config(here.home))
+    off = await command(*words, *config(here.home))
+
+    assert [one.exit_code for one in (well, shown, unwell, silent, off)] == [0, 0, 1, 1, 1]
+    assert "Channels: toy up, plush up\n" in shown.stdout
+    assert json.loads(unwell.stdout)["problems"] == ["fax: it fell apart"]
+    assert [json.loads(one.stdout)["status"] for one in (silent, off)] == ["silent", "off"]

@@ -83,6 +83,15 @@ def test_install_writes_enables_and_starts_and_uninstall_leaves_nothing(tmp_path
     assert not systemd.is_installed()
 
 
+def test_uninstall_takes_the_unit_away_also_where_the_manager_cannot_be_asked(tmp_path: Path):
+    Systemd(Host(), tmp_path).install(spec(tmp_path))
+
+    lines = Systemd(Host("disable"), tmp_path).uninstall()
+
+    assert not (tmp_path / "nanobot.service").exists()
+    assert "no bus" in lines[1]
+
+
 def test_what_the_manager_refuses_is_said_with_what_to_do(tmp_path: Path):
     with pytest.raises(ServiceError, match=r"no bus.*nanobot gateway"):
         Systemd(Host("enable"), tmp_path).install(spec(tmp_path))

@@ -79,6 +79,15 @@ def test_a_second_gateway_names_the_first_and_restart_begins_the_same_process_an
     assert home.toy.got() == ["Restarting. What is being worked on goes on after that.", "hello"]
 
 
+def test_a_hang_up_that_nohup_means_to_survive_is_survived(home: GatewayHome):
+    with home.gateway(before=["nohup"]) as process:
+        process.send_signal(signal.SIGHUP)
+        home.toy.write("hi", message_id="1")
+        until(home.toy.got)
+
+        assert process.poll() is None
+
+
 def test_without_a_channel_it_says_what_to_do_and_leaves_with_78(home: GatewayHome):
     home.change(channels={})
 

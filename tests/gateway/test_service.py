@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from nanobot.bus.events import OutboundMessage
 from nanobot.channels.evidence import ChannelState
 from nanobot.errors import ConfigError, InstanceLockedError
 from nanobot.gateway.lock import holder_of
@@ -132,3 +133,18 @@ async def test_a_channel_is_down_when_its_line_is_cut_and_the_report_says_so_in_
         report = await here.gateway.watch.report()
 
     assert report["channels"]["toy"]["lastError"] == "ConnectionError: the line was cut"
+
+
+async def test_an_owner_is_told_in_the_chat_that_is_theirs_alone_and_never_where_others_read(running: OpenGateway):
+    async with running("one", "two", "three") as here:
+        pairing = {"owners": {"plush": ["user8"]}, "approved": {"plush": ["user8", "9"]}}
+        (here.home / "pairing.json").write_text(json.dumps(pairing))
+        for number, (chat, sender) in enumerate([("own", "user8"), ("group", "user8"), ("group", "9")]):
+            here.toys["plush"].write("hi", chat=chat, sender=sender, message_id=str(number))
+            await soon(lambda number=number: len(here.toys["plush"].got()) == number + 1)  # type: ignore[misc]
+
+        await here.gateway.runtime.bus.publish_outbound(OutboundMessage("toy", "nowhere", "a secret of mine"))
+        await soon(lambda: len(here.toys["plush"].got()) == 4)
+
+    assert "a secret of mine" in here.toys["plush"].got("own")[-1]
+    assert "a secret of mine" not in str(here.toys["plush"].got("group"))

@@ -10,7 +10,7 @@ import os
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -54,7 +54,7 @@ class ToyChannel(BaseChannel):
         pass
 
     async def send(self, message):
-        if message.chat_id == "nowhere":
+        if message.chat_id == "nowhere" or message.chat_id.startswith("user"):
             raise UndeliverableError("there is no such chat")
         out = self.folder / "sent.jsonl"
         line = {"chat": message.chat_id, "text": message.content, "kind": message.kind, "reply_to": message.reply_to}
@@ -154,10 +154,10 @@ class GatewayHome(Home):
         return file.read_text(encoding="utf-8") if file.exists() else ""
 
     @contextmanager
-    def gateway(self, *words: str) -> Iterator["subprocess.Popen[bytes]"]:
+    def gateway(self, *words: str, before: Sequence[str] = ()) -> Iterator["subprocess.Popen[bytes]"]:
         """A gateway of this home, ready; killed at the end if it still runs."""
         begun = self.log.count("ready in")
-        process = self.start("gateway", *words)
+        process = self.start("gateway", *words, before=before)
         try:
             until(lambda: self.log.count("ready in") > begun or process.poll() is not None)
             yield process

@@ -3,7 +3,7 @@
 import pytest
 
 from nanobot.messages.types import ChatMessage, ToolFailure
-from nanobot.providers.base import LLMResponse
+from nanobot.providers.base import CallContext, LLMResponse, calling_for
 from nanobot.providers.offline_provider import NOTICE, OfflineProvider
 from tests.providers.samples import tool
 
@@ -130,3 +130,11 @@ async def test_our_own_words_to_the_model_are_not_taken_for_a_question():
     response = await answer(said("run ls"), {"role": "user", "content": "Go on.", "origin": "system"})
 
     assert response.tool_calls[0].name == "exec"
+
+
+async def test_a_reminder_that_is_due_is_told_and_not_taken_for_a_request():
+    with calling_for(CallContext("cron")):
+        response = await answer(said("list files"))
+
+    assert (response.content or "").startswith("Reminder: list files")
+    assert response.tool_calls == []

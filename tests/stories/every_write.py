@@ -20,8 +20,9 @@ import shutil
 import signal
 import sys
 import tempfile
+import traceback
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -186,8 +187,15 @@ def disarm() -> None:
     _armed = False
 
 
-def deadly(point: int, mode: str) -> None:
-    """Make the call number `point` the last one, or the one that is refused; a negative number only counts."""
+Wrap = Callable[[str, Callable[..., Any]], Callable[..., Any]]
+
+
+def deadly(point: int, mode: str) -> Wrap:
+    """Make the call number `point` the last one, or the one that is refused; a negative number only counts.
+
+    In the mode `term` the call is the one at which somebody says stop, politely. What it returns makes other calls
+    count too, under a name.
+    """
     numbers = itertools.count()
 
     def wrapped(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
@@ -201,6 +209,9 @@ def deadly(point: int, mode: str) -> None:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             if number != point:
                 return real(*args, **kwargs)
+            if mode == "term":
+                os.kill(os.getpid(), signal.SIGTERM)
+                return real(*args, **kwargs)
             if mode == "half" and name == "write":
                 real(args[0], bytes(args[1])[: len(args[1]) // 2])
             if mode == "after":
@@ -213,23 +224,31 @@ def deadly(point: int, mode: str) -> None:
     for name in COUNTED:
         setattr(os, name, wrapped(name, getattr(os, name)))
     deadly.count = lambda: next(numbers)  # type: ignore[attr-defined]
+    return wrapped
 
 
 def life(home: Path, said: str, point: int, mode: str) -> tuple[int, Any]:
     """A life in a child; its exit status and what it told."""
+    if kind.slow:
+        cast("dict[str, float]", Checkpoint.__init__.__kwdefaults__)["every_s"] = 0
+    return in_child(lambda wrapped: spend(home, said), point, mode)
+
+
+def in_child(live: Callable[[Wrap], Coroutine[Any, Any, dict[str, Any]]], point: int, mode: str) -> tuple[int, Any]:
+    """Run this in a child that dies at that point; its exit status and what it told."""
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
         os.close(reading)
-        if kind.slow:
-            cast("dict[str, float]", Checkpoint.__init__.__kwdefaults__)["every_s"] = 0
-        deadly(point, mode)
+        wrapped = deadly(point, mode)
         try:
-            told = asyncio.run(spend(home, said))
+            told = asyncio.run(live(wrapped))
             told["points"] = deadly.count()  # type: ignore[attr-defined]
             _write(writing, json.dumps(told).encode())
-        except BaseException as error:
-            _write(writing, json.dumps({"problems": [f"a life ended with {error!r}"], "outcome": None}).encode())
+        except BaseException:
+            _write(
+                writing, json.dumps({"problems": [f"a life ended: {traceback.format_exc()}"], "outcome": None}).encode()
+            )
         finally:
             os._exit(0)
     os.close(writing)

@@ -301,3 +301,30 @@ def test_what_is_left_is_said_a_line_a_limit():
     lines = Limits(daily_usd=2.5, monthly_usd=10, turn_tokens=200_000).left(1.25, 12.0)
 
     assert lines == ["Left today: $1.25 of $2.50", "Left this month: $0 of $10.00", "A turn may use 200,000 tokens"]
+
+
+async def test_an_owner_lets_a_stopped_bot_go_on_for_the_day_also_over_a_restart(tmp_path: Path):
+    limits = Limits(daily_usd=1.0, monthly_usd=100.0)
+    spender = Spender(tmp_path, limits)
+    refusal = await spender.until_refused(0.5)
+
+    raised = await spender.budget.raise_by(2.0)
+    await spender.spend(0.5)
+    later = Spender(tmp_path, limits, spender.clock)
+    await later.spend(0.5)
+    now = await later.budget.limits_now()
+    spender.clock.advance(86400)
+
+    assert "/raise" in refusal
+    assert raised == ["Today's limit is $3.00 now; $1.00 of it is spent."]
+    assert (now.daily_usd, now.monthly_usd) == (3.0, 100.0)
+    assert (await later.budget.limits_now()).daily_usd == 1.0
+
+
+async def test_a_limit_that_is_not_near_is_not_raised(tmp_path: Path):
+    spender = Spender(tmp_path, Limits(daily_usd=1.0))
+    await spender.spend(0.5)
+
+    assert await spender.budget.raise_by() == []
+    await spender.spend(0.4)
+    assert await spender.budget.raise_by() == ["Today's limit is $1.50 now; $0.90 of it is spent."]

@@ -58,7 +58,10 @@ async def open_book(path: Path) -> AsyncIterator["MailBook"]:
 
 
 class MailBook:
-    """To be used inside `open_book`. Every method raises StorageError where the disk refuses."""
+    """To be used inside `open_book`. Every method raises StorageError where the disk refuses.
+
+    The case of a chat_id makes no difference.
+    """
 
     def __init__(self, database: Database, salt: str) -> None:
         self._ask = database.ask
@@ -81,7 +84,9 @@ class MailBook:
 
         def select(db: "Connection") -> Known | None:
             for message_id in reversed(message_ids):
-                row = db.execute(f"{_KNOWN} WHERE message_id = ? AND chat_id = ?", (message_id, chat_id)).fetchone()
+                row = db.execute(
+                    f"{_KNOWN} WHERE message_id = ? AND chat_id = ?", (message_id, chat_id.lower())
+                ).fetchone()
                 if row:
                     return _known(row)
             return None
@@ -91,12 +96,12 @@ class MailBook:
     async def last_of(self, chat_id: str, thread_id: str | None) -> Known | None:
         """The latest mail of a thread."""
         asked = f"{_KNOWN} WHERE chat_id = ? AND thread_id IS ? ORDER BY id DESC LIMIT 1"
-        row = await self._ask(lambda db: db.execute(asked, (chat_id, thread_id)).fetchone())
+        row = await self._ask(lambda db: db.execute(asked, (chat_id.lower(), thread_id)).fetchone())
         return _known(row) if row else None
 
     async def note(self, chat_id: str, mail: Known) -> None:
         """A mail came or went. One that is in the book stays as it is."""
-        row = (mail.message_id, chat_id, mail.thread_id, mail.subject, json.dumps(mail.ancestors))
+        row = (mail.message_id, chat_id.lower(), mail.thread_id, mail.subject, json.dumps(mail.ancestors))
 
         def insert(db: "Connection") -> None:
             db.execute(
@@ -113,14 +118,16 @@ class MailBook:
 
         def insert(db: "Connection") -> None:
             db.execute("DELETE FROM replies WHERE at < ?", (now - HOUR_S,))
-            db.execute("INSERT OR REPLACE INTO replies VALUES (?, ?, ?, ?)", (message_id, chat_id, thread_id, now))
+            db.execute(
+                "INSERT OR REPLACE INTO replies VALUES (?, ?, ?, ?)", (message_id, chat_id.lower(), thread_id, now)
+            )
 
         await self._ask(insert)
 
     async def replies(self, chat_id: str, thread_id: str | None, now: float, *, but: str) -> int:
         """How many replies a thread got in the last hour, one not counted."""
         asked = "SELECT COUNT(*) FROM replies WHERE chat_id = ? AND thread_id IS ? AND at > ? AND message_id != ?"
-        row = (chat_id, thread_id, now - HOUR_S, but)
+        row = (chat_id.lower(), thread_id, now - HOUR_S, but)
         return await self._ask(lambda db: int(db.execute(asked, row).fetchone()[0]))
 
 

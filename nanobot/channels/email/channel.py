@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 from nanobot import __version__
 from nanobot.bus.events import OutboundKind, OutboundMessage
 from nanobot.bus.queue import MessageBus
-from nanobot.channels.base import BaseChannel
+from nanobot.channels.base import MAY_REPEAT, BaseChannel
 from nanobot.channels.email.book import Known, MailBook, open_book
 from nanobot.channels.email.headers import is_address
 from nanobot.channels.email.imap import FetchedMail, Imap, ImapRefusedError, open_imap
@@ -35,13 +35,12 @@ from nanobot.channels.email.settings import MailSettings
 from nanobot.channels.email.smtp import untrusted
 from nanobot.channels.errors import ChannelSetupError, NotConnectedError, UndeliverableError
 from nanobot.channels.media import Attachment, Kept, MediaError, MediaKind, one_chunk, outgoing
-from nanobot.channels.posting import MAY_REPEAT
 from nanobot.channels.text.dialects import EMAIL
 from nanobot.channels.text.pieces import pieces
 from nanobot.errors import StorageError
 from nanobot.messages.types import Provenance
 from nanobot.utils.aio import all_or_first_error
-from nanobot.utils.text import clip
+from nanobot.utils.text import clip, human_size
 
 log = logging.getLogger(__name__)
 
@@ -176,23 +175,37 @@ class EmailChannel(BaseChannel):
         known = await self._known(mail, desk.book) if verdict.is_proven else None
         thread_id = known.thread_id if known else mail.root if verdict.is_proven else f"{_UNPROVEN}{mail.root}"
         await desk.book.note(mail.sender, Known(mail.message_id, thread_id, mail.subject, mail.ancestors))
-        words = _words(mail, config_limit=desk.settings.config.max_body_chars, goes_on=known is not None)
-        whole = mail.text if words.leaves_out or not fetched.is_whole else ""
+        words = _words(mail, most=desk.settings.config.max_body_chars, goes_on=known is not None)
+        if not fetched.is_whole:
+            words = replace(
+                words, text=f"{words.text}\n\n[the mail is {human_size(fetched.size)}; only its head was read]"
+            )
+        whole = mail.text if words.leaves_out else ""
 
         async def fetch() -> list[Kept]:
             return await self._keep(mail, whole, desk.settings)
 
-        accepted = await self.receive(
-            mail.sender,
-            mail.sender,
-            words.text,
-            message_id=mail.message_id,
-            thread_id=thread_id,
-            is_proven=verdict.is_proven,
-            fetch=fetch if mail.files or whole else None,
-            metadata={"subject": mail.subject},
-        )
+        busy = asyncio.create_task(self._sign_while_busy(), name="email is busy")
+        try:
+            accepted = await self.receive(
+                mail.sender,
+                mail.sender,
+                words.text,
+                message_id=mail.message_id,
+                thread_id=thread_id,
+                is_proven=verdict.is_proven,
+                fetch=fetch if mail.files or whole else None,
+                metadata={"subject": mail.subject},
+            )
+        finally:
+            busy.cancel()
         return accepted or (verdict.is_proven and self.is_allowed(mail.sender))
+
+    async def _sign_while_busy(self) -> None:
+        """A server that is not asked is not silent: a long recording may take its time to be transcribed."""
+        while True:
+            self.evidence.sign()
+            await asyncio.sleep(self._silence_s)
 
     async def _known(self, mail: Mail, book: MailBook) -> Known | None:
         """The mail it answers, as far as we know it."""
@@ -235,7 +248,7 @@ class EmailChannel(BaseChannel):
         given = str(message.metadata.get("subject") or "")
         prefix = desk.settings.config.subject_prefix
         subject = given or (reply_subject(about.subject, prefix) if about is not None else first_subject(plain))
-        name = secrets.token_hex(16) if message.journal_id is None else f"message {message.journal_id}"
+        name = f"{message.journal_id or secrets.token_hex(16)} {message.chat_id} {message.thread_id} {message.content}"
         return Letter(
             desk.settings.sender,
             message.chat_id,
@@ -298,7 +311,7 @@ class _Words:
     leaves_out: bool
 
 
-def _words(mail: Mail, *, config_limit: int, goes_on: bool) -> _Words:
+def _words(mail: Mail, *, most: int, goes_on: bool) -> _Words:
     """What is said. In a thread that goes on the session has what is quoted, and the subject."""
     new, quoted = parted(mail.text) if goes_on and not _FORWARDED.match(mail.subject) else (mail.text, "")
     command = without_signature(new).strip()
@@ -307,7 +320,7 @@ def _words(mail: Mail, *, config_limit: int, goes_on: bool) -> _Words:
     text = new.strip()
     if not goes_on and mail.subject:
         text = f"Subject: {mail.subject}\n\n{text}".strip()
-    clipped = clip(text, config_limit, "{left_out} characters left out; the whole mail is in the last file")
+    clipped = clip(text, most, "{left_out} characters left out; the whole mail is in the last file")
     if quoted.strip():
         clipped += "\n\n[quoted history left out; the whole mail is in the last file]"
     return _Words(clipped, leaves_out=bool(quoted.strip()) or clipped != text)

@@ -211,9 +211,10 @@ class Imap:
 
     async def _fetched(self, uid: int, what: str) -> _Response | None:
         """The answer about exactly this mail; servers put in others whose flags changed."""
-        asked = re.compile(rb"\bUID %d\b" % uid)
+        asked = re.compile(rb"\bUID %d\b" % uid, re.IGNORECASE)
         for one in await self._command(f"UID FETCH {uid} (UID {what})".encode()):
-            if b" FETCH " in one.text.upper() and asked.search(one.text) and (b"BODY" in one.text) == ("BODY" in what):
+            text = one.text.upper()
+            if b" FETCH " in text and asked.search(text) and (b"BODY" in text) == ("BODY" in what):
                 return one
         return None
 

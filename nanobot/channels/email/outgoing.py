@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from email import encoders, policy
+from email.charset import BASE64, QP, Charset
 from email.header import Header
 from email.mime.base import MIMEBase
 from email.mime.multipart import MIMEMultipart
@@ -73,9 +74,9 @@ class Letter:
         return message.as_bytes(policy=_FOLD)
 
     def _body(self) -> MIMEBase:
-        text: MIMEBase = MIMEText(self.text, "plain", "utf-8")
+        text: MIMEBase = _text(self.text, "plain")
         if self.html is not None:
-            text = MIMEMultipart("alternative", _subparts=[text, MIMEText(self.html, "html", "utf-8")])
+            text = MIMEMultipart("alternative", _subparts=[text, _text(self.html, "html")])
         if not self.files:
             return text
         return MIMEMultipart("mixed", _subparts=[text, *(_part(file) for file in self.files)])
@@ -112,6 +113,16 @@ def _fitting(ancestors: Sequence[str]) -> list[str]:
             break
         kept.insert(0, one)
     return [first, *kept]
+
+
+def _text(text: str, subtype: str) -> MIMEText:
+    """Words, in the encoding that leaves most of them as they are: base64 looks like spam where it is not needed."""
+    charset = Charset("utf-8")
+    charset.body_encoding = QP if len(text.encode()) < 1.5 * len(text) else BASE64
+    part = MIMEText("", subtype, "us-ascii")
+    del part["Content-Transfer-Encoding"]
+    part.set_payload(text, charset)
+    return part
 
 
 def _part(file: Attached) -> MIMEBase:

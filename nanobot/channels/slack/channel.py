@@ -1,6 +1,7 @@
 """The Slack channel: an app of one's own, in socket mode (docs.slack.dev/apis/events-api/using-socket-mode)."""
 
 import asyncio
+import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
 from importlib import import_module
@@ -8,10 +9,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from nanobot.bus.events import Address, Button
 from nanobot.bus.queue import MessageBus
-from nanobot.channels.errors import NotConnectedError
+from nanobot.channels.errors import NotConnectedError, RateLimitedError, SendError, UndeliverableError
 from nanobot.channels.media import Kept, Outgoing
 from nanobot.channels.posting import Posting, PostingChannel
 from nanobot.channels.slack.incoming import RemoteFile, Said, read_command, read_event, read_press
+from nanobot.channels.slack.past import Past, remembered
 from nanobot.channels.slack.twins import Twins
 from nanobot.channels.text.dialects import SLACK
 from nanobot.channels.text.pieces import Piece, pieces
@@ -21,10 +23,16 @@ if TYPE_CHECKING:
     from nanobot.channels.slack.lines import Envelope
     from nanobot.channels.slack.web import Web
 
+log = logging.getLogger(__name__)
+
 _LONGEST_SECTION = 3000
 _LONGEST_LABEL = 75
 _LONGEST_VALUE = 2000
 _MOST_BUTTONS = 25
+_AT_ONCE = 4
+"""Chats that are asked at once what was missed there."""
+_TRIES, _LONGEST_PAUSE_S = 2, 30.0
+"""How often, and how long, Slack may let what was missed in one chat wait."""
 _GOODBYES = ("tokens_revoked", "app_uninstalled")
 
 
@@ -44,7 +52,9 @@ class SlackChannel(PostingChannel):
         super().__init__(config, bus)
         self._settings = config if isinstance(config, SlackConfig) else SlackConfig.model_validate(config)
         self._now: Web | None = None
+        self._past = Past()
         self._twins = Twins()
+        self._asking = asyncio.Semaphore(_AT_ONCE)
 
     async def start(self) -> None:
         """Log in, and hear what is said until the connection ends."""
@@ -52,14 +62,18 @@ class SlackChannel(PostingChannel):
         from nanobot.channels.slack.lines import Ears, Lines
         from nanobot.channels.slack.web import open_web
 
-        async with open_web(self._settings, self.services.clock) as web:
-            await web.log_in()
-            self._now = web
-            ears = Ears(self._arrived, self._take, self.evidence.sign, self.up, lambda: self.stall_s)
-            try:
-                await Lines(web, ears).run()
-            finally:
-                self._now = None
+        clock = self.services.clock
+        async with open_web(self._settings, clock) as web:
+            me = await web.log_in()
+            async with remembered(self.services.state, me.user) as past:
+                self._now, self._past = web, past
+                ends = past.open_ends(clock.now())
+                missed = {chat: partial(self._hear_missed, chat, marks) for chat, marks in ends.items()}
+                ears = Ears(self._arrived, self._take, self.evidence.sign, self.up, lambda: self.stall_s)
+                try:
+                    await Lines(web, ears).run(missed)
+                finally:
+                    self._now = None
 
     async def login(self, force: bool = False) -> bool:
         """Ask Slack whose tokens these are, and say so. Raises ChannelSetupError, or SendError where it is away."""
@@ -115,6 +129,37 @@ class SlackChannel(PostingChannel):
             return  # the message says all of it, and is acknowledged for itself
         await self._receive(said)
 
+    async def _hear_missed(self, chat: str, marks: Mapping[str | None, str]) -> None:
+        """Hear what was said in a chat and its threads since these marks. Raises StorageError, as `receive` does."""
+        missed: dict[str, Said] = {}
+        for thread, last in marks.items():
+            try:
+                told = await self._missed(chat, thread, last)
+            except UndeliverableError as error:
+                log.debug("slack: %s is not asked any more what was missed there: %s", chat, error)
+                self._past.forget(chat, thread)
+                continue
+            except SendError as error:  # what comes now must not wait for what was
+                log.warning("slack: what was missed in %s is not known (%s); say it again there", chat, error)
+                return
+            for one in told:
+                said = self._said({**one, "type": "message", "channel": chat})
+                if said is not None:
+                    missed[said.message_id] = said
+        for _, said in sorted(missed.items()):
+            await self._receive(said)
+
+    async def _missed(self, chat: str, thread: str | None, last: str) -> list[Mapping[str, Any]]:
+        async with self._asking:
+            for _ in range(_TRIES):
+                try:
+                    return await self._web.since(chat, thread, last)
+                except RateLimitedError as error:
+                    if error.retry_after_s > _LONGEST_PAUSE_S:
+                        raise
+                    await asyncio.sleep(error.retry_after_s)
+            return await self._web.since(chat, thread, last)
+
     def _read(self, envelope: "Envelope") -> Said | None:
         match envelope.kind:
             case "events_api":
@@ -134,7 +179,7 @@ class SlackChannel(PostingChannel):
 
     async def _receive(self, said: Said) -> None:
         when = said.when
-        await self.receive(
+        accepted = await self.receive(
             said.sender_id,
             said.chat_id,
             said.text,
@@ -146,6 +191,7 @@ class SlackChannel(PostingChannel):
             timestamp=when.astimezone(self.services.clock.now().tzinfo) if when else None,
             quotes_others=said.quotes_others,
         )
+        self._past.note(said, accepted=accepted)
 
     async def _fetch(self, files: Sequence[RemoteFile]) -> list[Kept]:
         web, keep = self._web, self.services.media.keep

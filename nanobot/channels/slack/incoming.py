@@ -17,6 +17,8 @@ COMMAND = "/nanobot"
 _HEARD = frozenset({"", "file_share", "thread_broadcast", "me_message"})
 """Subtypes that are words of a person. The rest tells of edits, deletions, people who come and go, and other bots."""
 _KINDS = {"image": MediaKind.IMAGE, "audio": MediaKind.AUDIO, "video": MediaKind.VIDEO}
+_NOT_HERE = ("external", "tombstone", "hidden_by_limit")
+"""Modes of files that cannot be fetched."""
 _MOST_FILES = 20
 
 Payload = Mapping[str, Any]
@@ -28,8 +30,6 @@ class Me:
 
     user: str
     name: str = "nanobot"
-    writes_as_person: bool = False
-    """Whether the token is a person's, so that what that person writes comes from the bot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ def read_event(event: Payload, me: Me, *, reply_in_thread: bool) -> Said | None:
     words += [_forwarded(one, me) for one in shares if _text(one, "text")]
     files = [file for told in (event, *shares) for file in _list(told, "files")]
     remote = [one for file in files if (one := _file(file)) is not None][:_MOST_FILES]
-    words += [_linked(file) for file in files if file.get("mode") == "external"]
+    words += [_elsewhere(file) for file in files if file.get("mode") in _NOT_HERE]
     thread = _text(event, "thread_ts")
     kind = _kind(event, chat)
     if not thread and reply_in_thread and kind != "im":
@@ -154,14 +154,15 @@ def address_of(file: Payload) -> str:
 
 
 def _file(file: Payload) -> RemoteFile | None:
-    if file.get("mode") in ("external", "tombstone", "hidden_by_limit") or not _text(file, "id"):
+    if file.get("mode") in _NOT_HERE or not _text(file, "id"):
         return None
     return RemoteFile(described(file), address_of(file))
 
 
-def _linked(file: Payload) -> str:
-    """A file that lies elsewhere is a link."""
-    return f"[file: {_text(file, 'name') or 'file'} {_text(file, 'url_private')}]"
+def _elsewhere(file: Payload) -> str:
+    """A file that lies elsewhere is a link; one that Slack has deleted, or hides from who does not pay, is a word."""
+    name = _text(file, "name") or "a file"
+    return f"[file: {name} {_text(file, 'url_private') if file.get('mode') == 'external' else 'is not to be had'}]"
 
 
 def _forwarded(share: Payload, me: Me) -> str:

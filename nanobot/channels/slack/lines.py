@@ -9,7 +9,9 @@ import json
 import logging
 import weakref
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import aiohttp
@@ -69,11 +71,16 @@ class Lines:
         self._work: asyncio.TaskGroup = asyncio.TaskGroup()
         self._refused = False
 
-    async def run(self) -> None:
-        """Listen until a connection ends that should not. Raises why: ChannelSetupError is for the owner to mend."""
+    async def run(self, missed: Mapping[str, Callable[[], Awaitable[None]]] = MappingProxyType({})) -> None:
+        """Listen until a connection ends that should not. Raises why: ChannelSetupError is for the owner to mend.
+
+        `missed` goes before anything that comes now, chat by chat.
+        """
         try:
             async with self._work:
                 self._work.create_task(self._until_refused())
+                for chat, hear in missed.items():
+                    self._work.create_task(self._first(chat, hear))
                 while True:
                     line = await self._web.connect(await self._web.socket_address())
                     leaving = asyncio.Event()
@@ -84,6 +91,18 @@ class Lines:
 
     async def _until_refused(self) -> None:
         await asyncio.shield(self._web.refused)  # it is the web's to end
+
+    async def _first(self, chat: str, hear: Callable[[], Awaitable[None]]) -> None:
+        try:
+            async with self._turn_of(chat):
+                await hear()
+        except StorageError as error:
+            log.warning(
+                "slack: what was missed in %s could not be written down; it is asked for again: %s", chat, error
+            )
+
+    def _turn_of(self, chat: str) -> asyncio.Lock:
+        return self._turns.setdefault(chat, asyncio.Lock())
 
     async def _serve(self, line: aiohttp.ClientWebSocketResponse, leaving: asyncio.Event) -> None:
         """Take what comes on this line until it is closed."""
@@ -96,7 +115,8 @@ class Lines:
                     self._ears.up()
                     self._ears.sign()
                     if frame.type is aiohttp.WSMsgType.PING:
-                        await line.pong(frame.data)
+                        with suppress(aiohttp.ClientError, OSError):  # then the next frame says that it is closed
+                            await line.pong(frame.data)
                     if frame.type is not aiohttp.WSMsgType.TEXT:
                         continue
                     told = _object(frame.data)
@@ -128,8 +148,7 @@ class Lines:
             return
         envelope = Envelope(envelope_id, str(told.get("type")), payload if isinstance(payload, Mapping) else {})
         self._ears.arrived(envelope)
-        turn = self._turns.setdefault(envelope.chat, asyncio.Lock())
-        self._work.create_task(self._take(line, envelope, turn))
+        self._work.create_task(self._take(line, envelope, self._turn_of(envelope.chat)))
 
     async def _take(self, line: aiohttp.ClientWebSocketResponse, envelope: Envelope, turn: asyncio.Lock) -> None:
         """Hand it on, and say that it arrived; not where it could not be written down: then Slack sends it again."""

@@ -6,6 +6,7 @@ https://docs.slack.dev/apis/web-api and, for how often it may be asked, .../apis
 
 import asyncio
 import logging
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
@@ -36,6 +37,7 @@ _quiet.setLevel(logging.INFO)  # at DEBUG the SDK writes down whole messages, an
 
 APPS = "https://api.slack.com/apps"
 _CHUNK = 64 * 1024
+_MOST_MISSED = 200
 _PAUSE_S = 5.0
 _SHORTEST_PAUSE_S = 0.05
 _OF_SLACK = (".slack.com", ".slack-gov.com")
@@ -92,7 +94,7 @@ class Web:
         self._sdk = AsyncWebClient(bot, base_url=base, session=session, retry_handlers=[], logger=_quiet)
         self._section = section
         self._bot_token, self._app_token = bot, app
-        self._own_host = urlsplit(base).netloc
+        self._own = urlsplit(base)[:2]
         self._session = session
         self._clock = clock
         self._not_before: dict[str, float] = {}
@@ -106,7 +108,7 @@ class Web:
         with_key = "channels.slack.botToken"
         answer = await self._ask_set_up(self._sdk.auth_test, with_key)
         told, headers = _dict(answer.data), answer.headers
-        is_person = not told.get("bot_id")
+        is_person = self._bot_token.removeprefix("xoxe.").startswith("xoxp-")
         if is_person and self._section.user_token_read_only:
             raise ChannelSetupError(
                 f"{with_key} is the token of a person, and with userTokenReadOnly nanobot never writes as one. Put the "
@@ -115,7 +117,7 @@ class Web:
         scopes = {one.strip() for one in str(headers.get("x-oauth-scopes", "")).split(",") if one.strip()}
         if scopes:
             _check_scopes(scopes, with_key)
-        self.me = Me(str(told.get("user_id", "")), str(told.get("user") or "nanobot"), is_person)
+        self.me = Me(str(told.get("user_id", "")), str(told.get("user") or "nanobot"))
         return self.me
 
     async def socket_address(self) -> str:
@@ -208,6 +210,18 @@ class Web:
 
         return chunks
 
+    async def since(self, chat: str, thread: str | None, ts: str) -> list[Mapping[str, Any]]:
+        """What was said in a chat, or in a thread, after this message, oldest first: the last two hundred at most."""
+        if thread is None:
+            answer = await self._ask(self._sdk.conversations_history, channel=chat, oldest=ts, limit=_MOST_MISSED)
+        else:
+            answer = await self._ask(
+                self._sdk.conversations_replies, channel=chat, ts=thread, oldest=ts, limit=_MOST_MISSED
+            )
+        listed = answer.get("messages")
+        found = [one for one in listed if isinstance(one, Mapping)] if isinstance(listed, list) else []
+        return sorted((one for one in found if str(one.get("ts")) != ts), key=lambda one: str(one.get("ts")))
+
     async def room_of(self, chat: str) -> str:
         """The chat itself; of a person's id, the private chat with them."""
         if not chat.startswith(("U", "W")):
@@ -223,9 +237,9 @@ class Web:
             host = parts.hostname or ""
         except ValueError:
             return False
-        if parts.netloc == self._own_host:
-            return True
-        return parts.scheme == "https" and f".{host}".endswith(_OF_SLACK)
+        if not re.fullmatch(r"[\w.:-]+", parts.netloc):  # what two readers might read in two ways
+            return False
+        return parts[:2] == self._own or (parts.scheme == "https" and f".{host}".endswith(_OF_SLACK))
 
     async def _ask_set_up(self, method: Callable[..., Awaitable[AsyncSlackResponse]], key: str) -> AsyncSlackResponse:
         """Ask what has to be answered before anything works. What Slack refuses here, only the owner can mend."""

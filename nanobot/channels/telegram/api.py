@@ -8,7 +8,8 @@ import logging
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
+from urllib.parse import urlencode
 
 os.environ["PTB_TIMEDELTA"] = "true"  # spans of time come as such; the other way the SDK warns at each 429
 
@@ -35,7 +36,8 @@ from nanobot.channels.errors import (
 )
 from nanobot.channels.telegram.polling import ConflictError, Raw
 from nanobot.utils.clients import reason_of
-from nanobot.utils.http import HttpPools
+from nanobot.utils.connection import Connection, HttpError, place_of
+from nanobot.utils.http import HttpPools, proxy_for
 
 API = "https://api.telegram.org"
 CONNECT_S = 10.0
@@ -45,6 +47,8 @@ POLL_SLACK_S = 10.0
 _CHUNK = 64 * 1024
 UPDATES = ["message", "callback_query"]
 """What is asked for. An edit is not: its message has its answer, or is being answered, and is not asked anew."""
+
+_FORM = {"Content-Type": "application/x-www-form-urlencoded", "Accept": "*/*"}
 
 # All they have to say reaches us as errors; and httpx would write addresses, which hold the token.
 logging.getLogger("telegram").setLevel(logging.CRITICAL)
@@ -62,8 +66,10 @@ class CutOffError(NetworkError):
 class PooledRequest(BaseRequest):
     """Requests over our own connections: one shared TLS context, no proxy to this machine."""
 
-    def __init__(self, pools: HttpPools) -> None:
+    def __init__(self, pools: HttpPools, base: str, proxy: str | None) -> None:
         self._pools = pools
+        self._base = place_of(f"{base}/")
+        self._is_direct = proxy_for(base, proxy) is None
 
     @property
     def read_timeout(self) -> float:
@@ -86,19 +92,45 @@ class PooledRequest(BaseRequest):
         **kwargs: object,
     ) -> tuple[int, bytes]:
         """Ask. Of the SDK's limits only that of the answer holds. Raises OutOfReachError or CutOffError."""
-        read_s = read_timeout if isinstance(read_timeout, int | float) else ANSWER_S
-        form: dict[str, Any] = {}
-        if request_data is not None:
-            form = {"data": request_data.json_parameters, "files": request_data.multipart_data}
+        answer_s = read_timeout if isinstance(read_timeout, int | float) else ANSWER_S
+        form = request_data.json_parameters if request_data is not None else {}
+        files = request_data.multipart_data if request_data is not None else {}
+        if self._is_direct and not files:
+            return await self._ask(url, urlencode(form).encode(), answer_s)
         try:
             async with self._pools.lend(url) as client:
-                limits = httpx.Timeout(ANSWER_S, connect=CONNECT_S, read=read_s)
-                answer = await client.request(method, url, timeout=limits, **form)
+                limits = httpx.Timeout(ANSWER_S, connect=CONNECT_S, read=answer_s)
+                answer = await client.request(method, url, timeout=limits, data=form, files=files)
                 return answer.status_code, answer.content
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError) as error:
             raise OutOfReachError(reason_of(error)) from error
         except httpx.HTTPError as error:
             raise CutOffError(f"{type(error).__name__}: {reason_of(error)}") from error
+
+    async def _ask(self, url: str, form: bytes, answer_s: float) -> tuple[int, bytes]:
+        """The plain case, for half of what a general client takes."""
+        try:
+            connection = await self._pools.connect(self._base, CONNECT_S)
+        except HttpError as error:
+            raise OutOfReachError(str(error)) from error
+        connection.place = place_of(url)  # every method has an address of its own, on the same connections
+        try:
+            async with asyncio.timeout(answer_s):
+                await connection.post(_FORM, form)
+                pieces = [piece async for piece in _pieces(connection)]
+            return connection.status, b"".join(pieces)
+        except HttpError as error:
+            raise CutOffError(str(error)) from error
+        except TimeoutError as error:
+            raise CutOffError(f"no answer within {answer_s:g} s") from error
+        finally:
+            connection.place = self._base
+            await self._pools.take_back(connection)
+
+
+async def _pieces(connection: Connection) -> AsyncIterator[bytes]:
+    while piece := await connection.read():
+        yield piece
 
 
 class TelegramBot(Bot):
@@ -111,7 +143,7 @@ class TelegramBot(Bot):
         return [raw for raw in found if isinstance(raw, dict) and isinstance(raw.get("update_id"), int)]
 
 
-async def make_bot(token: str, pools: HttpPools, api_base: str | None) -> TelegramBot:
+async def make_bot(token: str, pools: HttpPools, api_base: str | None, proxy: str | None) -> TelegramBot:
     """A bot that speaks over these pools. Raises ChannelSetupError for a proxy that cannot be used."""
     base = (api_base or API).rstrip("/")
     try:
@@ -120,7 +152,7 @@ async def make_bot(token: str, pools: HttpPools, api_base: str | None) -> Telegr
     except (ImportError, ValueError) as error:
         hint = "Run `pip install socksio`" if isinstance(error, ImportError) else "Write it as http://host:port"
         raise ChannelSetupError(f"channels.telegram.proxy cannot be used: {error}. {hint}, or remove it.") from error
-    request = PooledRequest(pools)
+    request = PooledRequest(pools, base, proxy)
     return TelegramBot(token, f"{base}/bot", f"{base}/file/bot", request=request, get_updates_request=request)
 
 

@@ -67,7 +67,7 @@ async def open_line(config: TelegramConfig, state_file: Path | None, clock: Cloc
     token = _checked(config.token.strip())
     pools = HttpPools(proxy=config.proxy or None)
     try:
-        bot = await api.make_bot(token, pools, config.api_base)
+        bot = await api.make_bot(token, pools, config.api_base, config.proxy or None)
         try:
             me = await bot.get_me()
         except TelegramError as error:

@@ -15,7 +15,7 @@ from nanobot.bus.queue import MessageBus
 from nanobot.channels.base import Services
 from nanobot.channels.telegram import TelegramChannel
 from tests.contracts.fake_telegram import BAD_GATEWAY, CONFLICT, CUT, FakeTelegram, RefusedError
-from tests.contracts.life import live
+from tests.contracts.life import Life, live
 from tests.contracts.platform_telegram import TelegramPlatform
 from tests.warp import LoopClock, WarpLoop
 
@@ -75,18 +75,21 @@ OUTAGES = {
 }
 
 
+async def until_it_runs(life: Life, *, runs: bool) -> None:
+    while life.channel.is_running is not runs:
+        await asyncio.sleep(1)
+
+
 async def through(folder: Path, begin: Change, end: Change) -> tuple[list[str], float, float]:
     """What is heard after all; seconds until it is known that Telegram is away, and until it is heard again."""
     loop = asyncio.get_running_loop()
     async with Real(folder).open() as telegram, live(telegram, folder, silent=True) as life:
-        while not life.channel.is_running:
-            await asyncio.sleep(1)
+        await until_it_runs(life, runs=True)
         await telegram.says("before")
         await asyncio.sleep(1)
         began = loop.time()
         await begin(telegram.server)
-        while life.channel.is_running:
-            await asyncio.sleep(1)
+        await until_it_runs(life, runs=False)
         noticed_s = loop.time() - began
         await asyncio.sleep(OUTAGE_S / 2)
         await telegram.says("meanwhile")

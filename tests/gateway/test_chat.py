@@ -1,0 +1,59 @@
+"""The interactive chat through a running gateway, in a real terminal: it looks and behaves as it does without."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pexpect
+import pytest
+
+from tests.fake_models import Calls, FakeModels, Say
+from tests.gateway.toy import GatewayHome, until
+from tests.stories.processes import POSIX
+
+pytestmark = POSIX
+
+
+@pytest.fixture
+def server() -> Iterator[FakeModels]:
+    with FakeModels(default=Say("hello there")) as server:
+        yield server
+
+
+def test_a_chat_steers_stops_and_hears_through_the_gateway_and_says_when_it_is_gone(tmp_path: Path, server: FakeModels):
+    home = GatewayHome(tmp_path, server)
+    environ = {**home.environ, "TERM": "xterm"}
+    with home.gateway() as gateway:
+        chat = pexpect.spawn(
+            sys.executable, ["-m", "nanobot", "agent"], env=environ, dimensions=(40, 100), encoding="utf-8", timeout=15
+        )
+        chat.expect("for commands")
+
+        server.script(Calls(("exec", {"command": "sleep 0.7"})), Say("both are done"))
+        chat.send("do this\r")
+        until(lambda: server.chats)
+        chat.send("and that\r")
+        chat.expect("both are done")
+        joined = server.chats[-1].body.decode()
+
+        assert home.run("send", "--channel", "cli", "--to", "direct", "the kettle is on").code == 0
+        chat.expect("the kettle is on")
+
+        server.script(Calls(("exec", {"command": "sleep 30"})))
+        asked = len(server.chats)
+        chat.send("take your time\r")
+        until(lambda: len(server.chats) > asked)
+        chat.expect("sleep 30")
+        chat.send("\x1b")
+        chat.expect("stopped")
+
+        gateway.terminate()
+        gateway.wait(timeout=10)
+        chat.send("anyone?\r")
+        chat.expect("does not answer any more")
+        chat.sendeof()
+        chat.expect(pexpect.EOF)
+        chat.close()
+
+    assert "and that" in joined
+    assert chat.exitstatus == 0

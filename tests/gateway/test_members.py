@@ -1,0 +1,116 @@
+"""Members live behind walls; the pulse sees who is gone, for how long, and what no platform took."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from itertools import pairwise
+
+from nanobot.channels.evidence import ChannelState, Evidence
+from nanobot.gateway.members import Member, Members
+from nanobot.gateway.pulse import REFUSED_S, Pulse
+from nanobot.utils.clock import FrozenClock, SystemClock
+from tests.gateway.toy import soon
+
+
+@asynccontextmanager
+async def living(*members: Member) -> AsyncIterator[None]:
+    """Members that are begun anew at once, and whose silence counts at once."""
+    together = Members(SystemClock(), first_wait_s=0.01, starting_s=0.0)
+    for member in members:
+        together.add(member)
+    running = asyncio.create_task(together.run())
+    try:
+        yield
+    finally:
+        running.cancel()
+        await asyncio.wait([running])
+
+
+async def for_ever() -> None:
+    await asyncio.Event().wait()
+
+
+async def test_one_that_is_silent_for_too_long_is_cut_off_and_begun_anew(caplog):
+    silent = Member("clock", for_ever, silent_s=lambda: 99.0, stale_s=0.03)
+    other = Member("other", for_ever)
+
+    async with living(silent, other):
+        await soon(lambda: silent.restarts >= 2)
+
+        assert (other.alive, other.restarts) == (True, 0)
+    assert "no sign of life for 99 s" in silent.last_error
+
+
+async def test_one_that_comes_to_its_end_in_good_order_is_left_alone():
+    async def short() -> None:
+        return
+
+    done = Member("short", short)
+    async with living(done):
+        await soon(lambda: done.ended)
+
+    assert (done.alive, done.restarts, done.last_error) == (False, 0, "")
+
+
+async def test_one_that_breaks_again_and_again_waits_longer_each_time():
+    begun: list[float] = []
+
+    async def broken() -> None:
+        begun.append(asyncio.get_running_loop().time())
+        raise OSError("no")
+
+    async with living(Member("broken", broken)):
+        await soon(lambda: len(begun) == 4)
+
+    waits = [later - before for before, later in pairwise(begun)]
+    assert waits == sorted(waits)
+    assert waits[2] >= 0.04
+
+
+def watched() -> tuple[FrozenClock, Evidence, Pulse]:
+    clock = FrozenClock(datetime(2026, 1, 1, tzinfo=UTC))
+    evidence = Evidence(clock)
+    return clock, evidence, Pulse(clock, lambda: {"toy": evidence}, told=lambda state: None)
+
+
+def test_how_long_a_channel_is_gone_counts_from_when_it_was_last_up_however_often_it_is_tried():
+    clock, evidence, pulse = watched()
+    evidence.turn(ChannelState.UP)
+    pulse.beat()
+
+    for state in (ChannelState.DOWN, ChannelState.CONNECTING) * 20:
+        clock.advance(1)
+        evidence.turn(state)
+        pulse.beat()
+
+    assert pulse.gone_s("toy") == 40
+
+
+def test_a_message_that_no_platform_took_is_remembered_until_one_is_taken_or_for_a_while():
+    clock, evidence, pulse = watched()
+    pulse.beat()
+    evidence.refused("there is no such chat")
+    pulse.beat()
+    refused = pulse.refused("toy")
+    evidence.went()
+    pulse.beat()
+    taken = pulse.refused("toy")
+    evidence.refused("no again")
+    pulse.beat()
+    clock.advance(REFUSED_S + 1)
+
+    assert (refused, taken, pulse.refused("toy")) == ("there is no such chat", None, None)
+
+
+async def test_the_pulse_tells_the_service_manager_and_how_late_the_loop_is():
+    told: list[str] = []
+    pulse = Pulse(SystemClock(), dict, told=told.append)
+    running = asyncio.create_task(pulse.run())
+
+    await soon(lambda: told == ["WATCHDOG=1"])
+
+    assert pulse.silent_s < 1
+    assert pulse.lag_s == 0.0
+    running.cancel()
+    await asyncio.wait([running])
