@@ -85,6 +85,7 @@ async def build_runtime(
     bus: MessageBus | None = None,
     streams: Callable[[str], bool] = lambda channel: False,
     restart: Callable[[], None] | None = None,
+    clock: Clock | None = None,
 ) -> AsyncIterator[Runtime]:
     """Open a bot; at the end of the block its turns are stopped and its connections closed.
 
@@ -97,7 +98,7 @@ async def build_runtime(
     workspace = (workspace or config.workspace_path).expanduser().absolute()
     open_workspace(workspace)
     defaults = config.agents.defaults
-    clock = SystemClock(zone_named(defaults.timezone))
+    clock = clock or SystemClock(zone_named(defaults.timezone))
     bus = bus or MessageBus()
     places = Places(data_dir)
     sessions = SessionManager(workspace, old_folder=places.old_sessions)

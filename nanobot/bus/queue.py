@@ -76,11 +76,8 @@ class _Mark:
 
     reached: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def write(self, journal: Journal) -> None:
-        self.reached.set()
 
-
-_Note = _Beginning | _Settlement | _Mark
+_Note = _Beginning | _Settlement
 
 
 class MessageBus:
@@ -94,7 +91,7 @@ class MessageBus:
         self._inbound: _Road[InboundMessage] = _Road()
         self._outbound: _Road[OutboundMessage] = _Road()
         self._journal = journal
-        self._to_keep: asyncio.Queue[OutboundMessage | _Note | None] = asyncio.Queue()
+        self._to_keep: asyncio.Queue[OutboundMessage | _Note | _Mark | None] = asyncio.Queue()
         self._owed: dict[str, InboundMessage] = {}
         """What was left by an earlier life or taken in this one, and has not ended; by its journal key."""
         self._shown: dict[str, tuple[str, ...]] = {}
@@ -253,9 +250,11 @@ class MessageBus:
                 waiting.append(self._to_keep.get_nowait())
             last = None in waiting
             await self._hold(journal, [one for one in waiting if isinstance(one, OutboundMessage)])
+            # one after the other into the journal's hands, and so into one commit
+            await asyncio.gather(*[self._write(journal, one) for one in waiting if isinstance(one, _Note)])
             for one in waiting:
-                if isinstance(one, _Note):
-                    await self._write(journal, one)
+                if isinstance(one, _Mark):
+                    one.reached.set()
 
     async def _hold(self, journal: Journal, messages: list[OutboundMessage]) -> None:
         lasting = [message for message in messages if message.kind.lasts]

@@ -146,9 +146,9 @@ class EmailConfig(ChannelConfig):
     max_attachment_size: Count = 25_000_000
     max_attachments_per_email: Whole = 10
     max_replies_per_hour: Count = 3
-    authserv_id: Text = ""
+    authserv_id: str | None = None
     server_checks_senders: bool = False
-    ca_file: Text = ""
+    ca_file: str | None = None
 
 
 class MatrixConfig(ChannelConfig):

@@ -37,6 +37,7 @@ from nanobot.gateway.terminal import TerminalChannel
 from nanobot.providers.base import LLMProvider
 from nanobot.runtime import Runtime, build_runtime, tool_policies
 from nanobot.security.secrets import Redactor, secrets_of
+from nanobot.utils.clock import Clock
 
 log = logging.getLogger(__name__)
 
@@ -162,6 +163,7 @@ async def open_gateway(
     wishes: Wishes | None = None,
     provider: LLMProvider | None = None,
     environ: Mapping[str, str] | None = None,
+    clock: Clock | None = None,
 ) -> AsyncIterator[Gateway]:
     """A gateway, ready when the block begins; at its end it leaves in good order, within five seconds.
 
@@ -185,6 +187,7 @@ async def open_gateway(
                 bus=bus,
                 streams=lambda name: any(roster.streams(name) for roster in streaming),
                 restart=wishes.restart,
+                clock=clock,
             )
         )
         gateway = await _assemble(runtime, places, options, wishes, environ, services)

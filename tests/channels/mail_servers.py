@@ -8,7 +8,6 @@ all have the same address. Both programs must run as root, and then only their o
 
 import asyncio
 import os
-import pwd
 import shutil
 import signal
 import smtplib
@@ -99,6 +98,13 @@ def _free_ports(count: int) -> list[int]:
         return [one.getsockname()[1] for one in sockets]
 
 
+def _ids_of(user: str) -> tuple[int, int]:
+    import pwd  # where there is Postfix, there is this
+
+    found = pwd.getpwnam(user)
+    return found.pw_uid, found.pw_gid
+
+
 def _write_certificates(folder: Path) -> None:
     ask = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=mail -addext"
     names = "subjectAltName=DNS:localhost,IP:127.0.0.1"
@@ -107,9 +113,9 @@ def _write_certificates(folder: Path) -> None:
 
 
 def _write_dovecot(folder: Path, port: int, plain_port: int) -> None:
-    user = pwd.getpwnam("mail")
+    uid, gid = _ids_of("mail")
     (folder / "mails").mkdir()
-    os.chown(folder / "mails", user.pw_uid, user.pw_gid)
+    os.chown(folder / "mails", uid, gid)
     people = (f"{name}:{{PLAIN}}{PASSWORD}\n" for name in ("bot@bot.test", "anna@friends.test"))
     (folder / "users").write_text("".join(people))
     (folder / "dovecot.conf").write_text(
@@ -126,16 +132,16 @@ ssl_key = <{folder}/key.pem
 auth_mechanisms = plain login
 auth_failure_delay = 0
 mail_location = maildir:{folder}/mails/%u
-mail_uid = {user.pw_uid}
-mail_gid = {user.pw_gid}
-first_valid_uid = {user.pw_uid}
+mail_uid = {uid}
+mail_gid = {gid}
+first_valid_uid = {uid}
 passdb {{
   driver = passwd-file
   args = {folder}/users
 }}
 userdb {{
   driver = static
-  args = uid={user.pw_uid} gid={user.pw_gid} home={folder}/mails/%u
+  args = uid={uid} gid={gid} home={folder}/mails/%u
 }}
 service imap-login {{
   chroot =
@@ -165,10 +171,10 @@ service stats {{
 
 
 def _write_postfix(folder: Path, port: int, policy: int) -> None:
-    user, own = pwd.getpwnam("mail"), pwd.getpwnam("postfix")
+    uid, gid = _ids_of("mail")
     for name in ("postfix", "queue", "data"):
         (folder / name).mkdir()
-    os.chown(folder / "data", own.pw_uid, own.pw_gid)
+    os.chown(folder / "data", *_ids_of("postfix"))
     (folder / "postfix" / "main.cf").write_text(
         f"""
 compatibility_level = 3.6
@@ -198,9 +204,9 @@ smtpd_recipient_restrictions = permit_sasl_authenticated,
 virtual_mailbox_domains = bot.test, friends.test
 virtual_mailbox_base = {folder}/mails
 virtual_mailbox_maps = inline:{{ bot@bot.test=bot@bot.test/, anna@friends.test=anna@friends.test/ }}
-virtual_uid_maps = static:{user.pw_uid}
-virtual_gid_maps = static:{user.pw_gid}
-virtual_minimum_uid = {user.pw_uid}
+virtual_uid_maps = static:{uid}
+virtual_gid_maps = static:{gid}
+virtual_minimum_uid = {uid}
 """
     )
     (folder / "postfix" / "master.cf").write_text(

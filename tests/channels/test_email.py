@@ -441,6 +441,8 @@ async def refusal(mailbox: EmailPlatform, tmp_path: Path, **settings: Any) -> st
         ({"smtp_password": "wrong"}, ["channels.email.smtpUsername", "channels.email.smtpPassword", "app password"]),
         ({"imap_mailbox": "Bots"}, ["channels.email.imapMailbox", "'Bots'"]),
         ({"smtp_use_tls": True}, ["smtpUseTls", "smtpUseSsl"]),
+        ({"smtp_use_ssl": True}, ["smtpUseTls", "smtpUseSsl"]),
+        ({"imap_use_ssl": True}, ["channels.email.imapPort", "imapUseSsl"]),
         ({"ca_file": "/nowhere.pem"}, ["channels.email.caFile"]),
         ({"imap_username": "bot", "smtp_username": "bot"}, ["channels.email.fromAddress"]),
     ],

@@ -291,7 +291,7 @@ def look(home: Path, ends: int, counts: Counter[str]) -> list[str]:
         counts["repeated"] += times - 1
         if not times:
             problems.append(f"{key} ({text}) has no reply, but {all_of_it!r}")
-        elif times > 1 + (0 if kind.takes_once else min(marked, ends)):
+        elif times > 1 + (0 if kind.takes_once else ends if marked else 0):
             problems.append(f"{key} was answered {times} times, {marked} of them marked: {all_of_it}")
         problems += [f"{key}: marked, and nothing was cut off"] * (marked > ends)
     if [*(home / "state" / "turns").glob("*")]:

@@ -24,7 +24,7 @@ from nanobot.bus.queue import MessageBus
 from nanobot.channels.base import MAY_REPEAT, BaseChannel
 from nanobot.channels.email.book import Known, MailBook, open_book
 from nanobot.channels.email.headers import is_address
-from nanobot.channels.email.imap import FetchedMail, Imap, ImapRefusedError, open_imap
+from nanobot.channels.email.imap import FetchedMail, Imap, ImapRefusedError, NoTlsError, open_imap
 from nanobot.channels.email.inbox import Inbox
 from nanobot.channels.email.incoming import Mail, MailFile, read_mail
 from nanobot.channels.email.loops import why_dropped
@@ -78,7 +78,9 @@ class EmailChannel(BaseChannel):
         """Read the mailbox until the connection ends. Raises ChannelSetupError for what only the owner can change."""
         settings = await asyncio.to_thread(MailSettings.of, self.config)
         if self._book is None:
-            folder = self.services.state or Path(self._kept.enter_context(TemporaryDirectory()))
+            folder = self.services.state or Path(
+                self._kept.enter_context(TemporaryDirectory(ignore_cleanup_errors=True))
+            )
             self._book = await self._kept.enter_async_context(open_book(folder / "email.db"))
         desk = self._desk = _Desk(settings, self._book, asyncio.get_running_loop().create_future())
         try:
@@ -279,6 +281,11 @@ async def _logged_in(settings: MailSettings, sign: Any) -> "AsyncIterator[Imap]"
                 ) from error
             await imap.introduce("nanobot", __version__)
             yield imap
+    except NoTlsError as error:
+        raise ChannelSetupError(
+            f"The mailbox cannot be read by TLS: {error}. Check channels.email.imapPort and imapUseSsl; 993 "
+            "goes with true, 143 with false."
+        ) from error
     except ssl.SSLCertVerificationError as error:
         raise ChannelSetupError(untrusted(host, "imapHost", error)) from error
     except ImapRefusedError as error:

@@ -32,6 +32,10 @@ class ImapRefusedError(NanobotError):
     """The server understood, and said no."""
 
 
+class NoTlsError(NanobotError):
+    """TLS does not begin at this port in this way."""
+
+
 @dataclass(frozen=True, slots=True)
 class Folder:
     """A mailbox as it was opened: UIDs mean what they meant as long as `validity` is the same."""
@@ -81,12 +85,20 @@ class ImapServer:
 async def open_imap(server: ImapServer, sign: Callable[[], None] = lambda: None) -> "AsyncIterator[Imap]":
     """A connection to this server, not logged in yet. `sign` is called whenever it says something.
 
-    Raises OSError (ssl.SSLError and TimeoutError among them) where it is out of reach. At the end it is closed, however
-    it ended.
+    Raises OSError where it is out of reach (ssl.SSLCertVerificationError where it is not who it says), NoTlsError. At
+    the end it is closed, however it ended.
     """
     at_once = None if server.starts_plain else server.tls
-    async with asyncio.timeout(ANSWER_S):
-        reader, writer = await asyncio.open_connection(server.host, server.port, ssl=at_once, limit=_LONGEST_LINE)
+    place = f"{server.host}:{server.port}"
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            reader, writer = await asyncio.open_connection(server.host, server.port, ssl=at_once, limit=_LONGEST_LINE)
+    except ssl.SSLCertVerificationError:
+        raise
+    except ssl.SSLError as error:
+        raise NoTlsError(f"{place} answers with something that is not TLS") from error
+    except OSError as error:
+        raise ConnectionError(f"{place} is out of reach ({str(error) or 'no answer'})") from error
     imap = Imap(reader, writer, sign)
     try:
         await imap.greet()
@@ -117,9 +129,9 @@ class Imap:
         await self._ask_capabilities()
 
     async def start_tls(self, tls: ssl.SSLContext, host: str) -> None:
-        """From here on nobody reads along. Raises ImapRefusedError where the server does not offer it."""
+        """From here on nobody reads along. Raises NoTlsError where the server does not offer it."""
         if "STARTTLS" not in self.capabilities:
-            raise ImapRefusedError("it does not offer STARTTLS")
+            raise NoTlsError("it does not offer STARTTLS")
         await self._command(b"STARTTLS")
         async with asyncio.timeout(ANSWER_S):
             await self._writer.start_tls(tls, server_hostname=host)

@@ -50,7 +50,7 @@ class MailSettings:
             address.lower(),
             formataddr((name, address)) if name else address,
             frozenset(own),
-            checker_of(config.imap_host, sorted(own), config.authserv_id),
+            checker_of(config.imap_host, sorted(own), config.authserv_id or ""),
         )
 
 
@@ -92,7 +92,7 @@ def _smtp(config: EmailConfig, tls: ssl.SSLContext) -> SmtpServer:
     )
 
 
-def _tls(ca_file: str) -> ssl.SSLContext:
+def _tls(ca_file: str | None) -> ssl.SSLContext:
     """What servers are believed to be who they say: by the usual authorities, and one of the owner's own."""
     context = ssl.create_default_context()
     if not os.environ.get("SSL_CERT_FILE") and not os.environ.get("SSL_CERT_DIR"):

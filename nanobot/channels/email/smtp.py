@@ -97,7 +97,8 @@ class SmtpServer:
         except (aiosmtplib.SMTPException, OSError) as error:
             if isinstance(error.__cause__, ssl.SSLCertVerificationError):
                 raise ChannelSetupError(untrusted(self.host, "smtpHost", error.__cause__)) from error
-            if "not supported" in str(error):  # a plain SMTPException where STARTTLS is not offered
+            # What has no type of its own: STARTTLS is not offered, or TLS meets a port that begins plain.
+            if "not supported" in str(error) or "WRONG_VERSION_NUMBER" in str(error):
                 raise ChannelSetupError(self._not_offered(error)) from error
             raise NotConnectedError(f"{self.host}:{self.port} is out of reach ({_words(error)})") from error
 

@@ -1,0 +1,49 @@
+"""`stepped_gateway CLOCK`: the gateway of this home, by a clock that stands where the file says.
+
+What `nanobot gateway` does, but for the clock: it steps as the wall clock does when a laptop slept, and the one that
+measures knows nothing of the sleep.
+"""
+
+import asyncio
+import sys
+import time
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from nanobot.cli.common import read_setup
+from nanobot.cli.signals import KILLS, on_signals
+from nanobot.config.paths import Places
+from nanobot.gateway.service import Wishes, open_gateway
+from nanobot.utils.log import LogPlace, set_up_logging
+
+
+class SteppedClock:
+    """Stands still but for the steps that the file tells: first when the day began, then how far it is."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def now(self) -> datetime:
+        """Where it stands."""
+        began, steps = self._file.read_text().split()
+        return datetime.fromisoformat(began) + timedelta(seconds=float(steps))
+
+    def monotonic(self) -> float:
+        """Seconds that never go back."""
+        return time.monotonic()
+
+
+async def main() -> None:
+    """Run until it is told to stop."""
+    setup, wishes = read_setup(None, None), Wishes()
+    set_up_logging(LogPlace(Places(setup.data_dir).gateway_log, "INFO", "INFO"))
+    with on_signals(KILLS, lambda number: wishes.stop()):
+        clock = SteppedClock(Path(sys.argv[1]))
+        async with open_gateway(
+            setup.config, data_dir=setup.data_dir, workspace=setup.workspace, wishes=wishes, clock=clock
+        ) as gateway:
+            await gateway.wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
