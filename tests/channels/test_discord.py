@@ -164,7 +164,9 @@ async def test_what_was_said_in_servers_and_threads_meanwhile_is_answered_once_a
     await discord.says("not for the bot", chat=there.GROUP)
     for _ in range(2):
         async with live(discord, tmp_path) as life:
+            await until(lambda: len(discord.shown(there.GROUP)) == 3)
             await life.asked(f"after {len(discord.shown())}")
+            await life.manager.drain()
 
     told = sorted(one.text.removeprefix("You said: ") for one in discord.shown(there.GROUP) if not one.thread_id)
     assert told == ["one", "two"]

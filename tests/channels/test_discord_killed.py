@@ -46,6 +46,7 @@ async def test_a_gateway_that_is_killed_in_the_middle_answers_every_message_once
         (tmp_path / ".nanobot").mkdir()
         section = {
             "enabled": True,
+            "streaming": False,  # a growing answer that a kill cuts off stays where it stands, and is not the reply
             "token": there.TOKEN,
             "allowFrom": [there.PERSON],
             "gatewayUrl": discord.gateway.url,

@@ -144,6 +144,16 @@ async def test_a_mail_that_is_too_long_is_shortened_and_kept_whole(mailbox, tmp_
     assert "line 500\n" in Path(message.media[0]).read_text()
 
 
+async def test_of_a_mail_beyond_all_bounds_the_head_is_read_and_that_is_said(mailbox, tmp_path, monkeypatch):
+    monkeypatch.setattr("nanobot.channels.email.inbox.LARGEST_MAIL", 2000)
+    monkeypatch.setattr("nanobot.channels.email.inbox.HEAD", 1000)
+    async with live(mailbox, tmp_path) as life:
+        mailbox.fake.deliver(mail("the head\n" + "x" * 70 * 100, Message_ID="<1@friends.test>"))
+        message = await life.hears("the head")
+
+    assert "only its head was read" in message.content
+
+
 async def test_a_command_is_a_command_also_above_a_signature_and_a_quotation(mailbox, tmp_path):
     async with live(mailbox, tmp_path) as life:
         mailbox.fake.deliver(mail("hello", Message_ID="<1@friends.test>"))

@@ -147,8 +147,9 @@ async def make_bot(token: str, pools: HttpPools, api_base: str | None, proxy: st
     """A bot that speaks over these pools. Raises ChannelSetupError for a proxy that cannot be used."""
     base = (api_base or API).rstrip("/")
     try:
-        async with pools.lend(base):
-            pass
+        if proxy_for(base, proxy) is not None:
+            async with pools.lend(base):
+                pass
     except (ImportError, ValueError) as error:
         hint = "Run `pip install socksio`" if isinstance(error, ImportError) else "Write it as http://host:port"
         raise ChannelSetupError(f"channels.telegram.proxy cannot be used: {error}. {hint}, or remove it.") from error

@@ -190,7 +190,6 @@ async def _load_sdk() -> None:
 
     def load() -> None:
         load_httpx()  # before the SDK does, which would bring httpx's command line along
-        import_module("httpcore")  # httpx loads it with its first client
         import_module("nanobot.channels.telegram.line")
 
     await asyncio.to_thread(load)
