@@ -157,8 +157,9 @@ class PostingChannel(BaseChannel):
         self._typing.clear()
 
     async def _grow(self, to: Address, message: OutboundMessage) -> None:
-        stream = self._stream_of(message)
+        stream = self._streams.get(message.turn_id or "")
         if stream is None or stream.whole:
+            self.bus.shown(message.turn_id or "")  # what was said before a crash stays: this may be all that follows it
             stream = self._keep_stream(_Stream(message.turn_id or "", reply_to=message.reply_to))
         stream.text += message.content
         await self._show(to, stream, stream.text)

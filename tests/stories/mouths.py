@@ -184,6 +184,8 @@ def judged(name: str, mouths: Mouths, chat: int, token: str) -> list[str]:
     """What is wrong with what came of this message."""
     answers = seen(mouths, chat, token)
     marked = sum(MAY_REPEAT.strip() in text for text in answers)
+    if not answers and any("Send the message again" in text for text in mouths.shown(chat)):
+        return []  # killed four times in one turn: it is given up, and its person told so
     if not answers:
         return [f"{name} {chat}: {token} was never answered; there is {mouths.shown(chat)}"]
     if len(answers) > 1 + (0 if mouths.takes_once else min(marked, 1)):

@@ -46,7 +46,7 @@ async def chaos(home: GatewayHome, each: int, kills: int, cuts: int) -> list[str
         for name, chat, token in said:
             problems += judged(name, mouths[name], chat, token)
         problems += elsewhere(mouths, said)
-    return problems + unsettled(home.data, len(said))
+    return problems + unsettled(home.data, len(said), failed=kills)
 
 
 @pytest.mark.timeout(120)
