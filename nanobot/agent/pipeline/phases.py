@@ -124,6 +124,7 @@ class Pipeline:
         if not turn.resumes:
             return TurnPhase.COMMAND
         if turn.restored.left.turn_id == turn.turn_id:
+            turn.checkpoint = checkpoint  # a stop may come before BUILD: what it ends is not taken up again
             return TurnPhase.BUILD
         turn.ends(TurnOutcome.ANSWERED, "")  # somebody took it up already
         return TurnPhase.SAVE

@@ -174,7 +174,7 @@ class Turn:
     resources: AsyncExitStack = field(default_factory=AsyncExitStack)
     restored: Restored | None = None
     checkpoint: Checkpoint | None = None
-    """Its own, from BUILD on: before it, what is there is of another turn."""
+    """Its own, from BUILD on, or from RESTORE on where it takes up itself: before, what is there is of another turn."""
     joined: int = 0
     joining: list[ChatMessage] = field(default_factory=list)
     """Rows that are kept at the next boundary: before them, calls of a cut off run must get their results."""
