@@ -11,6 +11,12 @@ import pytest
 from nanobot.testing import Bot, open_bot
 
 
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """A worker more than there are cores: many tests wait for a child process or a socket."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return cores + 1
+
+
 @pytest.fixture(autouse=True)
 def what_litellm_drops(request: pytest.FixtureRequest) -> Iterator[None]:
     """LiteLLM leaves the socket of a call that failed to the garbage collector, which warns in whatever test it runs.
