@@ -85,6 +85,8 @@ class CronService:
         self._rounds = Rounds(self._clock, timezone, leases, self._store.history, was_begun)
         self._runs: set[asyncio.Task[None]] = set()
         self._task: asyncio.Task[None] | None = None
+        self._leaving: set[asyncio.Task[None]] = set()
+        """What was stopped and has not ended yet: it may still hold our locks."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake = asyncio.Event()
         self._looked = False
@@ -242,6 +244,8 @@ class CronService:
 
     async def start(self) -> None:
         """Run jobs when they are due, until `stop` or `close`. What was missed meanwhile is settled at once."""
+        while self._leaving:
+            await asyncio.wait({*self._leaving})
         if self._task is not None:
             return
         self._rounds.leases = Leases(self._store.locks)
@@ -255,18 +259,12 @@ class CronService:
         """Stop at once. A run that is cut off stays leased; the next start settles it."""
         lives = {life for life in (*self._runs, self._task) if life is not None and not life.done()}
         self._task, self._ticked_s = None, None
-        leases, left = self._rounds.leases, {*lives}
-
-        def gone(life: asyncio.Task[None]) -> None:
-            left.discard(life)
-            if not left:
-                leases.close()
-
+        self._leaving |= lives
         for life in lives:
-            life.add_done_callback(gone)
+            life.add_done_callback(self._gone)
             life.cancel()
-        if not lives:
-            leases.close()
+        if not self._leaving:
+            self._rounds.leases.close()
 
     async def close(self, grace_s: float = 5.0) -> None:
         """Begin no more runs, give those that are under way so much time, then stop."""
@@ -394,27 +392,36 @@ class CronService:
         jobs, refused = self._keeper.jobs, self._rounds.refused
         return [job for job in jobs if job.state.running is None and self._rounds.serves(job) and job.id not in refused]
 
+    def _gone(self, life: "asyncio.Task[None]") -> None:
+        self._leaving.discard(life)
+        if not self._leaving:
+            self._rounds.leases.close()
+
     # -- a run -----------------------------------------------------------------------------------------------------
 
     def _begin(self, job: CronJob, due: Due) -> "asyncio.Task[None]":
+        running = self._rounds.running
+        lease = running.get(job.id)
+
+        def ended(run: "asyncio.Task[None]") -> None:
+            self._runs.discard(run)
+            if run.cancelled() and running.get(job.id) is lease:  # perhaps before its first step
+                running.pop(job.id, None)  # the lease stays in the file, for the next start to settle
+
         run = asyncio.create_task(self._run(job, due), name=due.run_id)
         self._runs.add(run)
-        run.add_done_callback(self._runs.discard)
+        run.add_done_callback(ended)
         return run
 
     async def _run(self, job: CronJob, due: Due) -> None:
         began_s = self._clock.monotonic()
         try:
-            try:
-                ended = Ended("ok", answer=await self._called(job, due))
-            except JobSkippedError as skipped:
-                ended = Ended("skipped", str(skipped))
-            except Exception as error:  # whatever a job's own code raises is how the run ended
-                log.warning("The job %s (%s) failed.", job.name, job.id, exc_info=True)
-                ended = Ended("error", str(error) or type(error).__name__)
-        except asyncio.CancelledError:
-            self._rounds.running.pop(job.id, None)  # the lease stays in the file, for the next start to settle
-            raise
+            ended = Ended("ok", answer=await self._called(job, due))
+        except JobSkippedError as skipped:
+            ended = Ended("skipped", str(skipped))
+        except Exception as error:  # whatever a job's own code raises is how the run ended
+            log.warning("The job %s (%s) failed.", job.name, job.id, exc_info=True)
+            ended = Ended("error", str(error) or type(error).__name__)
         ended = replace(ended, duration_ms=round((self._clock.monotonic() - began_s) * 1000))
         await finish(asyncio.to_thread(self._finish, job, ended))
 

@@ -441,7 +441,20 @@ async def test_a_run_that_the_agent_never_saw_is_begun_again_under_the_same_name
     assert outcomes(later) == ["ran"]
 
 
-@pytest.mark.slow  # fails one time in twenty on a busy machine: a start within milliseconds of a stop may not run the job
+async def test_a_run_that_is_stopped_before_its_first_step_is_run_by_the_next_start(crew: Crew, every: Every):
+    service = crew.service(was_begun=lambda _job, _due: False)
+    service.add_job("a", every(60), "x")
+    crew.clock.advance(60)
+    await service.tick()
+    service.stop()
+
+    await service.start()
+    await service.settled()
+    await crew.look(service)
+
+    assert [due.attempt for due in crew.ran] == [2]
+
+
 async def test_a_stop_at_any_moment_leaves_jobs_that_the_next_start_runs(crew: Crew, every: Every):
     service = crew.service(clock=SystemClock(), was_begun=lambda _job, _due: False)
     service.add_job("a", every(0.02), "x")
