@@ -116,6 +116,13 @@ class BaseChannel(ABC):
         """The id of the chat that a person would call so. An id is what it is; names are the platform's own matter."""
         return name
 
+    async def chat_with(self, sender_id: str) -> str | None:
+        """The private chat with this person, opened where the platform wants that; None where there is none.
+
+        On most platforms it goes by the id of the person. Raises SendError.
+        """
+        return sender_id
+
     async def login(self, force: bool = False) -> bool:
         """Whatever a person has to do once at a keyboard. True where nothing is left to do."""
         return True

@@ -86,6 +86,16 @@ class ChannelManager:
         found = self._channels.get(channel)
         return await found.find(name) if found is not None else None
 
+    async def chat_with(self, channel: str, sender_id: str) -> str | None:
+        """The private chat with this person; None where there is none, or where it cannot be opened just now."""
+        found = self._channels.get(channel)
+        try:
+            async with asyncio.timeout(SEND_S):
+                return await found.chat_with(sender_id) if found is not None else None
+        except (SendError, TimeoutError) as error:
+            log.debug("%s: no private chat with %s: %s", channel, sender_id, error)
+            return None
+
     def evidence(self) -> dict[str, Evidence]:
         """The signs of life of each."""
         return {name: channel.evidence for name, channel in self._channels.items()}

@@ -618,6 +618,16 @@ async def test_it_speaks_first_where_it_is_told_to(platform, tmp_path):
     assert ["good morning" in one.text for one in platform.shown()] == [True]
 
 
+async def test_a_person_is_written_to_who_is_known_by_their_id_alone(platform, tmp_path):
+    async with live(platform, tmp_path) as life:
+        await life.is_up()
+        chat = await life.manager.chat_with(platform.name, platform.person)
+        assert chat is not None
+        await life.posted(Address(platform.name, chat), "good morning")
+
+    assert ["good morning" in one.text for one in platform.shown()] == [True]
+
+
 def open_sockets() -> int:
     """How many this process holds, where the system tells."""
     folder = Path("/proc/self/fd")
