@@ -26,7 +26,13 @@ log = logging.getLogger(__name__)
 Fetch = Callable[[], Awaitable[Sequence[Kept]]]
 """Fetches what is attached, once its sender is let in; see `MediaStore.keep`."""
 MAY_REPEAT = "\n\n(nanobot was interrupted here; you may have received this before.)"
-"""What stands below a message that a crash came upon while the platform was taking it."""
+"""What stands below a message that a crash came upon while the platform was taking it, where it may be seen twice.
+
+Discord drops a second one for some minutes, and clients of the WebSocket channel drop one by its id. Nobody else
+promises that: Telegram has no id for it (core.telegram.org/bots/api#sendmessage), nor has Slack
+(docs.slack.dev/reference/methods/chat.postMessage), and a mail server may deliver two mails with one Message-ID (RFC
+5322, 3.6.4, says that it is one mail; to drop the second is the reader's choice, RFC 7352).
+"""
 UNIFIED_SESSION = "unified:default"
 """The one session of an owner who wants the same conversation wherever they write."""
 

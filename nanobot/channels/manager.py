@@ -221,7 +221,7 @@ class ChannelManager:
                     await self._give_up(message, str(error) or f"no answer within {SEND_S:g} s")
                     return
                 await asyncio.sleep(waits.popleft())
-                message.may_repeat = message.may_repeat or isinstance(error, TimeoutError)
+                message.may_repeat = message.may_repeat or isinstance(error, TimeoutError) or _may_have_it(error)
                 continue
             channel.evidence.went()
             await self._bus.sent(message, ids)
@@ -235,6 +235,10 @@ class ChannelManager:
         await self._bus.failed(message, error)
         if message.kind.lasts:
             await self._dead_letter(message, error)
+
+
+def _may_have_it(error: Exception) -> bool:
+    return isinstance(error, SendError) and error.may_have_it
 
 
 def _next(waiting: deque[OutboundMessage]) -> OutboundMessage:

@@ -31,6 +31,10 @@ class DiscordChannel(PostingChannel):
     largest_file = 10 * 1024 * 1024
     can_edit = True
     can_react = True
+    takes_once_s = 120.0
+    """Discord drops a second message with a nonce it has seen "in the past few minutes", and does not say how many: two
+    at least. https://discord.com/developers/docs/resources/message#create-message (enforce_nonce)
+    """
     stall_s = 60.0  # Discord answers a heartbeat each 41 s
     guilds_s: float = GUILDS_S
 
@@ -66,7 +70,7 @@ class DiscordChannel(PostingChannel):
             await pools.close()
 
     async def post(self, to: Address, piece: Piece, how: Posting) -> str:
-        """Post a piece. Discord takes one with the same nonce once."""
+        """Post a piece. Discord takes one with the same nonce once, for a while: see `takes_once_s`."""
         return await self._send(to, how, content=piece.text)
 
     async def edit(self, to: Address, platform_id: str, piece: Piece) -> None:
