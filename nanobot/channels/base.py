@@ -118,6 +118,10 @@ class BaseChannel(ABC):
     async def send_reasoning_end(self, chat_id: str, metadata: Mapping[str, Any] | None = None) -> None:  # noqa: B027
         """That thought is at its end."""
 
+    async def reachable(self, chat_id: str) -> None:
+        """Return as soon as it is worth trying to send there: by then it has cost nothing. Safe to cancel."""
+        await self.evidence.connected.wait()
+
     async def find(self, name: str) -> str | None:
         """The id of the chat that a person would call so. An id is what it is; names are the platform's own matter."""
         return name

@@ -45,6 +45,8 @@ class Bus(MessageBus):
 
     full = False
     refused = 0
+    handed = 0
+    """How often the journal was told that a platform is about to be handed a message."""
     dies: Literal["", "before", "behind", "sent"] = ""
     """Whether nothing goes on any more before, or behind, the writing down of the first piece's id; or that of all."""
 
@@ -53,6 +55,7 @@ class Bus(MessageBus):
         self.died = asyncio.Event()
 
     async def sending(self, message: OutboundMessage) -> None:
+        self.handed += 1
         if self.dies != "before" or not message.sent_ids:
             await super().sending(message)
         if self.dies in ("before", "behind") and message.sent_ids:
