@@ -72,6 +72,8 @@ class AgentLoop:
         self._pipeline = Pipeline(parts)
         self._lanes: Lanes[Turn, TurnResult] = Lanes(self._policy.most_at_once)
         self._running: dict[str, tuple[Turn, asyncio.Task[TurnResult]]] = {}
+        self._earlier: dict[str, int] = {}
+        """By journal key, in which order messages were accepted that an earlier life left."""
         self._stopping = asyncio.Event()
 
     @property
@@ -89,7 +91,9 @@ class AgentLoop:
             stopping = turns.create_task(self._stopping.wait())
             intake = Intake(self._serve)
             for early in await self._take_up_all(turns):
-                if intake.lets_in(early):
+                if _at_once(early) is not None:
+                    turns.create_task(self._serve(early))
+                elif intake.lets_in(early):
                     turns.create_task(intake.serve(early))
             while True:
                 taking = asyncio.ensure_future(self.bus.consume_inbound())
@@ -273,7 +277,7 @@ class AgentLoop:
         """A priority command: outside the lane, while the session's turn may be running."""
         key = turn.message.session_key
         if name == "stop":
-            return _ended(turn, TurnOutcome.ANSWERED, await self._stop_now(key))
+            return _ended(turn, TurnOutcome.ANSWERED, await self._stop_now(turn.message))
         try:
             session = self._parts.sessions.get_or_create(key)
             text = await self._parts.commands.answer(Command(name), session, turn.message)
@@ -281,15 +285,25 @@ class AgentLoop:
             return _ended(turn, TurnOutcome.FAILED, str(error))
         return _ended(turn, TurnOutcome.ANSWERED, text)
 
-    async def _stop_now(self, session_key: str) -> str:
-        """Stop what runs there; what a person is told, soon in any case."""
-        if session_key not in self._running:
+    async def _stop_now(self, said: InboundMessage) -> str:
+        """Stop what runs there, unless it is younger than this word; what a person is told, soon in any case."""
+        session_key = said.session_key
+        running = self._running.get(session_key)
+        if running is None or not self._was_there(running[0], said):
             return "Nothing is running."
-        tools = self._running[session_key][0].progress.running_tools
+        tools = running[0].progress.running_tools
         what = f" {' and '.join(dict.fromkeys(tools))} ended with it." if tools else ""
         stopping = asyncio.create_task(self._end(session_key, Ending.STOP))
         done, _ = await asyncio.wait([stopping], timeout=STOP_S)
         return f"Stopped.{what}" if done else "Stopping; something does not let go of it yet."
+
+    def _was_there(self, turn: Turn, said: InboundMessage) -> bool:
+        """Whether this turn's message had been accepted when this was said, perhaps before a crash."""
+        place = self._earlier.get(said.journal_key or "")
+        if place is None:  # said in this life, where a stop never waits: whatever runs was there before
+            return True
+        began = self._earlier.get(turn.message.journal_key or "")
+        return turn.resumes if began is None else began < place
 
     async def _take_up_all(self, turns: asyncio.TaskGroup) -> list[InboundMessage]:
         """Take up what was cut off, but for turns whose person waited at a terminal or in a program that is gone.
@@ -301,7 +315,9 @@ class AgentLoop:
         joined: dict[str, list[InboundMessage]] = {}
         anew = []
         taken_up = {one.message.journal_key for one in going_on.values()}
-        unsettled = [message for message in self.bus.unsettled() if message.journal_key not in taken_up]
+        unsettled = self.bus.unsettled()
+        self._earlier = {message.journal_key or "": place for place, message in enumerate(unsettled)}
+        unsettled = [message for message in unsettled if message.journal_key not in taken_up]
         fates = await asyncio.to_thread(self._fates_of, unsettled)
         for message in unsettled:
             fate = fates.get(message.journal_key or "")

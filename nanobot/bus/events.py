@@ -202,7 +202,9 @@ class OutboundMessage:
     sent_ids: tuple[str, ...] = ()
     """The platform's ids of its first pieces, where a crash came between them and the rest."""
     may_repeat: bool = False
-    """Whether it may have been sent before a crash already, so that the person is told so."""
+    """Whether the platform may have it already, for all we know: a crash or a broken line came upon its sending."""
+    held_at: float = 0.0
+    """When the journal took it, by `time.time`: no platform can have it longer. 0 where that is not known."""
 
     def to_json(self) -> dict[str, Any]:
         """The message as JSON keeps it, without what the journal knows of it; what is as usual is left out."""

@@ -211,11 +211,12 @@ class SqliteJournal:
     async def hold(self, messages: list[OutboundMessage]) -> list[bool]:
         """Keep messages that are about to go out, in one commit."""
         rows = [(_json(message.to_json()), _reply_of(message), _text_of(message)) for message in messages]
+        now = time.time()
 
         def insert(db: "Connection") -> list[int | None]:
             ids: list[int | None] = []
             for message, (body, reply_of, text_of) in zip(messages, rows, strict=True):
-                row = (OutboundState.WAITING, body, reply_of, text_of, message.answers, time.time())
+                row = (OutboundState.WAITING, body, reply_of, text_of, message.answers, now)
                 done = db.execute(
                     "INSERT INTO outbound (state, body, reply_of, text_of, answers, created_at) "
                     "VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
@@ -225,7 +226,7 @@ class SqliteJournal:
             return ids
 
         for message, journal_id in zip(messages, ids := await self._ask(insert), strict=True):
-            message.journal_id = journal_id
+            message.journal_id, message.held_at = journal_id, now
         return [journal_id is not None for journal_id in ids]
 
     async def sending(self, journal_id: int, sent_ids: tuple[str, ...]) -> None:
@@ -271,20 +272,20 @@ class SqliteJournal:
     async def unsent(self) -> list[OutboundMessage]:
         """What was held and neither sent nor failed, oldest first."""
 
-        def select(db: "Connection") -> list[tuple[int, str, str, str | None]]:
+        def select(db: "Connection") -> list[tuple[int, str, str, str | None, float]]:
             states = (OutboundState.WAITING, OutboundState.SENDING)
-            asked = "SELECT id, state, body, platform_ids FROM outbound WHERE state IN (?, ?) ORDER BY id"
+            asked = "SELECT id, state, body, platform_ids, created_at FROM outbound WHERE state IN (?, ?) ORDER BY id"
             return db.execute(asked, states).fetchall()
 
         found = []
-        for journal_id, state, body, ids in await self._ask(select):
+        for journal_id, state, body, ids, held_at in await self._ask(select):
             try:
                 message = OutboundMessage.from_json(json.loads(body))
             except (ValueError, TypeError, KeyError) as error:
                 log.warning("a message out in the journal cannot be read: %r", error)
                 await self.failed(journal_id, f"it cannot be read: {error!r}")
                 continue
-            message.journal_id = journal_id
+            message.journal_id, message.held_at = journal_id, held_at
             message.sent_ids = tuple(json.loads(ids or "[]"))
             message.may_repeat = state == OutboundState.SENDING
             found.append(message)

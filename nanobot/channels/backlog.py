@@ -41,8 +41,29 @@ class Backlog:
         self._last = 0
         self._lost = 0
         self._changed = asyncio.Event()
+        self._heard = asyncio.Event()
+        self._waiting = 0
         self.listeners = 0
-        """Connections that read along; who opens and closes them counts them."""
+        """Connections that read along: those that came and have not left."""
+
+    def came(self) -> None:
+        """A connection reads along."""
+        self.listeners += 1
+        self._heard.set()
+
+    def left(self) -> None:
+        """A connection reads along no more."""
+        self.listeners -= 1
+        if not self.listeners:
+            self._heard.clear()
+
+    async def somebody_listens(self) -> None:
+        """Return as soon as a connection reads along. Safe to cancel."""
+        self._waiting += 1
+        try:
+            await self._heard.wait()
+        finally:
+            self._waiting -= 1
 
     @property
     def last(self) -> int:
@@ -51,8 +72,8 @@ class Backlog:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nobody listens and nothing is owed: then it may be forgotten."""
-        return not self.listeners and not any(frame.is_owed for frame in self._frames)
+        """Whether nobody listens or is waited for, and nothing is owed: then it may be forgotten."""
+        return not (self.listeners or self._waiting) and not any(frame.is_owed for frame in self._frames)
 
     def find(self, frame_id: str) -> Frame | None:
         """The frame that is known by this id, while it is kept."""

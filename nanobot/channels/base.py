@@ -26,7 +26,13 @@ log = logging.getLogger(__name__)
 Fetch = Callable[[], Awaitable[Sequence[Kept]]]
 """Fetches what is attached, once its sender is let in; see `MediaStore.keep`."""
 MAY_REPEAT = "\n\n(nanobot was interrupted here; you may have received this before.)"
-"""What stands below a message that a crash came upon while the platform was taking it."""
+"""What stands below a message that a crash came upon while the platform was taking it, where it may be seen twice.
+
+Discord drops a second one for some minutes, and clients of the WebSocket channel drop one by its id. Nobody else
+promises that: Telegram has no id for it (core.telegram.org/bots/api#sendmessage), nor has Slack
+(docs.slack.dev/reference/methods/chat.postMessage), and a mail server may deliver two mails with one Message-ID (RFC
+5322, 3.6.4, says that it is one mail; to drop the second is the reader's choice, RFC 7352).
+"""
 UNIFIED_SESSION = "unified:default"
 """The one session of an owner who wants the same conversation wherever they write."""
 
@@ -112,9 +118,20 @@ class BaseChannel(ABC):
     async def send_reasoning_end(self, chat_id: str, metadata: Mapping[str, Any] | None = None) -> None:  # noqa: B027
         """That thought is at its end."""
 
+    async def reachable(self, chat_id: str) -> None:
+        """Return as soon as it is worth trying to send there: by then it has cost nothing. Safe to cancel."""
+        await self.evidence.connected.wait()
+
     async def find(self, name: str) -> str | None:
         """The id of the chat that a person would call so. An id is what it is; names are the platform's own matter."""
         return name
+
+    async def chat_with(self, sender_id: str) -> str | None:
+        """The private chat with this person, opened where the platform wants that; None where there is none.
+
+        On most platforms it goes by the id of the person. Raises SendError.
+        """
+        return sender_id
 
     async def login(self, force: bool = False) -> bool:
         """Whatever a person has to do once at a keyboard. True where nothing is left to do."""

@@ -11,15 +11,15 @@ from nanobot.errors import NanobotError
 
 
 class SendError(NanobotError):
-    """The platform did not take a message, this time."""
-
-
-class NotConnectedError(SendError):
-    """The platform is out of reach. `may_have_it`: the line broke with the message on it."""
+    """The platform did not take a message, this time. `may_have_it`: the line broke with the message on it."""
 
     def __init__(self, message: str = "", *, may_have_it: bool = False) -> None:
         super().__init__(message)
         self.may_have_it = may_have_it
+
+
+class NotConnectedError(SendError):
+    """The platform is out of reach."""
 
 
 class RateLimitedError(SendError):

@@ -24,7 +24,9 @@ WAITS_S = (1.0, 2.0, 4.0)
 SEND_S = 120.0
 """How long one try may take, files included."""
 _MOST_LIMITED = 10
-"""How often a platform may say "later" to one message."""
+"""How often a platform may say "later" to one message, before it is asked less often."""
+_LONGEST_LIMITED_S = 600.0
+"""How long it may go on saying so; then it is a no, and told as one."""
 
 DeadLetter = Callable[[OutboundMessage, DeliveryFailedError], Awaitable[None]]
 """Told of a message that its platform will not have."""
@@ -58,6 +60,7 @@ class ChannelManager:
         dead_letter: DeadLetter | None = None,
         waits_s: Sequence[float] = WAITS_S,
         first_wait_s: float = 1.0,
+        limited_s: float = _LONGEST_LIMITED_S,
     ) -> None:
         """`tries` says of a channel how often a message is tried again after the first time (3 where it does not)."""
         self._channels = {channel.name: channel for channel in channels}
@@ -66,6 +69,7 @@ class ChannelManager:
         self._dead_letter = dead_letter or _log_it
         self._waits_s = waits_s
         self._first_wait_s = first_wait_s
+        self._limited_s = limited_s
         self._outboxes: dict[_ChatKey, _Outbox] = {}
         self._lives: asyncio.TaskGroup | None = None
         self._kept: dict[str, asyncio.Task[None]] = {}
@@ -85,6 +89,16 @@ class ChannelManager:
         """The id of the chat that a person would call so; None where the channel knows no such chat."""
         found = self._channels.get(channel)
         return await found.find(name) if found is not None else None
+
+    async def chat_with(self, channel: str, sender_id: str) -> str | None:
+        """The private chat with this person; None where there is none, or where it cannot be opened just now."""
+        found = self._channels.get(channel)
+        try:
+            async with asyncio.timeout(SEND_S):
+                return await found.chat_with(sender_id) if found is not None else None
+        except (SendError, TimeoutError) as error:
+            log.debug("%s: no private chat with %s: %s", channel, sender_id, error)
+            return None
 
     def evidence(self) -> dict[str, Evidence]:
         """The signs of life of each."""
@@ -183,9 +197,9 @@ class ChannelManager:
 
     async def _until_it_is_sent(self, channel: BaseChannel, message: OutboundMessage) -> None:
         waits = deque(self._waits_s[: self._tries.get(channel.name, len(self._waits_s))])
-        limited = 0
+        limited, limited_s = 0, 0.0
         while True:
-            await channel.evidence.connected.wait()
+            await channel.reachable(message.chat_id)
             await self._bus.sending(message)
             try:
                 async with asyncio.timeout(SEND_S):
@@ -199,10 +213,13 @@ class ChannelManager:
                 return
             except RateLimitedError as error:
                 limited += 1
-                if limited > _MOST_LIMITED:
+                if limited > _MOST_LIMITED and limited_s >= self._limited_s:
                     await self._give_up(message, str(error))
                     return
-                await asyncio.sleep(error.retry_after_s)
+                least_s = self._first_wait_s if limited >= _MOST_LIMITED else 0.0
+                pause_s = max(error.retry_after_s, least_s)
+                await asyncio.sleep(pause_s)
+                limited_s += pause_s
                 continue
             except Exception as error:  # the wall of a connection
                 if not isinstance(error, SendError | TimeoutError):
@@ -211,7 +228,7 @@ class ChannelManager:
                     await self._give_up(message, str(error) or f"no answer within {SEND_S:g} s")
                     return
                 await asyncio.sleep(waits.popleft())
-                message.may_repeat = message.may_repeat or isinstance(error, TimeoutError)
+                message.may_repeat = message.may_repeat or isinstance(error, TimeoutError) or _may_have_it(error)
                 continue
             channel.evidence.went()
             await self._bus.sent(message, ids)
@@ -225,6 +242,10 @@ class ChannelManager:
         await self._bus.failed(message, error)
         if message.kind.lasts:
             await self._dead_letter(message, error)
+
+
+def _may_have_it(error: Exception) -> bool:
+    return isinstance(error, SendError) and error.may_have_it
 
 
 def _next(waiting: deque[OutboundMessage]) -> OutboundMessage:

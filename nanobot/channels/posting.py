@@ -7,6 +7,7 @@ message yet is posted. So what stands there at the end is the reply, whatever ca
 
 import asyncio
 import logging
+import time
 from abc import abstractmethod
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
@@ -62,6 +63,8 @@ class PostingChannel(BaseChannel):
     dialect: ClassVar[Dialect] = PLAIN
     largest_file: ClassVar[int] = 20 * 1024 * 1024
     """In bytes; larger ones the platform refuses."""
+    takes_once_s: ClassVar[float] = 0.0
+    """How long the platform drops what comes again with the same nonce; 0 where it knows no such thing."""
     can_edit: ClassVar[bool] = False
     can_react: ClassVar[bool] = False
 
@@ -100,7 +103,7 @@ class PostingChannel(BaseChannel):
     async def send(self, message: OutboundMessage) -> tuple[str, ...]:
         """Post a message, in as many pieces as it takes, and its files. A second try goes on where the first ended."""
         to = Address(message.channel, message.chat_id, message.thread_id)
-        text = message.content + (MAY_REPEAT if message.may_repeat else "")
+        text = message.content + (MAY_REPEAT if self._may_be_seen_twice(message) else "")
         parts: list[Piece | Outgoing] = [*pieces(text, self.dialect)] if text.strip() else []
         for named in message.media:
             try:
@@ -121,6 +124,12 @@ class PostingChannel(BaseChannel):
             if number < len(parts) - 1:
                 await self.bus.sending(message)  # a crash now must not send this piece again
         return message.sent_ids
+
+    def _may_be_seen_twice(self, message: OutboundMessage) -> bool:
+        """Whether the person may have it already: not while the platform drops what comes with the same nonce."""
+        if not message.may_repeat or message.journal_id is None:
+            return message.may_repeat
+        return not 0 <= time.time() - message.held_at < self.takes_once_s  # the journal's clock, which survives a crash
 
     async def deliver(self, message: OutboundMessage) -> tuple[str, ...]:
         """Show a message of any kind; its ids there."""
@@ -179,6 +188,8 @@ class PostingChannel(BaseChannel):
         if stream is None:
             return await self.send(message)
         message.may_repeat = stream.unsure or (message.may_repeat and not stream.ids)
+        if stream.unsure:
+            message.held_at = 0.0  # what grew had no nonce by which the platform could know it
         if stream.ids and stream.text.strip() in message.content:
             try:
                 await self._show(to, stream, message.content + (MAY_REPEAT if message.may_repeat else ""))

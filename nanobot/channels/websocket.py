@@ -12,6 +12,7 @@ import logging
 import secrets
 import ssl
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from http import HTTPStatus
@@ -48,7 +49,7 @@ PROTOCOL = 1
 HELLO_S = 10.0
 """How long a connection may take to say who it is."""
 PATIENCE_S = 60.0
-"""How long a reply waits at a stretch for a client that is not there; then the next stretch begins."""
+"""How often it is looked whether a client that is not there may still come, and how long one that is there may take."""
 CLOSE_S = 1.0
 MOST_CONNECTIONS = 256
 MOST_STRANGERS = 16
@@ -156,6 +157,15 @@ class WebSocketChannel(BaseChannel):
         self._chat(message.chat_id).backlog.add(frame_of(message, None, []))
         return ()
 
+    async def reachable(self, chat_id: str) -> None:
+        """Wait for a client of that name, as long as one may come. Nothing is written meanwhile."""
+        await super().reachable(chat_id)
+        backlog = self._chat(chat_id).backlog
+        while not backlog.listeners and self._may_come(chat_id):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(PATIENCE_S):
+                    await backlog.somebody_listens()
+
     async def send(self, message: OutboundMessage) -> tuple[str, ...]:
         """Say it, and wait until the client has it; its id. A second try waits for the same frame.
 
@@ -184,10 +194,11 @@ class WebSocketChannel(BaseChannel):
 
     def _check_somebody_may_come(self, name: str, chat: Chat) -> None:
         """Raises UndeliverableError where nobody listens, and nobody of that name is let in."""
-        if chat.backlog.listeners:
-            return
-        if not NAME.fullmatch(name) or not self.services.access.knows(name):
+        if not chat.backlog.listeners and not self._may_come(name):
             raise UndeliverableError(f"no client called {name!r} is connected, and none of that name may speak here")
+
+    def _may_come(self, name: str) -> bool:
+        return NAME.fullmatch(name) is not None and self.services.access.knows(name)
 
     def _chat(self, name: str) -> Chat:
         if name not in self._chats:
@@ -255,7 +266,7 @@ class WebSocketChannel(BaseChannel):
     async def _talk(self, socket: ServerConnection, client: Client) -> None:
         chat = self._chat(client.name)
         backlog = chat.backlog
-        backlog.listeners += 1
+        backlog.came()
         welcome = {"type": "welcome", "protocol": PROTOCOL, "epoch": self._epoch, "last": backlog.last}
         writing: asyncio.Task[None] | None = None
         try:
@@ -265,7 +276,7 @@ class WebSocketChannel(BaseChannel):
                 self.evidence.sign()
                 await socket.send(wired(await self._answer(client, chat, raw)))
         finally:
-            backlog.listeners -= 1
+            backlog.left()
             if writing is not None:
                 writing.cancel()
                 await asyncio.wait([writing])

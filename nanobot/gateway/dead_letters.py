@@ -3,8 +3,9 @@
 import asyncio
 import logging
 
-from nanobot.bus.events import DeliveryFailedError, OutboundKind, OutboundMessage
+from nanobot.bus.events import Address, DeliveryFailedError, OutboundKind, OutboundMessage
 from nanobot.bus.queue import MessageBus
+from nanobot.channels.base import UNIFIED_SESSION
 from nanobot.channels.manager import ChannelManager
 from nanobot.errors import StorageError
 from nanobot.gateway.owners import owners_chats
@@ -50,10 +51,11 @@ class DeadLetters:
 
     async def _tell_agent(self, runtime: Runtime, message: OutboundMessage, error: DeliveryFailedError) -> None:
         """A row of ours in the session of that chat, which the model reads at its next turn."""
-        keys = [f"{message.channel}:{message.chat_id}"]
-        if message.thread_id:
-            keys.insert(0, f"{keys[0]}:{message.thread_id}")
-        key = next((key for key in keys if runtime.sessions.find(key) is not None), None)
+        try:
+            key = await asyncio.to_thread(_session_of, runtime, message)
+        except StorageError as refusal:
+            log.warning("the agent cannot be told of a dead letter: %s", refusal)
+            return
         if key is None:
             return
         row: ChatMessage = {
@@ -74,22 +76,39 @@ class DeadLetters:
     ) -> None:
         """By the first channel that takes the word; not by the one that failed."""
         others = [name for name in manager.names if name != message.channel and _is_up(manager, name)]
+        text = f"{error}\nIt said: {_head(message)}"
         try:
-            chats = await asyncio.to_thread(lambda: [*owners_chats(runtime, others)])
+            async for there in owners_chats(runtime, manager, others):
+                if await self._told_at(there, text):
+                    return
         except StorageError as refusal:
             log.warning("no owner can be told of a dead letter: %s", refusal)
-            return
-        for there in dict.fromkeys(chats):
-            text = f"{error}\nIt said: {_head(message)}"
-            word = OutboundMessage(there.channel, there.chat_id, text, kind=OutboundKind.NOTICE)
-            self._told = [*self._told[-20:], word]
-            receipt = await self._bus.publish_outbound(word)
-            try:
-                async with asyncio.timeout(TELL_S):
-                    await receipt.wait()
-            except (DeliveryFailedError, TimeoutError):
-                continue
-            return
+
+    async def _told_at(self, there: Address, text: str) -> bool:
+        word = OutboundMessage(there.channel, there.chat_id, text, kind=OutboundKind.NOTICE)
+        self._told = [*self._told[-20:], word]
+        receipt = await self._bus.publish_outbound(word)
+        try:
+            async with asyncio.timeout(TELL_S):
+                await receipt.wait()
+        except (DeliveryFailedError, TimeoutError):
+            return False
+        return True
+
+
+def _session_of(runtime: Runtime, message: OutboundMessage) -> str | None:
+    """The session of the chat it was for; None where nobody has spoken there. Blocks on the disk.
+
+    With one session for all chats of an owner it is that one where the chat has spoken in it, whatever session of its
+    own the chat had before.
+    """
+    chat = f"{message.channel}:{message.chat_id}"
+    own = [f"{chat}:{message.thread_id}", chat] if message.thread_id else [chat]
+    if runtime.config.agents.defaults.unified_session and (all_chats := runtime.sessions.read(UNIFIED_SESSION)):
+        if any(str(row.get("inbound", "")).startswith(f"{chat}:") for row in all_chats.messages):
+            return UNIFIED_SESSION
+        own.append(UNIFIED_SESSION)
+    return next((key for key in own if runtime.sessions.find(key) is not None), None)
 
 
 def _is_up(manager: ChannelManager, name: str) -> bool:

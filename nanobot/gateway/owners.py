@@ -1,14 +1,16 @@
-"""Where an owner can be told something: in a chat where nobody but them has written. Blocks: sessions are read."""
+"""Where an owner can be told something: in a chat where nobody but them reads."""
 
-from collections.abc import Iterator, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
 
 from nanobot.bus.events import Address
+from nanobot.channels.manager import ChannelManager
 from nanobot.pairing.senders import Sender
 from nanobot.runtime import Runtime
 
 
 def is_private(runtime: Runtime, channel: str, chat_id: str) -> bool:
-    """Whether nobody but one person, who is an owner where there are owners, has written there."""
+    """Whether nobody but one person, who is an owner where there are owners, has written there. Blocks on the disk."""
     session = runtime.sessions.read(f"{channel}:{chat_id}")
     rows = session.messages if session is not None else ()
     senders = {Sender.of(str(row["sender_id"])).key for row in rows if row.get("sender_id")}
@@ -16,17 +18,29 @@ def is_private(runtime: Runtime, channel: str, chat_id: str) -> bool:
     return len(senders) == 1 and (not owners or senders <= owners)
 
 
-def owners_chats(runtime: Runtime, channels: Sequence[str]) -> Iterator[Address]:
-    """Where owners of these channels may be told what is for nobody else, the best place first.
+async def owners_chats(runtime: Runtime, manager: ChannelManager, channels: Sequence[str]) -> AsyncIterator[Address]:
+    """Where owners of these channels may be told what is for nobody else, the best place first, each once.
 
-    On most platforms a private chat goes by the id of the person in it. Where it does not, a platform refuses that id;
-    then it is the newest chat in which nobody but an owner has written.
+    First the private chat with each, which is opened where the platform lets a bot do that; then, should it be refused
+    there, the newest chats in which nobody but an owner has written. Raises StorageError.
     """
     with_owners = [name for name in channels if runtime.pairing.people(name).owners]
-    book = runtime.pairing.book()
-    yield from (Address(name, owner) for name in with_owners for owner in book.owners.get(name, ()))
+    owners = runtime.pairing.book().owners
+    told: set[Address] = set()
+    for name in with_owners:
+        for owner in owners.get(name, ()):
+            chat_id = await manager.chat_with(name, owner)
+            if chat_id is not None and (there := Address(name, chat_id)) not in told:
+                told.add(there)
+                yield there
+    for there in await asyncio.to_thread(lambda: [*_known_chats(runtime, with_owners)]):
+        if there not in told:
+            yield there
+
+
+def _known_chats(runtime: Runtime, channels: Sequence[str]) -> Iterator[Address]:
     for row in runtime.sessions.list_sessions():
         channel, _, chat_id = str(row["key"]).partition(":")
-        known = not row["archived"] and channel in with_owners and ":" not in chat_id
+        known = not row["archived"] and channel in channels and ":" not in chat_id
         if known and is_private(runtime, channel, chat_id):
             yield Address(channel, chat_id)

@@ -6,13 +6,16 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from nanobot.agent.intake import MOST_IN_LANE
+from nanobot.agent.turn import TurnOutcome
 from nanobot.bus.events import InboundMessage, OutboundKind, OutboundMessage
 from nanobot.bus.journal import open_journal
 from nanobot.bus.queue import MessageBus
 from nanobot.config.schema import Config
+from nanobot.messages.types import Origin
 from nanobot.runtime import Runtime, build_runtime
 from nanobot.session.manager import SessionManager
-from nanobot.testing import ScriptedProvider
+from nanobot.testing import Line, Pause, ScriptedProvider
 
 
 async def accepted(home: Path, *messages: InboundMessage) -> None:
@@ -32,7 +35,7 @@ def told(home: Path, session_key: str, *rows: tuple[str, str, dict[str, Any]]) -
 
 
 @asynccontextmanager
-async def next_life(home: Path, *lines: str) -> AsyncIterator[Runtime]:
+async def next_life(home: Path, *lines: Line) -> AsyncIterator[Runtime]:
     async with (
         open_journal(home / "journal.db") as journal,
         MessageBus(journal).open() as bus,
@@ -103,3 +106,26 @@ async def test_a_command_is_in_the_journal_before_what_follows_it_begins(tmp_pat
     assert (first.content, second.content) == ("This session is fresh already.", "hi")
     assert not left
     assert [one.answers for one in unsent] == ["phone:7:1", "phone:7:2"]
+
+
+async def test_a_stop_from_before_a_crash_leaves_a_younger_turn_alone(tmp_path: Path):
+    await accepted(tmp_path, asked("/stop", "1"))
+    pause = Pause()
+    younger = InboundMessage.from_owner("cli", "direct", "write", session_key="phone:7", origin=Origin.CLI)
+    async with next_life(tmp_path, pause, "written") as bot:  # its loop has not begun yet
+        turn = asyncio.create_task(bot.loop.run_turn(younger))
+        said = await reply(bot.bus)
+        pause.resume.set()
+        result = await turn
+
+    assert said.content == "Nothing is running."
+    assert (result.outcome, result.text) == (TurnOutcome.ANSWERED, "written")
+
+
+async def test_a_stop_from_before_a_crash_does_not_wait_behind_what_it_stops(tmp_path: Path):
+    crowd = [asked(f"word {number}", f"{number}") for number in range(MOST_IN_LANE + 1)]
+    await accepted(tmp_path, *crowd, asked("/stop", "stop"))
+    async with next_life(tmp_path, Pause(), *["fine"] * MOST_IN_LANE) as bot:
+        said = await reply(bot.bus)
+
+    assert (said.answers, said.content) == ("phone:7:stop", "Stopped.")

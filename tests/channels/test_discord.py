@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import sqlite3
 import sys
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
@@ -13,7 +14,8 @@ from discord.gateway import DiscordWebSocket
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanobot.bus.events import Address, Button, OutboundKind
+from nanobot.bus.events import Address, Button, OutboundKind, OutboundMessage
+from nanobot.bus.journal import open_journal
 from nanobot.channels.discord.menu import MENU
 from nanobot.channels.discord.past import Past, id_at
 from nanobot.channels.errors import ChannelSetupError
@@ -529,6 +531,20 @@ async def test_a_message_whose_answer_was_lost_is_there_once(discord, tmp_path):
 
     assert [one.text for one in discord.shown()] == ["only once"]
     assert [body["enforce_nonce"] for body in discord.rest.bodies] == [True, True]
+
+
+async def test_a_message_that_may_be_older_than_its_nonce_says_that_it_may_be_a_repeat(discord, tmp_path):
+    out = OutboundMessage("discord", there.PRIVATE, "the reply")
+    async with open_journal(tmp_path / "journal.db") as journal:
+        await journal.hold([out])
+        assert out.journal_id is not None
+        await journal.sending(out.journal_id, ())
+    with sqlite3.connect(tmp_path / "journal.db") as db:
+        db.execute("UPDATE outbound SET created_at = created_at - 130")
+    async with live(discord, tmp_path, silent=True) as life:
+        shown = await life.shows("the reply")
+
+    assert "received this before" in shown.text
 
 
 async def test_a_boosted_server_takes_larger_files(discord, tmp_path):

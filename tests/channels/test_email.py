@@ -47,6 +47,18 @@ async def after(life: Life, platform: EmailPlatform) -> list[str]:
     return [one.content for one in life.heard][:-1]
 
 
+async def test_a_mail_that_is_in_the_book_as_sent_is_not_sent_again_after_a_crash(mailbox, tmp_path):
+    async with live(mailbox, tmp_path, silent=True) as life:
+        mailbox.fake.deliver(mail("hello", Message_ID="<one@friends.test>"))
+        life.bus.dies = "sent"
+        life.answers(await life.hears("hello"), "the reply")
+        await asyncio.wait_for(life.bus.died.wait(), 10)
+    async with live(mailbox, tmp_path, silent=True) as life:
+        await until(lambda: life.channel.evidence.sent)
+
+    assert len(mailbox.fake.sent) == 1
+
+
 # what is heard
 
 
@@ -338,6 +350,9 @@ async def test_the_same_message_is_the_same_mail_after_a_crash(mailbox, tmp_path
         body = '{"channel": "email", "chat_id": "anna@friends.test", "content": "news", "kind": "notice"}'
         db.execute("UPDATE outbound SET state = 'sending', body = ?, platform_ids = NULL", (body,))
     db.close()
+    with sqlite3.connect(tmp_path / "email.db") as book:  # nor there
+        book.execute("DELETE FROM mails")
+    book.close()
     async with live(mailbox, tmp_path, silent=True) as life:
         await until(lambda: len(mailbox.fake.sent) == 2)
 

@@ -109,6 +109,33 @@ async def test_what_may_pass_is_tried_again(error, caplog):
     assert wall.written == [("1", "at last")]
 
 
+async def test_a_platform_that_says_later_often_but_not_for_long_gets_it_in_the_end():
+    bus = MessageBus()
+    wall = Wall(bus, *[RateLimitedError("slow down", 0)] * 15)
+    async with running(wall, bus):
+        await asyncio.wait_for(bus.post_outbound(out("at last")).wait(), 5)
+
+    assert wall.written == [("1", "at last")]
+
+
+async def test_a_platform_that_says_later_for_too_long_has_said_no_and_the_next_message_goes_out():
+    bus = MessageBus()
+    wall = Wall(bus, *[RateLimitedError("slow down", 0)] * 11)
+    dead: list[str] = []
+
+    async def dead_letter(message: OutboundMessage, error: DeliveryFailedError) -> None:
+        dead.append(f"{message.content}: {error}")
+
+    async with running(wall, bus, dead_letter=dead_letter, limited_s=0):
+        lost = bus.post_outbound(out("lost"))
+        await asyncio.wait_for(bus.post_outbound(out("next")).wait(), 5)
+        with pytest.raises(DeliveryFailedError, match="slow down"):
+            await lost.wait()
+
+    assert dead == ["lost: The message to wall:1 was not delivered: slow down"]
+    assert wall.written == [("1", "next")]
+
+
 @pytest.mark.parametrize(
     ("errors", "tries"), [([SendError("busy")] * 9, 4), ([UndeliverableError("the bot was blocked")] * 9, 1)]
 )

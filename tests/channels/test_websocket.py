@@ -363,6 +363,21 @@ async def test_a_connection_that_answers_no_ping_is_closed(platform, tmp_path):
             await wire.next()
 
 
+async def test_a_client_that_is_away_costs_nothing_and_gets_it_when_it_is_back(platform, tmp_path, monkeypatch):
+    monkeypatch.setattr("nanobot.channels.websocket.PATIENCE_S", 0.01)
+    async with serving(platform, tmp_path) as life:
+        receipt = life.post(ANNA, "hello")
+        await until(lambda: not life.bus.outbound_size)
+        await asyncio.sleep(0.05)
+        handed_while_away = life.bus.handed
+        async with client(platform) as wire:
+            told = await wire.next()
+            await asyncio.wait_for(receipt.wait(), 5)
+
+    assert handed_while_away == 0
+    assert told["text"] == "hello"
+
+
 async def test_a_name_that_is_not_known_is_not_waited_for(platform, tmp_path):
     async with serving(platform, tmp_path) as life:
         for name in ("nobody", "no name at all"):

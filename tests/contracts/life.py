@@ -9,10 +9,10 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from nanobot.bus.events import Address, DeliveryFailedError, InboundMessage, OutboundKind, OutboundMessage, Receipt
-from nanobot.bus.journal import InboundState, JournalCounts, open_journal
+from nanobot.bus.journal import InboundState, Journal, JournalCounts, open_journal
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.access import Access, AccessPolicy
 from nanobot.channels.base import BaseChannel, Services
@@ -41,10 +41,34 @@ async def until(found: Callable[[], T | None], *, within_s: float = LONGEST_S) -
 
 
 class Bus(MessageBus):
-    """The bus, on a disk that may be full."""
+    """The bus, on a disk that may be full, and in a process that may die between two pieces of a message."""
 
     full = False
     refused = 0
+    handed = 0
+    """How often the journal was told that a platform is about to be handed a message."""
+    dies: Literal["", "before", "behind", "sent"] = ""
+    """Whether nothing goes on any more before, or behind, the writing down of the first piece's id; or that of all."""
+
+    def __init__(self, journal: Journal | None = None) -> None:
+        super().__init__(journal)
+        self.died = asyncio.Event()
+
+    async def sending(self, message: OutboundMessage) -> None:
+        self.handed += 1
+        if self.dies != "before" or not message.sent_ids:
+            await super().sending(message)
+        if self.dies in ("before", "behind") and message.sent_ids:
+            await self._die()
+
+    async def sent(self, message: OutboundMessage, platform_ids: tuple[str, ...]) -> None:
+        if self.dies == "sent":
+            await self._die()
+        await super().sent(message, platform_ids)
+
+    async def _die(self) -> None:
+        self.died.set()
+        await asyncio.Event().wait()
 
     async def publish_inbound(self, message: InboundMessage) -> bool:
         if self.full:

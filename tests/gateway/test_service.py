@@ -12,11 +12,17 @@ from nanobot.errors import ConfigError, InstanceLockedError
 from nanobot.gateway.lock import holder_of
 from nanobot.gateway.members import Member
 from nanobot.gateway.service import Leave, Options
+from nanobot.messages.types import ChatMessage
 from nanobot.runtime import Runtime
-from tests.gateway.conftest import OpenGateway
+from tests.gateway.conftest import OpenGateway, Running
 from tests.gateway.toy import soon
 
 RED = {"broken": {"enabled": True}, "slak": {"enabled": True}}
+
+
+def said_in(here: Running, session_key: str) -> list[ChatMessage]:
+    session = here.gateway.runtime.sessions.read(session_key)
+    return session.messages if session is not None else []
 
 
 async def test_one_that_cannot_start_is_red_with_what_to_do_and_the_others_work(running: OpenGateway, tmp_path, caplog):
@@ -114,6 +120,21 @@ async def test_a_message_that_no_platform_takes_is_told_to_the_owner_elsewhere_a
     assert "The message to toy:nowhere was not delivered: there is no such chat" in told
     assert "first answer" in told
     assert "was not delivered: there is no such chat" in str(here.model.requests[1])
+
+
+async def test_with_one_session_for_all_chats_the_agent_hears_there_of_what_no_platform_took(running: OpenGateway):
+    unified = {"agents": {"defaults": {"unifiedSession": True}}}
+    async with running("first answer", "second answer", **unified) as here:
+        (here.home / "pairing.json").write_text(json.dumps({"owners": {"toy": ["7"]}, "approved": {"toy": ["7"]}}))
+        stale = here.gateway.runtime.sessions.get_or_create("toy:nowhere")  # from before it was one session
+        stale.add_message("user", "long ago")
+        here.gateway.runtime.sessions.save(stale)
+        here.toy.write("hi", chat="nowhere", message_id="1")
+        await soon(lambda: "was not delivered" in str(said_in(here, "unified:default")))
+        here.toy.write("hi again", message_id="2")
+        await soon(lambda: len(here.model.requests) == 2)
+
+    assert "The message to toy:nowhere was not delivered" in str(here.model.requests[1])
 
 
 async def test_restart_and_stop_are_why_it_leaves(running: OpenGateway):

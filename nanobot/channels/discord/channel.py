@@ -31,6 +31,10 @@ class DiscordChannel(PostingChannel):
     largest_file = 10 * 1024 * 1024
     can_edit = True
     can_react = True
+    takes_once_s = 120.0
+    """Discord drops a second message with a nonce it has seen "in the past few minutes", and does not say how many: two
+    at least. https://discord.com/developers/docs/resources/message#create-message (enforce_nonce)
+    """
     stall_s = 60.0  # Discord answers a heartbeat each 41 s
     guilds_s: float = GUILDS_S
 
@@ -66,7 +70,7 @@ class DiscordChannel(PostingChannel):
             await pools.close()
 
     async def post(self, to: Address, piece: Piece, how: Posting) -> str:
-        """Post a piece. Discord takes one with the same nonce once."""
+        """Post a piece. Discord takes one with the same nonce once, for a while: see `takes_once_s`."""
         return await self._send(to, how, content=piece.text)
 
     async def edit(self, to: Address, platform_id: str, piece: Piece) -> None:
@@ -114,6 +118,17 @@ class DiscordChannel(PostingChannel):
         found = [one for one in found if wanted[1] in ("", one.guild.name.casefold())]
         return str(found[0].id) if len(found) == 1 else None
 
+    async def chat_with(self, sender_id: str) -> str | None:
+        """Open the private chat: its id is not that of the person.
+
+        Discord gives out the one there is (https://discord.com/developers/docs/resources/user#create-dm).
+        """
+        link = self._linked()
+        if not sender_id.isdigit():
+            return None
+        with as_send_errors():
+            return str((await link.create_dm(discord.Object(int(sender_id)))).id)
+
     async def _send(self, to: Address, how: Posting, **content: Any) -> str:
         chat = self._chat(to)
         if (view := view_of(how.buttons)) is not None:
@@ -127,12 +142,16 @@ class DiscordChannel(PostingChannel):
         return str(sent.id)
 
     def _chat(self, to: Address) -> discord.PartialMessageable:
-        if self._link is None or not self.is_running:
-            raise NotConnectedError("Discord is not connected")
+        link = self._linked()
         named = to.thread_id or to.chat_id
         if not named.isdigit():
             raise UndeliverableError(
                 f"{named!r} is no id of a Discord channel. Switch on Developer Mode in Discord (Settings, Advanced), "
                 "then right-click the channel and copy its ID."
             )
-        return self._link.get_partial_messageable(int(named))
+        return link.get_partial_messageable(int(named))
+
+    def _linked(self) -> Link:
+        if self._link is None or not self.is_running:
+            raise NotConnectedError("Discord is not connected")
+        return self._link

@@ -118,6 +118,8 @@ class EmailChannel(BaseChannel):
         if not is_address(message.chat_id):
             raise UndeliverableError(f"{message.chat_id!r} is no mail address")
         letter = await self._write(message, desk)
+        if message.may_repeat and await desk.book.find(message.chat_id, [letter.message_id]) is not None:
+            return (letter.message_id,)  # the server took it, and the crash came before the journal heard of it
         now = self.services.clock.now().timestamp()
         if is_answer:
             before = await desk.book.replies(message.chat_id, message.thread_id, now, but=letter.message_id)

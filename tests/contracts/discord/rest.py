@@ -61,6 +61,7 @@ class Rest:
         message = "/channels/{chat}/messages/{message}"
         return [
             web.get("/users/@me", self._asked(self._me)),
+            web.post("/users/@me/channels", self._asked(self._open_private)),
             web.get("/oauth2/applications/@me", self._asked(self._application)),
             web.put("/applications/{application}/commands", self._asked(self._set_commands)),
             web.get("/channels/{chat}", self._asked(self._channel)),
@@ -96,6 +97,14 @@ class Rest:
             "id": APPLICATION, "name": "nanobot", "description": "", "icon": None, "bot_public": False,
             "bot_require_code_grant": False, "owner": user(BOT), "verify_key": "", "flags": self.flags,
         }  # fmt: skip
+
+    async def _open_private(self, request: web.Request) -> Json:
+        """The private chat with somebody: https://discord.com/developers/docs/resources/user#create-dm."""
+        wanted = str((await request.json()).get("recipient_id"))
+        chat = next((one for one in self.world.chats.values() if one.person == wanted), None)
+        if chat is None:
+            raise RefusalError(400, 50033, "Invalid Recipient(s)")
+        return chat.payload()
 
     async def _set_commands(self, request: web.Request) -> list[Json]:
         told = await request.json()
