@@ -158,6 +158,7 @@ async def log_in(name: str, config: Config, places: Places, *, force: bool) -> N
     from nanobot.gateway.roster import Roster
     from nanobot.utils.clock import SystemClock
 
+    load_channel(name)  # what is missing is told once; the roster would write it into the log, too
     clock = SystemClock()
     roster = Roster(config, MessageBus(), places, clock, PairingStore(places, clock))
     if not await roster.open(name):

@@ -1,22 +1,27 @@
 """`nanobot channels`: how each channel is by evidence, setting one up, a message to try it."""
 
 import asyncio
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nanobot.channels.registry import CHANNELS
+from nanobot.channels.errors import ChannelSetupError
+from nanobot.channels.registry import CHANNELS, load_channel, plugin_names
 from nanobot.cli.common import ConfigOption, JsonOption, Setup, one_line, read_setup, show_json, show_rows
 from nanobot.cli.through_gateway import NO_GATEWAY, ask_gateway, demand_gateway, places_of
 from nanobot.config.paths import Places
 from nanobot.config.spelling import camel
 from nanobot.errors import NanobotError
+from nanobot.utils.text import nearest
 
 if TYPE_CHECKING:
     from nanobot.cli.platforms import Platform
 
-NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The channel, such as telegram.")]
+OURS = tuple(spec.name for spec in CHANNELS)
+
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help=f"The channel: {', '.join(OURS)}.")]
 
 
 def status(config: ConfigOption = None, json: JsonOption = False) -> None:
@@ -31,8 +36,7 @@ def status(config: ConfigOption = None, json: JsonOption = False) -> None:
         (name, told["state"], told.get("lastReceived") or "-", told.get("lastSent") or "-", told.get("lastError") or "")
         for name, told in channels.items()
     ]
-    names = ", ".join(spec.name for spec in CHANNELS)
-    empty = f"No channel is switched on. Set one up with `nanobot channels login NAME`: {names}."
+    empty = f"No channel is switched on. Set one up with `nanobot channels login NAME`: {', '.join(OURS)}."
     show_rows(("Channel", "State", "Last received", "Last sent", "Last error"), rows, empty=empty)
     if report is None:
         typer.echo(NO_GATEWAY.format(data=places.data), err=True)
@@ -40,7 +44,6 @@ def status(config: ConfigOption = None, json: JsonOption = False) -> None:
 
 def _not_running(config: "ConfigOption") -> dict[str, dict[str, Any]]:
     """What can be said of channels that nobody runs: whether each could be loaded."""
-    from nanobot.channels.registry import load_channel  # its SDK with it
     from nanobot.gateway.roster import enabled_channels
 
     found: dict[str, dict[str, Any]] = {}
@@ -61,6 +64,7 @@ def login(
     """Set a channel up by questions, or try what is set up."""
     from nanobot.cli.channel_setup import is_set_up, log_in  # the engine of channels with it
     from nanobot.cli.platforms import find_platform
+    from nanobot.gateway.roster import enabled_channels
 
     setup = read_setup(config, None)
     name, places = name.lower(), Places(setup.data_dir)
@@ -68,8 +72,25 @@ def login(
     if platform is not None and (force or not is_set_up(platform, setup.config)):
         _set_up(platform, setup, config, force=force)
         return
-    asyncio.run(log_in(name, setup.config, places, force=force))
+    _demand_known(name, [*plugin_names(), *enabled_channels(setup.config.channels)])
+    load_channel(name)
+    try:
+        asyncio.run(log_in(name, setup.config, places, force=force))
+    except ChannelSetupError as error:
+        hint = f" `nanobot channels login {name} --force` asks for it anew." if platform is not None else ""
+        raise ChannelSetupError(f"{error}{hint}") from error
     typer.echo(f"{name} needs nothing more of you.")
+
+
+def _demand_known(name: str, others: Iterable[str]) -> None:
+    """Raises NanobotError for a channel that nobody knows."""
+    known = [*OURS, *others]
+    if name not in known:
+        near = ", ".join(nearest(name, known))
+        raise NanobotError(
+            f"nanobot has no such channel as {one_line(name)!r}. {f'Did you mean {near}? ' if near else ''}"
+            f"It has {', '.join(dict.fromkeys(known))}."
+        )
 
 
 def _set_up(platform: "Platform", setup: Setup, config: Path | None, *, force: bool) -> None:

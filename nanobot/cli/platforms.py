@@ -236,7 +236,7 @@ PLATFORMS: tuple[Platform, ...] = (
     Platform(
         name="websocket",
         title="WebSocket",
-        needs="nothing: a server on this machine, for clients of your own",
+        needs="a server on this machine, for clients of your own",
         steps=("A token is made for you; docs/guides/websocket.md has a client of twenty lines.",),
         fields=(),
         owner=Field(
