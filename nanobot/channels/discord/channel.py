@@ -31,7 +31,7 @@ class DiscordChannel(PostingChannel):
     largest_file = 10 * 1024 * 1024
     can_edit = True
     can_react = True
-    stall_s = 60.0  # Discord answers a heartbeat each 41 s
+    stall_s = 50.0  # Discord answers a heartbeat each 41 s, and a line that died unseen is to be noticed in a minute
     guilds_s: float = GUILDS_S
 
     def __init__(self, config: Any, bus: MessageBus) -> None:
