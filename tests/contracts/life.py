@@ -21,6 +21,7 @@ from nanobot.channels.media import MediaStore
 from nanobot.config.paths import Places
 from nanobot.errors import StorageError
 from nanobot.pairing.store import PairingStore
+from nanobot.utils.clock import Clock, SystemClock
 from tests.contracts.platforms import Platform, Shown
 
 T = TypeVar("T")
@@ -147,8 +148,13 @@ class Life:
 
 
 @asynccontextmanager
-async def live(platform: Platform, folder: Path, *, silent: bool = False, **settings: Any) -> AsyncIterator[Life]:
-    """Run the channel of this platform until the end of the block. The same folder is the same journal and pairing."""
+async def live(
+    platform: Platform, folder: Path, *, silent: bool = False, clock: Clock | None = None, **settings: Any
+) -> AsyncIterator[Life]:
+    """Run the channel of this platform until the end of the block. The same folder is the same journal and pairing.
+
+    With a clock of the test it waits as long as it does for people.
+    """
     dead: list[str] = []
 
     async def dead_letter(message: OutboundMessage, error: DeliveryFailedError) -> None:
@@ -160,8 +166,9 @@ async def live(platform: Platform, folder: Path, *, silent: bool = False, **sett
         people = PairingStore(Places(folder / "data"))
         media = folder / "media"
         access = Access(AccessPolicy.of(channel.name, channel.config), people)
-        channel.attach(Services(access, MediaStore(media), state=folder))
-        manager = ChannelManager([channel], bus, waits_s=(0, 0, 0), first_wait_s=0.02, dead_letter=dead_letter)
+        channel.attach(Services(access, MediaStore(media), clock=clock or SystemClock(), state=folder))
+        first_wait_s = 1.0 if clock is not None else 0.02
+        manager = ChannelManager([channel], bus, waits_s=(0, 0, 0), first_wait_s=first_wait_s, dead_letter=dead_letter)
         life = Life(platform, channel, bus, manager, people, media, dead=dead, silent=silent)
         tasks = [asyncio.create_task(manager.run()), asyncio.create_task(life.listen())]
         try:

@@ -67,6 +67,7 @@ class EmailChannel(BaseChannel):
 
     name = "email"
     at_most: ClassVar[Provenance] = Provenance.MAIL
+    stall_s = 50.0  # a line that died unseen, as while a laptop slept, is to be noticed within a minute
 
     def __init__(self, config: Any, bus: MessageBus) -> None:
         super().__init__(config, bus)
