@@ -11,7 +11,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from nanobot.bus.events import Address, DeliveryFailedError, InboundMessage, OutboundKind, OutboundMessage, Receipt
+from nanobot.bus.events import (
+    Address,
+    DeliveryFailedError,
+    InboundMessage,
+    MenuEntry,
+    OutboundKind,
+    OutboundMessage,
+    Receipt,
+)
 from nanobot.bus.journal import InboundState, Journal, JournalCounts, open_journal
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.access import Access, AccessPolicy
@@ -147,7 +155,9 @@ class Life:
 
 
 @asynccontextmanager
-async def live(platform: Platform, folder: Path, *, silent: bool = False, **settings: Any) -> AsyncIterator[Life]:
+async def live(
+    platform: Platform, folder: Path, *, silent: bool = False, commands: tuple[MenuEntry, ...] = (), **settings: Any
+) -> AsyncIterator[Life]:
     """Run the channel of this platform until the end of the block. The same folder is the same journal and pairing."""
     dead: list[str] = []
 
@@ -160,7 +170,7 @@ async def live(platform: Platform, folder: Path, *, silent: bool = False, **sett
         people = PairingStore(Places(folder / "data"))
         media = folder / "media"
         access = Access(AccessPolicy.of(channel.name, channel.config), people)
-        channel.attach(Services(access, MediaStore(media), state=folder))
+        channel.attach(Services(access, MediaStore(media), state=folder, commands=commands))
         manager = ChannelManager([channel], bus, waits_s=(0, 0, 0), first_wait_s=0.02, dead_letter=dead_letter)
         life = Life(platform, channel, bus, manager, people, media, dead=dead, silent=silent)
         tasks = [asyncio.create_task(manager.run()), asyncio.create_task(life.listen())]
