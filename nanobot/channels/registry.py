@@ -1,5 +1,8 @@
 """Which class serves which channel. Nothing of a platform is imported before its channel is enabled."""
 
+import os
+import shlex
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -56,10 +59,15 @@ def load_channel(name: str) -> "type[BaseChannel]":
     except PluginError as error:
         if spec.extra is not None and isinstance(error.__cause__, ModuleNotFoundError):
             raise ChannelSetupError(
-                f"{spec.title} needs a package that is not installed ({error.__cause__.name}): "
-                f"run `pip install 'nanobot[{spec.extra}]'`, then start the gateway again."
+                f"{spec.title} needs a package that is not installed ({error.__cause__.name}). Run "
+                f"`{_python()} -m pip install 'nanobot[{spec.extra}]'`, then start the gateway again."
             ) from error
         raise ChannelSetupError(str(error)) from error
+
+
+def _python() -> str:
+    """The interpreter that has to get the package: the pip that comes first on the PATH may be another's."""
+    return shlex.quote(sys.executable) if os.name == "posix" else f'"{sys.executable}"'
 
 
 def _load_plugin(name: str) -> "type[BaseChannel]":

@@ -1,16 +1,27 @@
-"""`nanobot channels`: how each channel is by evidence, what one wants of a person once, a message to try it."""
+"""`nanobot channels`: how each channel is by evidence, setting one up, a message to try it."""
 
 import asyncio
-from typing import Annotated, Any
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nanobot.cli.common import ConfigOption, JsonOption, one_line, read_setup, show_json, show_rows
+from nanobot.channels.errors import ChannelSetupError
+from nanobot.channels.registry import CHANNELS, load_channel, plugin_names
+from nanobot.cli.common import ConfigOption, JsonOption, Setup, one_line, read_setup, show_json, show_rows
 from nanobot.cli.through_gateway import NO_GATEWAY, ask_gateway, demand_gateway, places_of
 from nanobot.config.paths import Places
+from nanobot.config.spelling import camel
 from nanobot.errors import NanobotError
+from nanobot.utils.text import nearest
 
-NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The channel, such as telegram.")]
+if TYPE_CHECKING:
+    from nanobot.cli.platforms import Platform
+
+OURS = tuple(spec.name for spec in CHANNELS)
+
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help=f"The channel: {', '.join(OURS)}.")]
 
 
 def status(config: ConfigOption = None, json: JsonOption = False) -> None:
@@ -25,7 +36,7 @@ def status(config: ConfigOption = None, json: JsonOption = False) -> None:
         (name, told["state"], told.get("lastReceived") or "-", told.get("lastSent") or "-", told.get("lastError") or "")
         for name, told in channels.items()
     ]
-    empty = "No channel is switched on. Set one up in the config, for example channels.telegram; see the guides."
+    empty = f"No channel is switched on. Set one up with `nanobot channels login NAME`: {', '.join(OURS)}."
     show_rows(("Channel", "State", "Last received", "Last sent", "Last error"), rows, empty=empty)
     if report is None:
         typer.echo(NO_GATEWAY.format(data=places.data), err=True)
@@ -33,7 +44,6 @@ def status(config: ConfigOption = None, json: JsonOption = False) -> None:
 
 def _not_running(config: "ConfigOption") -> dict[str, dict[str, Any]]:
     """What can be said of channels that nobody runs: whether each could be loaded."""
-    from nanobot.channels.registry import load_channel  # its SDK with it
     from nanobot.gateway.roster import enabled_channels
 
     found: dict[str, dict[str, Any]] = {}
@@ -48,28 +58,64 @@ def _not_running(config: "ConfigOption") -> dict[str, dict[str, Any]]:
 
 def login(
     name: NameArgument,
-    force: Annotated[bool, typer.Option("--force", help="Also where there is a login already.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Ask anew what is set up already.")] = False,
     config: ConfigOption = None,
 ) -> None:
-    """Do what this channel wants of a person once: scan a code, open a link."""
-    from nanobot.bus.queue import MessageBus
-    from nanobot.gateway.roster import Roster
-    from nanobot.pairing.store import PairingStore
-    from nanobot.utils.clock import SystemClock
+    """Set a channel up by questions, or try what is set up."""
+    from nanobot.cli.channel_setup import is_set_up, log_in  # the engine of channels with it
+    from nanobot.cli.platforms import find_platform
+    from nanobot.gateway.roster import enabled_channels
 
     setup = read_setup(config, None)
-    places, clock = Places(setup.data_dir), SystemClock()
+    name, places = name.lower(), Places(setup.data_dir)
+    platform = find_platform(name)
+    if platform is not None and (force or not is_set_up(platform, setup.config)):
+        _set_up(platform, setup, config, force=force)
+        return
+    _demand_known(name, [*plugin_names(), *enabled_channels(setup.config.channels)])
+    load_channel(name)
+    try:
+        asyncio.run(log_in(name, setup.config, places, force=force))
+    except ChannelSetupError as error:
+        hint = f" `nanobot channels login {name} --force` asks for it anew." if platform is not None else ""
+        raise ChannelSetupError(f"{error}{hint}") from error
+    typer.echo(f"{name} needs nothing more of you.")
 
-    async def log_in() -> bool:
-        roster = Roster(setup.config, MessageBus(), places, clock, PairingStore(places, clock))
-        if not await roster.open(name.lower()):
-            raise NanobotError(roster.broken[name.lower()])
-        channel = roster.manager.get(name.lower())
-        return channel is not None and await channel.login(force)
 
-    if not asyncio.run(log_in()):
-        raise NanobotError(f"{name.lower()} is not logged in yet. Try again with --force, or see its guide.")
-    typer.echo(f"{name.lower()} needs nothing more of you.")
+def _demand_known(name: str, others: Iterable[str]) -> None:
+    """Raises NanobotError for a channel that nobody knows."""
+    known = [*OURS, *others]
+    if name not in known:
+        near = ", ".join(nearest(name, known))
+        raise NanobotError(
+            f"nanobot has no such channel as {one_line(name)!r}. {f'Did you mean {near}? ' if near else ''}"
+            f"It has {', '.join(dict.fromkeys(known))}."
+        )
+
+
+def _set_up(platform: "Platform", setup: Setup, config: Path | None, *, force: bool) -> None:
+    from nanobot.cli.channel_setup import set_up
+    from nanobot.config.loader import load_config, save_config
+
+    places, flag = Places(setup.data_dir), f" -c {config}" if config else ""
+    try:
+        wish = set_up(platform, load_config, places, anew=force)
+    except EOFError:
+        keys = ", ".join(f"channels.{platform.name}.{camel(one.name)}" for one in platform.fields)
+        raise NanobotError(
+            f"{platform.title} is not set up, and nobody answers. Run this in a terminal, or set {keys} in "
+            f"{setup.config_path}."
+        ) from None
+    if wish is None:
+        raise NanobotError("Nothing was changed.")
+    save_config(wish.apply_to(load_config()), setup.config_path)
+    wish.admit_owner(places)
+    typer.echo(f"Config saved: {setup.config_path}")
+    if ask_gateway(places, {"do": "report"}) is None:
+        typer.echo(f"Start it, and keep it running: nanobot gateway{flag}")
+    else:
+        typer.echo("The gateway that runs takes it over within seconds.")
+    typer.echo(wish.next_steps(places, flag))
 
 
 def test(

@@ -16,7 +16,7 @@ from nanobot.errors import NanobotError
 from nanobot.plugins import load
 
 COMMANDS = {
-    "onboard": ("nanobot.cli.onboard:onboard", "Set up a model and the workspace."),
+    "onboard": ("nanobot.cli.onboard:onboard", "Set up a model, the workspace and channels."),
     "agent": ("nanobot.cli.agent:agent", "Talk with the agent; with -m, one answer and out."),
     "gateway run": ("nanobot.cli.gateway:run", "Run the gateway here; `nanobot gateway` alone does this."),
     "gateway status": ("nanobot.cli.service:status", "Whether the gateway runs and is well."),
@@ -27,7 +27,7 @@ COMMANDS = {
     "gateway stop": ("nanobot.cli.service:stop", "Stop the gateway in good order."),
     "gateway restart": ("nanobot.cli.service:restart", "Stop it in good order and start it again."),
     "channels status": ("nanobot.cli.channels:status", "How each channel is, by what came and went."),
-    "channels login": ("nanobot.cli.channels:login", "What a channel wants of you once."),
+    "channels login": ("nanobot.cli.channels:login", "Set a channel up by questions, or try what is set up."),
     "channels test": ("nanobot.cli.channels:test", "Send a message by a channel, to try it."),
     "send": ("nanobot.cli.send:send", "Send a message through the running gateway."),
     "status": ("nanobot.cli.status:status", "What is configured, and where each value comes from."),

@@ -20,6 +20,10 @@ OFFERED_S = 3.0
 """How long somebody who waits for it gives a server to list its models."""
 
 
+class NobodyAnswersError(EOFError):
+    """There is nobody at the other end, from the first question on."""
+
+
 @dataclass(frozen=True)
 class Wish:
     """What shall be set. None leaves what the config has; an empty key means the one in the environment."""
@@ -70,7 +74,7 @@ class Found:
 def interview(config: Config, known: Wish, before: Wish, found: Found, *, may_keep: bool) -> Wish | None:
     """What the person wants; None for no model at all. `known` is not asked, `before` is what was answered last time.
 
-    Raises EOFError where answers come from a pipe that ends in the middle.
+    Raises EOFError where answers come from a pipe that ends in the middle, NobodyAnswersError where there are none.
     """
     provider = known.provider or _ask_provider(before.provider, found, may_keep=may_keep)
     if provider == LATER:
@@ -102,8 +106,7 @@ def _ask_provider(before: ProviderSpec | None, found: Found, *, may_keep: bool) 
     except EOFError:
         if before or questions.in_terminal():
             raise
-        typer.echo("\nNobody answers: going on without questions, as with --yes.")
-        return LATER
+        raise NobodyAnswersError from None
     if answer == MORE:
         rest = [(name, spec.display_name) for name, spec in usable.items() if name not in first]
         answer = questions.choose("Which one?", sorted(rest, key=lambda option: option[1].lower()))

@@ -1,20 +1,33 @@
-"""`nanobot onboard`: from nothing to a model that answers, without editing a file.
+"""`nanobot onboard`: from nothing to a model that answers on your phone, without editing a file.
 
-What a flag, the config or the environment says is not asked. A model is asked once before it is saved.
+What a flag, the config or the environment says is not asked. A model is asked once before it is saved, and so is the
+platform of each channel. Nothing is saved before the last question.
 """
 
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from nanobot.cli import questions
+from nanobot.cli.channel_setup import ChannelWish, offer_channels
 from nanobot.cli.common import ConfigOption, WorkspaceOption, warn
-from nanobot.cli.interview import Found, Wish, default_model, first_model_offered, interview, moved_address
+from nanobot.cli.interview import (
+    Found,
+    NobodyAnswersError,
+    Wish,
+    default_model,
+    first_model_offered,
+    interview,
+    moved_address,
+)
 from nanobot.cli.trial import choice_now, try_model
 from nanobot.config import paths
 from nanobot.config.loader import load_config, load_warnings, save_config
+from nanobot.config.paths import Places
 from nanobot.config.provider_table import PROVIDERS, ProviderSpec, find_by_key, find_by_model, find_by_name
 from nanobot.config.schema import Config
 from nanobot.errors import ConfigError, ProviderError, StorageError, UsageError
@@ -29,6 +42,9 @@ Next:
   nanobot agent{config}                                  a chat in this terminal
   nanobot agent{config} -m "What is in my workspace?"    one answer and out
   nanobot status{config}                                 what is set up, and why"""
+ON_CHANNELS = """
+For {channels}, as long as this runs:
+  nanobot gateway{config}"""
 
 
 def onboard(
@@ -43,18 +59,36 @@ def onboard(
     config: ConfigOption = None,
     workspace: WorkspaceOption = None,
 ) -> None:
-    """Set up a model and the workspace."""
+    """Set up a model, the workspace and channels."""
     paths.use_config(config)
     home = Home(paths.get_config_path(), workspace, reset)
     known = _wish(provider, model, api_key, api_base)
     warn(load_warnings(home.load()))
     home.open()
 
-    wish = _without_questions(known, home) if yes else _with_questions(known, home)
+    plan = Plan(_without_questions(known, home)) if yes else _with_questions(known, home)
 
-    home.keep(wish)
+    home.keep(plan)
     typer.echo(f"Model: {choice_now(load_config(), paths.get_data_dir())}")
-    typer.echo(NEXT.format(config=f" -c {config}" if config else ""))
+    _say_what_is_next(plan, f" -c {config}" if config else "")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that shall be set."""
+
+    wish: Wish
+    channels: Sequence[ChannelWish] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.wish or self.channels)
+
+    def apply_to(self, config: Config) -> Config:
+        """The same config with the plan in it."""
+        self.wish.apply_to(config)
+        for channel in self.channels:
+            channel.apply_to(config)
+        return config
 
 
 class Home:
@@ -82,10 +116,19 @@ class Home:
             typer.echo(f"Config already exists: {self.config_path} (existing values preserved)")
         typer.echo(f"Workspace: {folder} ({counted(len(made), 'new file') if made else 'complete'})")
 
-    def keep(self, wish: Wish) -> None:
-        """Save the config with the wish in it. A config that stays as it is, is not written."""
-        if self.exists and not wish and self._workspace is None:
-            return
+    @property
+    def places(self) -> Places:
+        """Where things lie beside the config."""
+        return Places(self.config_path.parent)
+
+    def keep(self, plan: Plan) -> None:
+        """Save the config with the plan in it, and let owners in. A config that stays as it is, is not written."""
+        if not self.exists or plan or self._workspace is not None:
+            self._save(plan)
+        for channel in plan.channels:
+            channel.admit_owner(self.places)
+
+    def _save(self, plan: Plan) -> None:
         if self._was_there and not self.exists:
             backup = self.config_path.with_name(f"{self.config_path.name}.{time.strftime('%Y%m%d-%H%M%S')}.bak")
             try:
@@ -93,7 +136,7 @@ class Home:
             except OSError as error:
                 raise StorageError(f"{backup} cannot be written: {error.strerror}. Nothing was changed.") from error
             typer.echo(f"The old config is kept: {backup}")
-        save_config(wish.apply_to(self.load()), self.config_path)
+        save_config(plan.apply_to(self.load()), self.config_path)
         typer.echo(f"Config saved: {self.config_path}")
 
     def problem_with(self, wish: Wish) -> str:
@@ -115,8 +158,18 @@ def _without_questions(known: Wish, home: Home) -> Wish:
     return wish
 
 
-def _with_questions(known: Wish, home: Home) -> Wish:
-    """Ask until a model answers, or the person has enough. Leaving saves nothing."""
+def _with_questions(known: Wish, home: Home) -> Plan:
+    """Ask for a model, then for channels. Leaving saves nothing."""
+    try:
+        wish = _ask_for_model(known, home)
+    except NobodyAnswersError:
+        typer.echo("\nNobody answers: going on without questions, as with --yes.")
+        return Plan(Wish())
+    return Plan(wish, offer_channels(lambda: wish.apply_to(home.load()), home.places))
+
+
+def _ask_for_model(known: Wish, home: Home) -> Wish:
+    """Ask until a model answers, or the person has enough. Raises NobodyAnswersError."""
     before, found = Wish(), Found.look()
     while True:
         wish = interview(home.load(), known, before, found, may_keep=home.exists)
@@ -176,3 +229,12 @@ def _filled(known: Wish, config: Config) -> Wish:
             else f"{spec.display_name} has no model that is everybody's. Name one with --model."
         )
     return Wish(spec, model, known.api_key, base)
+
+
+def _say_what_is_next(plan: Plan, config: str) -> None:
+    typer.echo(NEXT.format(config=config))
+    if plan.channels:
+        names = " and ".join(channel.platform.title for channel in plan.channels)
+        typer.echo(ON_CHANNELS.format(channels=names, config=config))
+        for line in {channel.next_steps(Places(paths.get_data_dir()), config): None for channel in plan.channels}:
+            typer.echo(line)

@@ -1,7 +1,7 @@
 """`nanobot status`: what is configured, where each value comes from, and which model would answer and why."""
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from json import dumps
 from typing import Annotated, Any
@@ -12,11 +12,15 @@ from nanobot import __version__
 from nanobot.agent.skills import Skill, SkillsLoader
 from nanobot.cli.common import ConfigOption, JsonOption, Setup, WorkspaceOption, one_line, read_setup, show_json
 from nanobot.cli.providers import ProviderFacts, provider_facts
+from nanobot.cli.through_gateway import ask_gateway
 from nanobot.cli.trial import Choice, Trial, choice_now, try_model
 from nanobot.config.loader import load_warnings
 from nanobot.config.paths import Places
 from nanobot.config.schema import Config
 from nanobot.config.sources import Setting, sources
+from nanobot.cron.service import CronService
+from nanobot.cron.wording import job_zone_or_host, told_instant
+from nanobot.errors import StorageError
 from nanobot.session.manager import SessionManager
 
 
@@ -30,8 +34,28 @@ class Report:
     providers: list[ProviderFacts]
     settings: list[Setting]
     sessions: int
+    gateway: Mapping[str, Any] | None
+    """What it says of itself; None where none runs."""
+    channels: tuple[str, ...]
+    """Those that are switched on."""
+    jobs: "Jobs"
     skills: tuple[Skill, ...]
     warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Jobs:
+    """The jobs of the workspace."""
+
+    count: int = 0
+    next_run: str = ""
+    problem: str = ""
+    """Why nobody knows."""
+
+    def __str__(self) -> str:
+        if self.problem:
+            return self.problem
+        return f"{self.count}, next {self.next_run}" if self.next_run else str(self.count)
 
 
 def status(
@@ -63,9 +87,38 @@ def _report(setup: Setup, *, everything: bool) -> Report:
         ],
         settings=sources(setup.config) if everything else list(_unusual(setup.config)),
         sessions=len(sessions.list_sessions()),
+        gateway=ask_gateway(Places(setup.data_dir), {"do": "report"}),
+        channels=tuple(name for name, is_on in setup.config.channels.switched_on().items() if is_on),
+        jobs=_jobs(setup),
         skills=skills.skills(),
         warnings=load_warnings(setup.config),
     )
+
+
+def _jobs(setup: Setup) -> Jobs:
+    service = CronService(setup.workspace / "cron" / "jobs.json", timezone=setup.config.agents.defaults.timezone)
+    try:
+        jobs = service.list_jobs()
+    except StorageError as error:
+        return Jobs(problem=str(error))
+    if not jobs or jobs[0].state.next_run_at_ms is None:
+        return Jobs(len(jobs))
+    return Jobs(len(jobs), told_instant(jobs[0].state.next_run_at_ms, job_zone_or_host(jobs[0], service.timezone)))
+
+
+def _gateway_words(gateway: Mapping[str, Any] | None) -> str:
+    if gateway is None:
+        return "not running; `nanobot gateway` starts it"
+    return f"running (pid {gateway['pid']}), {gateway['status']}"
+
+
+def _channel_words(report: Report) -> str:
+    if not report.channels:
+        return "none yet; `nanobot channels login telegram` sets one up"
+    if report.gateway is None:
+        return ", ".join(report.channels)
+    told = report.gateway["channels"]
+    return ", ".join(f"{name} {told[name]['state']}" if name in told else f"{name} off" for name in report.channels)
 
 
 def _unusual(config: Config) -> Iterator[Setting]:
@@ -98,9 +151,15 @@ def _lines(report: Report) -> Iterator[str]:
             ("Data", str(setup.data_dir)),
             ("Workspace", str(setup.workspace) + ("" if setup.workspace.is_dir() else " (made at the first message)")),
             ("Sessions", str(report.sessions)),
-            ("Skills", f"{len(report.skills)}" + (f", {lacking} of them lack something" if lacking else "")),
+            ("Gateway", _gateway_words(report.gateway)),
+            ("Channels", _channel_words(report)),
+            ("Jobs", str(report.jobs)),
+            ("Skills", f"{len(report.skills)}" + (f", {lacking} without something they need" if lacking else "")),
         ]
     )
+    if report.gateway is not None and report.gateway["problems"]:
+        yield from _heading("Problems")
+        yield from (f"  {one_line(problem)}" for problem in report.gateway["problems"])
     if report.providers:
         keys = [(facts.name, f"{facts.key}  {facts.key_from}") for facts in report.providers if facts.key]
         accounts = [(facts.name, facts.account_words) for facts in report.providers if facts.logged_in]
@@ -148,7 +207,22 @@ def _as_json(report: Report, trial: Trial | None) -> dict[str, Any]:
         "probe": asdict(trial) if trial else None,
         "providers": [asdict(facts) for facts in report.providers],
         "sessions": report.sessions,
+        "gateway": _of_gateway(report.gateway),
+        "channels": _of_channels(report),
+        "jobs": asdict(report.jobs),
         "skills": [{"name": skill.name, "available": skill.available} for skill in report.skills],
         "settings": [asdict(setting) for setting in report.settings],
         "warnings": list(report.warnings),
     }
+
+
+def _of_gateway(gateway: Mapping[str, Any] | None) -> dict[str, Any]:
+    if gateway is None:
+        return {"running": False}
+    told = ("status", "pid", "uptimeS", "problems", "lastError")
+    return {"running": True, **{name: gateway[name] for name in told}}
+
+
+def _of_channels(report: Report) -> dict[str, Any]:
+    told = report.gateway["channels"] if report.gateway is not None else {}
+    return {name: told.get(name, {"state": "off", "lastError": ""}) for name in report.channels}

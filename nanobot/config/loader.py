@@ -128,8 +128,8 @@ def closed_channels(config: Config, paired: Container[str] = ()) -> list[str]:
     """
     found: dict[str, Any] = {name: getattr(config.channels, name) for name in type(config.channels).model_fields}
     return [
-        f"channels.{name}.allowFrom is empty: only who paired may speak. They write to the bot and get a code; "
-        "let them in with `nanobot pairing approve CODE`."
+        f"channels.{name}.allowFrom is empty: only who paired may speak, and nobody has. Write to the bot; it gives "
+        "you a code to let yourself in with: `nanobot pairing approve CODE --owner`."
         for name, channel in (found | (config.channels.__pydantic_extra__ or {})).items()
         if name not in paired and _is_closed(channel)
     ]

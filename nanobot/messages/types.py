@@ -101,6 +101,7 @@ class ChatMessage(TypedDict):
     reasoning_content: NotRequired[str | None]
     thinking_blocks: NotRequired[list[dict[str, Any]] | None]
     error: NotRequired[str]
+    told: NotRequired[str]
     # tool
     tool_call_id: NotRequired[str]
     name: NotRequired[str]

@@ -109,6 +109,11 @@ class PairingStore:
             change.book = book.with_sender(found.channel, found.sender_id, owner=owner)
         return found
 
+    def admit(self, channel: str, sender_id: str, *, owner: bool = False) -> None:
+        """Let in somebody whose id is known, without a code. Raises StorageError."""
+        with self._changing() as change:
+            change.book = change.book.with_sender(channel, sender_id, owner=owner)
+
     def deny(self, code: str) -> Pending:
         """Let this code be good for nothing. Raises UnknownCodeError, StorageError."""
         with self._changing() as change:

@@ -13,6 +13,7 @@ from nanobot.bus.journal import open_journal
 from nanobot.bus.queue import MessageBus
 from nanobot.config.schema import Config
 from nanobot.messages.types import Origin
+from nanobot.providers.errors import AuthenticationError
 from nanobot.runtime import Runtime, build_runtime
 from nanobot.session.manager import SessionManager
 from nanobot.testing import Line, Pause, ScriptedProvider
@@ -76,6 +77,20 @@ async def test_an_answer_that_was_not_sent_goes_where_its_message_wanted_it(tmp_
         said = await reply(bot.bus)
 
     assert (said.channel, said.chat_id, said.content, said.turn_id) == ("phone", "7", "fine", "t1")
+
+
+async def test_why_there_is_no_answer_is_said_though_a_crash_came_before_it_was(tmp_path: Path):
+    await accepted(tmp_path, asked("how is it?", "1"))
+    before = (tmp_path / "journal.db").read_bytes()
+    async with next_life(tmp_path, AuthenticationError("The key is wrong. Set providers.openai.apiKey.")) as bot:
+        first = await reply(bot.bus)
+    (tmp_path / "journal.db").write_bytes(before)  # as if the crash had come before the reply was written down
+
+    async with next_life(tmp_path) as bot:
+        second = await reply(bot.bus)
+
+    assert "The key is wrong." in first.content
+    assert second.content == first.content
 
 
 async def test_a_message_that_began_a_very_long_turn_is_not_asked_again(tmp_path: Path):

@@ -286,6 +286,8 @@ def test_the_wizard_takes_a_newcomer_to_a_real_reply_with_arrow_keys():
         child.send("\x1b[B")
         child.send("\r")
         child.expect("Hello there.")
+        child.expect("enough for now")
+        child.send("\r")
         child.expect("Next:")
         child.expect(pexpect.EOF)
         child.close()
@@ -305,6 +307,8 @@ def test_a_key_typed_into_the_wizard_is_not_shown(models: FakeModels):
     child.send(f"{KEY}\r")
     child.expect("Hello there.")
     seen = child.before
+    child.expect("enough for now")
+    child.send("\r")
     child.expect(pexpect.EOF)
     child.close()
 

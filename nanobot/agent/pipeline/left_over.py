@@ -39,7 +39,7 @@ class LeftOver:
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """What became of an accepted message: the turn that took it on, and that turn's answer, empty if it has none."""
+    """What became of an accepted message: the turn that took it on, and how that turn ended; no words if it did not."""
 
     turn_id: str
     answer: str
@@ -61,6 +61,11 @@ def is_answer(row: ChatMessage) -> bool:
     return row["role"] == "assistant" and not row.get("tool_calls")
 
 
+def words_of(row: ChatMessage) -> str:
+    """What the person is told by the row that ended a turn: why there is no answer, where there is none."""
+    return row.get("told") or text_of(row["content"])
+
+
 def answer_of(history: Sequence[ChatMessage], turn_id: str) -> ChatMessage | None:
     """The row that ended this turn; None where it has not ended."""
     last = history[-1] if history else None
@@ -77,7 +82,7 @@ def fates_of(history: Sequence[ChatMessage], journal_keys: Container[str]) -> di
     turns = {row["inbound"]: row.get("turn_id", "") for row in history if row.get("inbound", "") in journal_keys}
     wanted = {*turns.values()}
     answers = {
-        row["turn_id"]: text_of(row["content"])
+        row["turn_id"]: words_of(row)
         for row in history
         if row.get("turn_id") in wanted and is_answer(row) and not is_broken_off(row)
     }

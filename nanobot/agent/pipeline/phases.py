@@ -13,7 +13,14 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 
 from nanobot.agent.context import with_attachments
-from nanobot.agent.pipeline.left_over import MOST_TRIES, TurnKeepsDyingError, answer_of, is_answer, missing_messages
+from nanobot.agent.pipeline.left_over import (
+    MOST_TRIES,
+    TurnKeepsDyingError,
+    answer_of,
+    is_answer,
+    missing_messages,
+    words_of,
+)
 from nanobot.agent.pipeline.watch import Watchdog, let_run
 from nanobot.agent.pipeline.work import Built, Ending, Parts, Restored, Turn
 from nanobot.agent.run.cut import Cut, open_calls
@@ -153,10 +160,10 @@ class Pipeline:
         turn.checkpoint.session_has(session.message_count)
         answer = answer_of(history, left.turn_id) if left else None
         if answer is not None and turn.resumes:  # the crash came between the answer and the end
-            turn.ends(TurnOutcome.FAILED if answer.get("error") else TurnOutcome.ANSWERED, text_of(answer["content"]))
+            turn.ends(TurnOutcome.FAILED if answer.get("error") else TurnOutcome.ANSWERED, words_of(answer))
             return TurnPhase.SAVE
         if answer is not None:
-            turn.emit(Notice(text=_NOT_GIVEN.format(answer=text_of(answer["content"]))))
+            turn.emit(Notice(text=_NOT_GIVEN.format(answer=words_of(answer))))
         if left.text.strip() and left.after == session.message_count:
             said: ChatMessage = {
                 "role": "assistant",
@@ -307,6 +314,8 @@ class Pipeline:
                     "content": _NO_ANSWER[outcome],
                     "error": turn.result.error or outcome,
                 }
+                if turn.result.text:
+                    row["told"] = turn.result.text
                 await self._record(turn, row)
         except NanobotError as error:
             log.warning("turn %s: its end could not be kept: %s", turn.turn_id, error)

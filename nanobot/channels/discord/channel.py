@@ -21,6 +21,8 @@ from nanobot.config.channels import DiscordConfig
 from nanobot.utils.http import HttpPools, proxy_for
 
 _USUAL_GATEWAY = DiscordConfig().gateway_url
+_PERMISSIONS = 274878024768
+"""What it asks for in a server; docs/guides/discord.md names each."""
 
 
 class DiscordChannel(PostingChannel):
@@ -47,16 +49,7 @@ class DiscordChannel(PostingChannel):
     async def start(self) -> None:
         """Connect, and hear what is said until the connection ends."""
         settings = self._settings
-        token = settings.token.strip().removeprefix("Bot ")
-        if not token:
-            raise ChannelSetupError(
-                "channels.discord.token is empty. Make a bot at https://discord.com/developers/applications, "
-                "and put its token there."
-            )
-        proxy = proxy_for("https://discord.com", settings.proxy)
-        if proxy is not None and not proxy.startswith(("http://", "https://")):
-            kind = proxy.partition("://")[0]  # what follows may hold a password
-            raise ChannelSetupError(f"channels.discord.proxy has to be of the kind http://host:port, and is {kind}.")
+        token, proxy = _way_in(settings)
         pools = HttpPools(proxy=proxy)
         try:
             async with remembered(self.services.state, self.services.clock.now()) as past:
@@ -68,6 +61,14 @@ class DiscordChannel(PostingChannel):
         finally:
             self._link = None
             await pools.close()
+
+    async def login(self, force: bool = False) -> bool:
+        """Ask Discord whose token it is, and say so. Raises ChannelSetupError, or SendError where it is away."""
+        token, proxy = _way_in(self._settings)
+        bot = await Link(self._settings.intents, {}, proxy=proxy).look_in(token)
+        bring = f"this brings it into a server of yours:\n{_invitation(bot.id)}"
+        print(f"The token is good. Your bot is {bot.name}; {bring}")  # noqa: T201 a person waits
+        return True
 
     async def post(self, to: Address, piece: Piece, how: Posting) -> str:
         """Post a piece. Discord takes one with the same nonce once, for a while: see `takes_once_s`."""
@@ -155,3 +156,25 @@ class DiscordChannel(PostingChannel):
         if self._link is None or not self.is_running:
             raise NotConnectedError("Discord is not connected")
         return self._link
+
+
+def _way_in(settings: DiscordConfig) -> tuple[str, str | None]:
+    """The token, and the proxy on the way. Raises ChannelSetupError for what cannot be right."""
+    token = settings.token.strip().removeprefix("Bot ")
+    if not token:
+        raise ChannelSetupError(
+            "channels.discord.token is empty. Make a bot at https://discord.com/developers/applications, "
+            "and put its token there."
+        )
+    proxy = proxy_for("https://discord.com", settings.proxy)
+    if proxy is not None and not proxy.startswith(("http://", "https://")):
+        kind = proxy.partition("://")[0]  # what follows may hold a password
+        raise ChannelSetupError(f"channels.discord.proxy has to be of the kind http://host:port, and is {kind}.")
+    return token, proxy
+
+
+def _invitation(application: int) -> str:
+    return (
+        f"https://discord.com/oauth2/authorize?client_id={application}&scope=bot+applications.commands"
+        f"&permissions={_PERMISSIONS}"
+    )

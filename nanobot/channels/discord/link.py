@@ -17,7 +17,7 @@ import discord
 import yarl
 from discord.gateway import DiscordWebSocket, KeepAliveHandler
 
-from nanobot.channels.discord.outbound import give_back
+from nanobot.channels.discord.outbound import as_send_errors, give_back
 from nanobot.channels.errors import ChannelSetupError, NotConnectedError
 
 GUILDS_S = 0.5
@@ -107,6 +107,20 @@ class Link(discord.Client):
         finally:
             await self._leave()
 
+    async def look_in(self, token: str) -> discord.AppInfo:
+        """Ask whose token it is, and go. Raises ChannelSetupError where only the owner can help, SendError else."""
+        try:
+            with as_send_errors():
+                await self.login(token)
+                found = self.application or await self.application_info()
+        except discord.LoginFailure as error:
+            raise ChannelSetupError(BAD_TOKEN) from error
+        finally:
+            await self._leave()
+        if self._switched_off():
+            raise ChannelSetupError(self._which_switch())
+        return found
+
     async def _opened(
         self, _: aiohttp.ClientSession, __: SimpleNamespace, asked: aiohttp.TraceRequestEndParams
     ) -> None:
@@ -130,11 +144,15 @@ class Link(discord.Client):
         for heart in hearts:
             await asyncio.to_thread(heart.join, _GOODBYE_S)
 
-    def _which_switch(self) -> str:
+    def _switched_off(self) -> list[str]:
+        """The switches in the portal that have to be on for what is wanted, and are not."""
         flags = self.application.flags if self.application is not None else discord.ApplicationFlags()
         wanted = [row for name, row in _SWITCHES.items() if getattr(self.intents, name)]
-        off = [switch for switch, names in wanted if not any(getattr(flags, name) for name in names)]
-        named = " and ".join(off or [switch for switch, _ in wanted] or ["the privileged intents"])
+        return [switch for switch, names in wanted if not any(getattr(flags, name) for name in names)]
+
+    def _which_switch(self) -> str:
+        wanted = [switch for name, (switch, _) in _SWITCHES.items() if getattr(self.intents, name)]
+        named = " and ".join(self._switched_off() or wanted or ["the privileged intents"])
         return (
             f"Discord does not let the bot read this much: switch on {named} at {_PORTAL} (your application, Bot, "
             "Privileged Gateway Intents), or take it out of channels.discord.intents."

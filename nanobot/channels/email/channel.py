@@ -91,6 +91,17 @@ class EmailChannel(BaseChannel):
             desk.broken.cancel()
             self._desk = None
 
+    async def login(self, force: bool = False) -> bool:
+        """Log in where mails come in and where they go out, and say so. Raises ChannelSetupError, or OSError."""
+        settings = await asyncio.to_thread(MailSettings.of, self.config)
+        async with _logged_in(settings, lambda: None) as imap:
+            await imap.select(settings.config.imap_mailbox)
+        if settings.smtp is not None:
+            await settings.smtp.check()
+        may = "can be read and written from" if settings.smtp is not None else "can be read"
+        print(f"The mailbox of {settings.address} {may}.")  # noqa: T201 a person waits
+        return True
+
     async def stop(self) -> None:
         """Close the book: it is open between two connections, for a mail that is on its way meanwhile."""
         self._book = None
