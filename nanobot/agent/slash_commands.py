@@ -16,7 +16,7 @@ from nanobot.agent.run.runner import Model
 from nanobot.agent.session_window import open_window
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.vitals import Vitals
-from nanobot.bus.events import InboundMessage
+from nanobot.bus.events import InboundMessage, MenuEntry
 from nanobot.errors import NanobotError
 from nanobot.messages.shown import shown_text
 from nanobot.messages.types import Origin, Provenance
@@ -98,6 +98,16 @@ class Pairing(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class _Entry:
+    """A row of the table."""
+
+    answer: Callable[[Session, str], Awaitable[str]]
+    text: str
+    words: str = ""
+    """What may follow it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Desk:
     """What commands work with."""
 
@@ -122,27 +132,35 @@ class SlashCommands:
 
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
-        self._table: dict[str, tuple[Callable[[Session, str], Awaitable[str]], str]] = {
-            "new": (self._new, "start a fresh session; the old one is kept in the archive"),
-            "stop": (self._stop, "stop the running turn"),
-            "status": (self._status, "model, tokens, window, what is running"),
-            "model": (self._model, "show or change this session's model: /model NAME"),
-            "history": (self._history, "the last messages: /history N"),
-            "context": (self._context, "tokens by part of the prompt"),
-            "usage": (self._usage, "tokens and money: this session, today, this month, what is left"),
-            "raise": (self._raise, "let what a limit stopped go on: /raise, or /raise DOLLARS (owner only)"),
-            "restart": (self._restart, "end the gateway and begin it anew (owner only)"),
-            "help": (self._help, "this list"),
+        self._table = {
+            "new": _Entry(self._new, "start a fresh session; the old one is kept in the archive"),
+            "stop": _Entry(self._stop, "stop the running turn"),
+            "status": _Entry(self._status, "model, tokens, window, what is running"),
+            "model": _Entry(self._model, "show or change this session's model", "NAME"),
+            "history": _Entry(self._history, "the last messages", "N"),
+            "context": _Entry(self._context, "tokens by part of the prompt"),
+            "usage": _Entry(self._usage, "tokens and money: this session, today, this month, what is left"),
+            "raise": _Entry(self._raise, "let what a limit stopped go on: /raise, or /raise DOLLARS (owner only)"),
+            "restart": _Entry(self._restart, "end the gateway and begin it anew (owner only)"),
+            "help": _Entry(self._help, "this list"),
         }
         if desk.pairing is not None:
             words = "who may speak: /pairing list, approve CODE, deny CODE, revoke CHANNEL ID (owner only)"
-            self._table["pairing"] = (self._pairing, words)
+            self._table["pairing"] = _Entry(self._pairing, words)
         self._aliases = {"clear": "new", "reset": "new"}
 
     def names(self) -> dict[str, str]:
         """Each command and what it does, aliases included."""
-        shown = {name: text for name, (_, text) in self._table.items()}
+        shown = {
+            name: f"{entry.text}: /{name} {entry.words}" if entry.words else entry.text
+            for name, entry in self._table.items()
+        }
         return shown | {alias: f"the same as /{name}" for alias, name in self._aliases.items()}
+
+    def menu(self) -> tuple[MenuEntry, ...]:
+        """What menus of platforms offer. Not what only an owner may say: everybody sees them, and typing works too."""
+        entries = {name: entry for name, entry in self._table.items() if name not in self.FOR_OWNERS}
+        return tuple(MenuEntry(name, entry.text, entry.words) for name, entry in entries.items())
 
     def canonical(self, command: Command) -> str:
         """The command's own name where it was called by another."""
@@ -157,7 +175,7 @@ class SlashCommands:
             return f"There is no command /{command.name}. {hint}"
         if name in self.FOR_OWNERS and not _is_from_owner(message):
             return await self._refused(name, message)
-        return await self._table[name][0](session, command.argument)
+        return await self._table[name].answer(session, command.argument)
 
     async def _refused(self, name: str, message: InboundMessage) -> str:
         if message.origin not in _TYPED:

@@ -140,6 +140,15 @@ class Button:
     value: str
 
 
+@dataclass(frozen=True, slots=True)
+class MenuEntry:
+    """A slash command, as the menu of a platform offers it. `words` says what may follow it, if anything."""
+
+    name: str
+    text: str
+    words: str = ""
+
+
 class Receipt:
     """The outcome of one sending: await `wait()` for the platform's ids of what was sent.
 

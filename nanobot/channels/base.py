@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, ClassVar
 
-from nanobot.bus.events import InboundMessage, OutboundKind, OutboundMessage
+from nanobot.bus.events import InboundMessage, MenuEntry, OutboundKind, OutboundMessage
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.access import Access, AccessPolicy, Allowed, Knock, Pair, decide
 from nanobot.channels.evidence import ChannelState, Evidence
@@ -50,6 +50,8 @@ class Services:
     """A folder for what the channel itself has to remember: an offset, a sync token."""
     unified: bool = False
     """Whether all private chats of an owner are one session."""
+    commands: tuple[MenuEntry, ...] = ()
+    """The slash commands, for platforms with a menu of them."""
 
 
 class BaseChannel(ABC):

@@ -132,9 +132,8 @@ def test(
     if not chats:
         raise NanobotError(f"{name} has no owner to write to. Name a chat with --to, or pair as its owner first.")
     text = "This is a test of nanobot. It works."
-    sent = {
-        chat: demand_gateway(places, {"do": "send", "channel": name, "to": chat, "text": text})["ids"] for chat in chats
-    }
+    asked = {"do": "send", "channel": name, "text": text, "person": to is None}
+    sent = {chat: demand_gateway(places, asked | {"to": chat})["ids"] for chat in chats}
     if json:
         show_json({"channel": name, "sent": sent})
         return

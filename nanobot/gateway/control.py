@@ -293,10 +293,12 @@ class ControlServer:
                 pass
 
     async def _send(self, request: Frame, talk: _Talk) -> None:
-        """A message out; the platform's ids of it."""
+        """A message out, to a chat or to a person; the platform's ids of it."""
         name, to = str(request["channel"]), str(request["to"])
         if self._runtime_channel(name) is None:
             raise NanobotError(self._no_channel(name))
+        if request.get("person"):
+            to = await self._watch.roster.manager.chat_with(name, to) or to
         message = OutboundMessage(
             name, to, str(request["text"]), media=[str(path) for path in request.get("media", ())],
             kind=OutboundKind.NOTICE, thread_id=request.get("thread"),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nanobot.bus.events import MenuEntry
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.access import Access, AccessPolicy
 from nanobot.channels.base import BaseChannel, Services
@@ -88,6 +89,8 @@ class Roster:
     clock: Clock
     pairing: PairingStore
     dead_letter: DeadLetter | None = None
+    commands: tuple[MenuEntry, ...] = ()
+    """What the menus of platforms offer."""
     broken: dict[str, str] = field(default_factory=dict)
     """Channels that are switched on and cannot be made, with what their owner is to do."""
     manager: ChannelManager = field(init=False)
@@ -184,6 +187,7 @@ class Roster:
                 self._recordings[name],
                 self.places.state / "channels" / name,
                 self.config.agents.defaults.unified_session,
+                self.commands,
             )
         )
         return channel

@@ -217,7 +217,7 @@ async def _assemble(
     """Everything made and nothing begun. Raises ConfigError where nobody could reach it."""
     config, bus, clock = runtime.config, runtime.bus, runtime.clock
     letters = DeadLetters(bus)
-    roster = Roster(config, bus, places, clock, runtime.pairing, letters.put)
+    roster = Roster(config, bus, places, clock, runtime.pairing, letters.put, runtime.loop.commands.menu())
     await roster.open_all()
     if not roster.names and not options.allow_empty:
         raise ConfigError(_nobody_can_reach_it(roster, config.loaded_from.file or places.config))

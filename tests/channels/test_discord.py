@@ -14,9 +14,8 @@ from discord.gateway import DiscordWebSocket
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanobot.bus.events import Address, Button, OutboundKind, OutboundMessage
+from nanobot.bus.events import Address, Button, MenuEntry, OutboundKind, OutboundMessage
 from nanobot.bus.journal import open_journal
-from nanobot.channels.discord.menu import MENU
 from nanobot.channels.discord.past import Past, id_at
 from nanobot.channels.errors import ChannelSetupError
 from nanobot.channels.evidence import ChannelState
@@ -428,21 +427,16 @@ async def test_without_the_intent_for_servers_a_server_is_still_no_private_chat(
 # commands and buttons
 
 
-async def test_the_menu_is_what_the_agent_answers_to_everybody(bot: Bot):
-    commands = bot.runtime.loop.commands
-    own = {name for name, text in commands.names().items() if not text.startswith("the same as")}
-
-    assert {entry.name for entry in MENU} == own - commands.FOR_OWNERS
-
-
-async def test_discord_is_told_the_menu_once(discord, tmp_path):
+async def test_discord_is_told_the_menu_once(discord, tmp_path, bot: Bot):
+    menu = (*bot.runtime.loop.commands.menu(), MenuEntry("wordy", "word " * 30))
     for _ in range(2):
-        async with live(discord, tmp_path) as life:
+        async with live(discord, tmp_path, commands=menu) as life:
             await life.is_up()
             await until(lambda: discord.rest.commands)
             await life.asked("hello")
 
-    assert [command["name"] for command in discord.rest.commands] == [entry.name for entry in MENU]
+    assert [command["name"] for command in discord.rest.commands] == [entry.name for entry in menu]
+    assert {one["name"] for one in discord.rest.commands if one.get("options")} == {"model", "history"}
     assert all(command["contexts"] == [0, 1] for command in discord.rest.commands)
     assert [method for method, _ in discord.rest.asked].count("PUT") == 1
 
@@ -578,7 +572,7 @@ async def test_a_picture_from_afar_is_left_to_discord(discord, tmp_path):
 )  # fmt: skip
 async def test_a_channel_is_found_by_what_people_call_it(discord, tmp_path, name, chat):
     discord.world.chats[there.GROUP].name = "general"
-    async with live(discord, tmp_path) as life:
+    async with live(discord, tmp_path, commands=(MenuEntry("status", "how it is"),)) as life:
         await life.is_up()
         await until(lambda: discord.rest.commands)
 

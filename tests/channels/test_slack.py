@@ -126,6 +126,49 @@ def test_without_the_sdk_it_is_said_what_to_install(monkeypatch):
         load_channel("slack")
 
 
+async def test_people_who_are_named_are_names_and_asked_for_once(slack, tmp_path):
+    async with live(slack, tmp_path) as life:
+        await slack.says(f"ask <@{ZOE}>, <@{ZOE}> or <@U0NOBODY>")
+        first = await life.hears("or")
+        await slack.says(f"<@{ZOE}> again, not <@U9|Ann>")
+        second = await life.hears("again")
+
+    assert first.content == f"ask @Zoe Z. ({ZOE}), @Zoe Z. ({ZOE}) or @U0NOBODY"
+    assert second.content == f"@Zoe Z. ({ZOE}) again, not @Ann"
+    assert slack.workspace.calls.count("users.info") == 2
+
+
+async def test_without_the_scope_for_names_an_id_stays_and_the_log_says_what_is_missing(slack, tmp_path, caplog):
+    slack.workspace.scopes.remove("users:read")
+    async with live(slack, tmp_path) as life:
+        await slack.says(f"ask <@{ZOE}>")
+        message = await life.hears("ask")
+
+    assert message.content == f"ask @{ZOE}"
+    assert "users:read (people who are named in a message are ids to the agent)" in caplog.text
+
+
+async def test_a_name_that_slack_does_not_say_in_time_is_there_for_the_next_message(slack, tmp_path, monkeypatch):
+    monkeypatch.setattr("nanobot.channels.slack.names.WAIT_S", 0.01)
+    slack.workspace.slow_people_s = 0.1
+    async with live(slack, tmp_path) as life:
+        await slack.says(f"ask <@{ZOE}>")
+        first = await life.hears("ask")
+        await asyncio.sleep(0.15)
+        await slack.says(f"thank <@{ZOE}>")
+        second = await life.hears("thank")
+
+    assert (first.content, second.content) == (f"ask @{ZOE}", f"thank @Zoe Z. ({ZOE})")
+
+
+async def test_nobody_is_looked_up_in_a_message_that_is_not_for_the_bot(slack, tmp_path):
+    async with live(slack, tmp_path) as life:
+        await slack.says(f"lunch, <@{ZOE}>?", chat=slack.group)
+        await life.asked("after")
+
+    assert "users.info" not in slack.workspace.calls
+
+
 def test_the_manifest_of_the_guide_asks_for_what_is_used_and_no_more():
     page = (Path(__file__).parents[2] / "docs" / "guides" / "slack.md").read_text(encoding="utf-8")
     manifest = yaml.safe_load(page.partition("```text\n")[2].partition("```")[0])

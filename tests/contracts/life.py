@@ -11,7 +11,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from nanobot.bus.events import Address, DeliveryFailedError, InboundMessage, OutboundKind, OutboundMessage, Receipt
+from nanobot.bus.events import (
+    Address,
+    DeliveryFailedError,
+    InboundMessage,
+    MenuEntry,
+    OutboundKind,
+    OutboundMessage,
+    Receipt,
+)
 from nanobot.bus.journal import InboundState, Journal, JournalCounts, open_journal
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.access import Access, AccessPolicy
@@ -149,7 +157,13 @@ class Life:
 
 @asynccontextmanager
 async def live(
-    platform: Platform, folder: Path, *, silent: bool = False, clock: Clock | None = None, **settings: Any
+    platform: Platform,
+    folder: Path,
+    *,
+    silent: bool = False,
+    clock: Clock | None = None,
+    commands: tuple[MenuEntry, ...] = (),
+    **settings: Any,
 ) -> AsyncIterator[Life]:
     """Run the channel of this platform until the end of the block. The same folder is the same journal and pairing.
 
@@ -166,7 +180,8 @@ async def live(
         people = PairingStore(Places(folder / "data"))
         media = folder / "media"
         access = Access(AccessPolicy.of(channel.name, channel.config), people)
-        channel.attach(Services(access, MediaStore(media), clock=clock or SystemClock(), state=folder))
+        store = MediaStore(media)
+        channel.attach(Services(access, store, clock=clock or SystemClock(), state=folder, commands=commands))
         first_wait_s = 1.0 if clock is not None else 0.02
         manager = ChannelManager([channel], bus, waits_s=(0, 0, 0), first_wait_s=first_wait_s, dead_letter=dead_letter)
         life = Life(platform, channel, bus, manager, people, media, dead=dead, silent=silent)

@@ -5,6 +5,7 @@ Imitated from https://docs.slack.dev/reference/methods (each method by its page)
 one minute and five is sent again as soon as somebody is connected. Not imitated: one message a second in a channel.
 """
 
+import asyncio
 import json
 import mimetypes
 import re
@@ -25,7 +26,7 @@ BOT, BOT_ID, BOT_NAME = "U0BOT", "B0BOT", "nanobot"
 ANNA, ZOE = "U0ANNA", "U0ZOE"
 SCOPES = frozenset({
     "app_mentions:read", "channels:history", "chat:write", "commands", "files:read", "files:write", "groups:history",
-    "im:history", "im:write", "mpim:history", "reactions:write",
+    "im:history", "im:write", "mpim:history", "reactions:write", "users:read",
 })  # fmt: skip
 _LIMIT = 4000
 _EMOJI = frozenset({"eyes", "thumbsup", "white_check_mark"})
@@ -99,6 +100,9 @@ class Workspace:
                 Room("C0AWAY", "channel", is_open=False), Room("C0OLD", "channel", is_archived=True),
             )
         }  # fmt: skip
+        self.people = {ANNA: "Anna", ZOE: "Zoe\nZ."}
+        """What they call themselves."""
+        self.slow_people_s = 0.0
         self.directs = {ANNA: "D0ANNA", ZOE: "D0ZOE"}
         self.scopes, self.app_scopes = set(SCOPES), {"connections:write"}
         self.good_tokens = {BOT_TOKEN, APP_TOKEN, PERSON_TOKEN}
@@ -134,6 +138,7 @@ class Workspace:
             "files.getUploadURLExternal": self._upload_url,
             "files.completeUploadExternal": self._complete_upload,
             "files.info": self._file_info,
+            "users.info": self._user_info,
         }
         self.add(Room("C0HALL", "channel"), ZOE, "long ago", ts="1700000000.000007")
 
@@ -306,6 +311,7 @@ class Workspace:
             "apps.connections.open": "connections:write", "chat.postMessage": "chat:write", "chat.update": "chat:write",
             "reactions.add": "reactions:write", "files.info": "files:read", "conversations.open": "im:write",
             "files.getUploadURLExternal": "files:write", "files.completeUploadExternal": "files:write",
+            "users.info": "users:read",
             "conversations.history": "channels:history", "conversations.replies": "channels:history",
         }.get(method)  # fmt: skip
         scopes = self.app_scopes if method == "apps.connections.open" else self.scopes
@@ -380,6 +386,13 @@ class Workspace:
         if asked.get("users") not in self.directs:
             raise RefusedError("user_not_found")
         return {"channel": {"id": self.directs[asked["users"]]}}
+
+    async def _user_info(self, asked: Json, _: str) -> Json:
+        await asyncio.sleep(self.slow_people_s)
+        name = self.people.get(str(asked.get("user")))
+        if name is None:
+            raise RefusedError("user_not_found")
+        return {"user": {"id": asked["user"], "name": name.lower(), "profile": {"display_name": name}}}
 
     async def _history(self, asked: Json, _: str) -> Json:
         found = [post for post in self._room(asked).posts.values() if post.thread in (None, post.ts)]

@@ -4,6 +4,7 @@ A row is left out only where the platform says that it has no such thing; docs/g
 """
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -183,13 +184,21 @@ async def test_a_thread_is_a_session_of_its_own_and_answered_where_it_is(platfor
 
 
 @needs("group")
-async def test_a_group_where_it_is_not_meant_hears_nothing(platform, tmp_path):
+async def test_a_group_where_it_is_not_meant_hears_nothing_and_costs_nothing(platform, tmp_path, caplog):
     async with live(platform, tmp_path) as life:
-        await platform.says("psst", chat=platform.group)
+        await life.is_up()
+        caplog.set_level(logging.INFO)
+        for word in words(5):
+            await platform.says(word, chat=platform.group)
+        await platform.says("psst", sender=platform.stranger, chat=platform.group)
         await life.asked("after")
+        written = (await life.counts()).received
+        lines = [one.getMessage() for one in caplog.records if one.name.startswith("nanobot")]
 
     assert heard(life) == "after"
     assert platform.shown(platform.group) == []
+    assert written == 1
+    assert lines == []
 
 
 @needs("group")

@@ -170,12 +170,14 @@ async def test_send_prints_the_platforms_id_and_says_why_where_it_cannot(running
 
 async def test_channels_test_writes_to_the_owners_of_a_channel(running: OpenGateway):
     async with running() as here:
-        (here.home / "pairing.json").write_text(json.dumps({"owners": {"toy": ["7"]}, "approved": {"toy": ["7"]}}))
+        (here.home / "pairing.json").write_text(
+            json.dumps({"owners": {"toy": ["person7"]}, "approved": {"toy": ["person7"]}})
+        )
 
         tried = await command("channels", "test", "toy", *config(here.home))
 
-        assert tried.stdout.startswith("toy:7 has it, as ")
-        assert here.toy.got("7") == ["This is a test of nanobot. It works."]
+        assert tried.stdout.startswith("toy:person7 has it, as ")
+        assert here.toy.got("own7") == ["This is a test of nanobot. It works."]
 
 
 async def test_channels_status_shows_evidence_while_it_runs_and_what_could_start_when_not(running: OpenGateway):

@@ -137,6 +137,15 @@ async def test_with_one_session_for_all_chats_the_agent_hears_there_of_what_no_p
     assert "The message to toy:nowhere was not delivered" in str(here.model.requests[1])
 
 
+async def test_an_owner_is_told_in_the_private_chat_that_the_platform_opens(running: OpenGateway):
+    async with running() as here:
+        (here.home / "pairing.json").write_text(json.dumps({"owners": {"plush": ["person8"]}}))
+        await here.gateway.runtime.bus.publish_outbound(OutboundMessage("toy", "nowhere", "a secret of mine"))
+        await soon(here.toys["plush"].got)
+
+    assert "a secret of mine" in here.toys["plush"].got("own8")[0]
+
+
 async def test_restart_and_stop_are_why_it_leaves(running: OpenGateway):
     async with running() as here:
         here.gateway.wishes.restart()

@@ -53,6 +53,9 @@ class ToyChannel(BaseChannel):
     async def stop(self):
         pass
 
+    async def chat_with(self, sender_id):
+        return sender_id.replace("person", "own")
+
     async def send(self, message):
         if message.chat_id == "nowhere" or message.chat_id.startswith("user"):
             raise UndeliverableError("there is no such chat")

@@ -241,7 +241,9 @@ class Hearing:
 
     async def _tell_menu(self, link: Link) -> None:
         """Discord is told our commands when they have changed; it keeps them."""
-        menu = Menu(link)
+        if not self._channel.services.commands:  # whoever knows of none has no say in it
+            return
+        menu = Menu(link, self._channel.services.commands)
         fingerprint = menu.fingerprint(link.application_id)
         if fingerprint == self._past.menu:
             return

@@ -2,34 +2,16 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
 import discord
 from discord import app_commands
 
+from nanobot.bus.events import MenuEntry
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A command in the menu. `words` says what may follow it, if anything."""
-
-    name: str
-    text: str
-    words: str = ""
-
-
-MENU: tuple[Entry, ...] = (
-    Entry("new", "Start a fresh session; the old one is kept"),
-    Entry("stop", "Stop what is running"),
-    Entry("status", "Model, tokens, window, what is running"),
-    Entry("model", "Show or change the model of this session", "name of a model"),
-    Entry("history", "The last messages", "how many"),
-    Entry("context", "Tokens by part of the prompt"),
-    Entry("usage", "Tokens and money"),
-    Entry("help", "All commands"),
-)
-"""What only an owner may say is not in it: everybody in a server sees it, and typing works as well."""
+_LONGEST_TEXT = 100
+"""https://discord.com/developers/docs/interactions/application-commands#application-command-object"""
 
 
 async def _alone(interaction: discord.Interaction) -> None:
@@ -43,7 +25,7 @@ async def _with_words(interaction: discord.Interaction, words: str | None = None
 class Menu(app_commands.CommandTree[discord.Client]):
     """The tree that Discord is told. The channel hears a chosen command where it hears a pressed button."""
 
-    def __init__(self, client: discord.Client, entries: Sequence[Entry] = MENU) -> None:
+    def __init__(self, client: discord.Client, entries: Sequence[MenuEntry]) -> None:
         super().__init__(
             client,
             allowed_contexts=app_commands.AppCommandContext(guild=True, dm_channel=True, private_channel=False),
@@ -62,11 +44,12 @@ class Menu(app_commands.CommandTree[discord.Client]):
         return sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
-def _command(entry: Entry) -> "app_commands.Command[Any, ..., None]":
+def _command(entry: MenuEntry) -> "app_commands.Command[Any, ..., None]":
+    text = entry.text[:_LONGEST_TEXT]
     if not entry.words:
-        return app_commands.Command(name=entry.name, description=entry.text, callback=_alone)
-    described = app_commands.describe(words=entry.words)(_with_words)
-    return app_commands.Command(name=entry.name, description=entry.text, callback=described)
+        return app_commands.Command(name=entry.name, description=text, callback=_alone)
+    described = app_commands.describe(words=f"/{entry.name} {entry.words}"[:_LONGEST_TEXT])(_with_words)
+    return app_commands.Command(name=entry.name, description=text, callback=described)
 
 
 def said(interaction: discord.Interaction) -> str | None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from importlib import import_module
@@ -13,6 +14,7 @@ from nanobot.channels.errors import NotConnectedError, RateLimitedError, SendErr
 from nanobot.channels.media import Kept, Outgoing
 from nanobot.channels.posting import Posting, PostingChannel
 from nanobot.channels.slack.incoming import RemoteFile, Said, read_command, read_event, read_press
+from nanobot.channels.slack.names import Names
 from nanobot.channels.slack.past import Past, remembered
 from nanobot.channels.slack.twins import Twins
 from nanobot.channels.text.dialects import SLACK
@@ -33,6 +35,7 @@ _AT_ONCE = 4
 """Chats that are asked at once what was missed there."""
 _TRIES, _LONGEST_PAUSE_S = 2, 30.0
 """How often, and how long, Slack may let what was missed in one chat wait."""
+_CALLED = re.compile(r"@([A-Z0-9]+)\b")
 _GOODBYES = ("tokens_revoked", "app_uninstalled")
 
 
@@ -52,6 +55,7 @@ class SlackChannel(PostingChannel):
         super().__init__(config, bus)
         self._settings = config if isinstance(config, SlackConfig) else SlackConfig.model_validate(config)
         self._now: Web | None = None
+        self._names: Names | None = None
         self._past = Past()
         self._twins = Twins()
         self._asking = asyncio.Semaphore(_AT_ONCE)
@@ -67,13 +71,15 @@ class SlackChannel(PostingChannel):
             me = await web.log_in()
             async with remembered(self.services.state, me.user) as past:
                 self._now, self._past = web, past
+                names = self._names = Names(web.name_of, clock)
                 ends = past.open_ends(clock.now())
                 missed = {chat: partial(self._hear_missed, chat, marks) for chat, marks in ends.items()}
                 ears = Ears(self._arrived, self._take, self.evidence.sign, self.up, lambda: self.stall_s)
                 try:
                     await Lines(web, ears).run(missed)
                 finally:
-                    self._now = None
+                    self._now = self._names = None
+                    await names.close()
 
     async def login(self, force: bool = False) -> bool:
         """Ask Slack whose tokens these are, and say so. Raises ChannelSetupError, or SendError where it is away."""
@@ -182,7 +188,7 @@ class SlackChannel(PostingChannel):
         accepted = await self.receive(
             said.sender_id,
             said.chat_id,
-            said.text,
+            await self._with_names(said),
             message_id=said.message_id,
             thread_id=said.thread_id,
             is_private=said.is_private,
@@ -192,6 +198,15 @@ class SlackChannel(PostingChannel):
             quotes_others=said.quotes_others,
         )
         self._past.note(said, accepted=accepted)
+
+    async def _with_names(self, said: Said) -> str:
+        """The text with the names of those it calls, their ids behind; only what is heard is worth a question."""
+        policy = self._settings.group_policy
+        is_meant = said.is_private or said.is_mentioned or policy != "mention"
+        if not (said.people and is_meant and self._names is not None and self.services.access.knows(said.sender_id)):
+            return said.text
+        named = await self._names.of(said.people)
+        return _CALLED.sub(lambda call: f"@{named[call[1]]} ({call[1]})" if call[1] in named else call[0], said.text)
 
     async def _fetch(self, files: Sequence[RemoteFile]) -> list[Kept]:
         web, keep = self._web, self.services.media.keep

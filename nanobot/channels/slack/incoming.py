@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from nanobot.channels.media import Attachment, MediaKind
-from nanobot.channels.slack.mrkdwn import as_read, names
+from nanobot.channels.slack.mrkdwn import as_read, names, people
 
 COMMAND = "/nanobot"
 """The command behind which anything may be said. Any other is passed on by its name."""
@@ -56,6 +56,8 @@ class Said:
     quotes_others: bool = False
     is_twin: bool = False
     """Whether the same message comes as another event, too, which may say more."""
+    people: tuple[str, ...] = ()
+    """The ids of others that stand in the text where their names could."""
 
     @property
     def is_private(self) -> bool:
@@ -86,6 +88,7 @@ def read_event(event: Payload, me: Me, *, reply_in_thread: bool) -> Said | None:
     files = [file for told in (event, *shares) for file in _list(told, "files")]
     remote = [one for file in files if (one := _file(file)) is not None][:_MOST_FILES]
     words += [_elsewhere(file) for file in files if file.get("mode") in _NOT_HERE]
+    called = [one for told in (event, *shares) for one in people(_text(told, "text"))]
     thread = _text(event, "thread_ts")
     kind = _kind(event, chat)
     if not thread and reply_in_thread and kind != "im":
@@ -101,6 +104,7 @@ def read_event(event: Payload, me: Me, *, reply_in_thread: bool) -> Said | None:
         tuple(remote),
         bool(shares),
         is_mention,
+        tuple(one for one in dict.fromkeys(called) if one != me.user),
     )
 
 

@@ -14,6 +14,11 @@ def names(text: str, user: str) -> bool:
     return re.search(rf"<@{re.escape(user)}(?:\|[^<>]*)?>", text) is not None
 
 
+def people(text: str) -> list[str]:
+    """The ids of those the text calls without saying their names."""
+    return [found[2] for found in _MARK.finditer(text) if found[1] == "@" and found[2] and not found[3]]
+
+
 def as_read(text: str, me: str, my_name: str) -> str:
     """The words, without the call to the bot that they begin with."""
     call = re.compile(rf"\A(?:\s*<@{re.escape(me)}(?:\|[^<>]*)?>[ \t]*[,:]?)+\s*")

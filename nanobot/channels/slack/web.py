@@ -67,6 +67,7 @@ _USEFUL_SCOPES = {
     "files:read": "files that people send cannot be fetched",
     "files:write": "files cannot be sent",
     "reactions:write": "there is no sign on a message that waits",
+    "users:read": "people who are named in a message are ids to the agent",
 }
 """What the bot is without, where its token lacks a scope that is not vital."""
 
@@ -221,6 +222,12 @@ class Web:
         listed = answer.get("messages")
         found = [one for one in listed if isinstance(one, Mapping)] if isinstance(listed, list) else []
         return sorted((one for one in found if str(one.get("ts")) != ts), key=lambda one: str(one.get("ts")))
+
+    async def name_of(self, user: str) -> str:
+        """What a person is called, as others see it. Needs the scope users:read."""
+        told = _dict((await self._ask(self._sdk.users_info, user=user)).get("user"))
+        profile = _dict(told.get("profile"))
+        return str(profile.get("display_name") or told.get("real_name") or told.get("name") or "")
 
     async def room_of(self, chat: str) -> str:
         """The chat itself; of a person's id, the private chat with them."""

@@ -25,18 +25,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-COMMANDS: tuple[tuple[str, str], ...] = (
-    ("new", "start a fresh session"),
-    ("stop", "stop the running turn"),
-    ("status", "model, tokens, what is running"),
-    ("model", "show or change the model"),
-    ("history", "the last messages"),
-    ("context", "tokens by part of the prompt"),
-    ("usage", "tokens and money"),
-    ("help", "all commands"),
-)
-"""The menu behind the slash. What only an owner may say is not in it: everybody who finds the bot sees it."""
-
 
 class TelegramChannel(PostingChannel):
     """Private chats, groups and topics of one bot."""
@@ -55,13 +43,10 @@ class TelegramChannel(PostingChannel):
         bus: MessageBus,
         *,
         pace: Pace | None = None,
-        commands: Sequence[tuple[str, str]] = COMMANDS,
     ) -> None:
-        """`commands`: the menu, each with what it does."""
         super().__init__(config, bus)
         self._section = config
         self._pace = pace or Pace()
-        self._commands = tuple(commands)
         self._now: Line | None = None
         self._told = False
 
@@ -74,7 +59,7 @@ class TelegramChannel(PostingChannel):
         async with open_line(self._section, folder / "bot.json" if folder else None, self.services.clock) as line:
             self._now = line
             self._look_at_privacy(line)
-            menu = asyncio.create_task(line.show_menu(self._commands), name="telegram menu")
+            menu = asyncio.create_task(line.show_menu(self.services.commands), name="telegram menu")
             try:
                 await Poller(line.updates, self._take, line.state, self.evidence, self.up, self._pace).run()
             finally:
@@ -144,7 +129,7 @@ class TelegramChannel(PostingChannel):
         """Take in an update, or the parts of an album. Raises StorageError where the disk refuses."""
         from telegram import Update
 
-        from nanobot.channels.telegram.incoming import as_one, read_message, read_press
+        from nanobot.channels.telegram.incoming import as_one, menu_name, read_message, read_press
 
         line = self._line
         updates = [Update.de_json(raw, line.bot) for raw in together]
@@ -157,7 +142,7 @@ class TelegramChannel(PostingChannel):
         for message in messages:
             if message.migrate_to_chat_id is not None:
                 await line.state.has_moved(str(message.chat.id), str(message.migrate_to_chat_id))
-        names = {name for name, _ in self._commands}
+        names = {menu_name(entry.name): entry.name for entry in self.services.commands}
         read = [found for message in messages if (found := read_message(message, line.me, names)) is not None]
         if read:
             await self._receive(as_one(read))

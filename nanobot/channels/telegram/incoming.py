@@ -4,7 +4,7 @@ core.telegram.org/bots/api#message. Pure: asks nobody, keeps nothing.
 """
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -48,8 +48,16 @@ def number_of(message_id: str | None) -> int | None:
     return int(found.group()) if found else None
 
 
-def read_message(message: Message, me: User, commands: Collection[str]) -> Incoming | None:
-    """What it says; None where nobody says anything to us: members who come and go, other bots, their commands."""
+def menu_name(command: str) -> str:
+    """A slash command as Telegram can name it: letters, digits and _ (core.telegram.org/bots/api#botcommand)."""
+    return command.replace("-", "_")[:32]
+
+
+def read_message(message: Message, me: User, commands: Mapping[str, str]) -> Incoming | None:
+    """What it says; None where nobody says anything to us: members who come and go, other bots, their commands.
+
+    `commands` are ours, by their names in Telegram's menu.
+    """
     sender = _sender_of(message)
     is_private = message.chat.type == message.chat.PRIVATE
     if sender is None:
@@ -60,6 +68,8 @@ def read_message(message: Message, me: User, commands: Collection[str]) -> Incom
         return None
     if called and called[1].lower() == "start" and is_private:
         said = "/help"  # what the button of an unused chat says; what comes behind it is of a link, not of the person
+    elif called and (own := commands.get(called[1].lower())) is not None:
+        said = f"/{own}{said[called.end(1) :]}"
     files = _files_of(message)
     parts = [_without_us(said, me), *(words for name, say in _TOLD if (words := _told(message, name, say)))]
     text = "\n".join(part for part in parts if part)

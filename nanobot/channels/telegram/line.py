@@ -24,12 +24,12 @@ from telegram import (
 )
 from telegram.error import ChatMigrated, Conflict, InvalidToken, TelegramError
 
-from nanobot.bus.events import Address, Button
+from nanobot.bus.events import Address, Button, MenuEntry
 from nanobot.channels.errors import ChannelSetupError, NotConnectedError, RateLimitedError, UndeliverableError
 from nanobot.channels.media import MediaKind, Outgoing
 from nanobot.channels.posting import Posting
 from nanobot.channels.telegram import api
-from nanobot.channels.telegram.incoming import Remote, number_of
+from nanobot.channels.telegram.incoming import Remote, menu_name, number_of
 from nanobot.channels.telegram.polling import ConflictError, Raw
 from nanobot.channels.telegram.state import State
 from nanobot.channels.text.pieces import Piece
@@ -47,6 +47,7 @@ LARGEST_PHOTO = 10 * 1024 * 1024
 UPLOAD_S = 60.0
 """How long Telegram may think about a file it has."""
 _TOKEN = re.compile(r"[A-Za-z0-9:_-]+")
+_LONGEST_HINT = 256
 _BY_KIND = {
     MediaKind.IMAGE: "photo", MediaKind.VOICE: "voice", MediaKind.AUDIO: "audio", MediaKind.VIDEO: "video",
     MediaKind.FILE: "document",
@@ -106,10 +107,12 @@ class Line:
         except TelegramError as error:
             raise _refusal(error, self._config) from error
 
-    async def show_menu(self, commands: Sequence[tuple[str, str]]) -> None:
+    async def show_menu(self, commands: Sequence[MenuEntry]) -> None:
         """Tell Telegram what to show behind the slash. Never raises: the commands work without it."""
+        if not commands:  # whoever knows of none has no say in it
+            return
         try:
-            await self.bot.set_my_commands(commands)
+            await self.bot.set_my_commands([(menu_name(one.name), one.text[:_LONGEST_HINT]) for one in commands])
         except TelegramError as error:
             log.debug("telegram: the command menu was not set: %s", error)
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from nanobot.bus.events import MenuEntry
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.base import Services
 from nanobot.channels.telegram import TelegramChannel
@@ -76,7 +77,8 @@ async def test_a_sender_is_a_number_and_a_name_that_only_counts_where_the_owner_
     ],
 )
 async def test_in_a_group_it_hears_what_is_meant_for_it(telegram, tmp_path, text, more, heard):
-    async with live(telegram, tmp_path, silent=True) as life:
+    menu = (MenuEntry("status", "how it is"),)
+    async with live(telegram, tmp_path, silent=True, commands=menu) as life:
         await telegram.server.message(HALL, ANNA, text, **more)
         await telegram.says("after")
         await life.hears("after")

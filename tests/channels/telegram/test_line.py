@@ -5,10 +5,9 @@ import asyncio
 import pytest
 
 from nanobot.agent.slash_commands import parse_command
-from nanobot.bus.events import Address, Button, DeliveryFailedError, OutboundKind
+from nanobot.bus.events import Address, Button, DeliveryFailedError, MenuEntry, OutboundKind
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.telegram import TelegramChannel
-from nanobot.channels.telegram.channel import COMMANDS
 from tests.contracts.fake_telegram import BLOCKED, BOT, CUT, bad, too_fast
 from tests.contracts.life import delta, live, until
 from tests.contracts.platform_telegram import ANNA, HALL, ZOE
@@ -122,14 +121,25 @@ async def test_a_line_that_breaks_under_a_message_may_have_carried_it_and_says_s
 
 
 async def test_the_menu_has_commands_that_are_known(telegram, tmp_path, bot):
-    async with live(telegram, tmp_path):
+    menu = bot.runtime.loop.commands.menu()
+    async with live(telegram, tmp_path, commands=menu):
         await until(lambda: telegram.server.commands)
 
     named = [one["command"] for one in telegram.server.commands]
-    assert named == [name for name, _ in COMMANDS]
+    assert named == [entry.name for entry in menu]
     for name in named:
         assert parse_command(f"/{name}@{BOT['username']}") is not None
         assert "There is no command" not in await bot.say(f"/{name}")
+
+
+async def test_a_command_that_telegram_cannot_spell_is_in_the_menu_and_understood(telegram, tmp_path):
+    async with live(telegram, tmp_path, commands=(MenuEntry("dream-log", "what it dreamt"),)) as life:
+        await until(lambda: telegram.server.commands)
+        await telegram.says("/dream_log 3", chat=HALL)
+        message = await life.hears("/dream")
+
+    assert telegram.server.commands == [{"command": "dream_log", "description": "what it dreamt"}]
+    assert message.content == "/dream-log 3"
 
 
 async def test_edits_of_people_are_not_asked_for(telegram, tmp_path):
