@@ -42,7 +42,7 @@ Next:
   nanobot agent{config}                                  a chat in this terminal
   nanobot agent{config} -m "What is in my workspace?"    one answer and out
   nanobot status{config}                                 what is set up, and why"""
-FOR_A_PHONE = "  nanobot channels login telegram{config}                 reach it from your phone"
+FOR_A_PHONE = "  nanobot channels login telegram{config}                reach it from your phone"
 ON_CHANNELS = """
 For {channels}, as long as this runs:
   nanobot gateway{config}"""
