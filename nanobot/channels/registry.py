@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from nanobot.channels.errors import ChannelSetupError
 from nanobot.errors import PluginError
 from nanobot.plugins import entry_points, load
+from nanobot.utils.text import nearest
 
 if TYPE_CHECKING:
     from nanobot.channels.base import BaseChannel
@@ -77,9 +78,11 @@ def _load_plugin(name: str) -> "type[BaseChannel]":
                 return _checked(name, load(point.value))
             except PluginError as error:
                 raise ChannelSetupError(str(error)) from error
-    known = ", ".join(spec.name for spec in CHANNELS)
+    known = [spec.name for spec in CHANNELS]
+    near = "".join(f"Did you mean {one}? " for one in nearest(name, known)[:1])
     raise ChannelSetupError(
-        f"channels.{name}: nanobot has no such channel, and no installed package brings it. It has {known}. "
+        f"channels.{name}: nanobot has no such channel, and no installed package brings it. {near}"
+        f"It has {', '.join(known)}. "
         f"Set channels.{name}.enabled to false, or install the package."
     )
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import stat
 from pathlib import Path
 
@@ -193,6 +194,16 @@ async def test_channels_status_shows_evidence_while_it_runs_and_what_could_start
     assert (alive["channels"]["toy"]["state"], alive["channels"]["toy"]["received"]) == ("up", 1)
     assert shown.splitlines()[0].startswith("toy\tup\t20")
     assert (off["running"], off["channels"]["toy"]["state"]) == (False, "off")
+
+
+async def test_status_tells_how_a_running_gateway_and_its_channels_are(running: OpenGateway):
+    async with running() as here:
+        told = json.loads((await command("status", "--json", *config(here.home))).stdout)
+        shown = " ".join((await command("status", *config(here.home))).stdout.split())
+
+    assert (told["gateway"]["running"], told["gateway"]["status"]) == (True, "ok")
+    assert told["channels"]["toy"]["state"] == "up"
+    assert f"Gateway running (pid {os.getpid()}), ok Channels toy up" in shown
 
 
 async def test_login_is_the_channels_own(running: OpenGateway):
