@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 
 from nanobot.bus.events import Address
-from nanobot.pairing.senders import Sender
 from nanobot.runtime import Runtime
 
 
@@ -11,9 +10,8 @@ def is_private(runtime: Runtime, channel: str, chat_id: str) -> bool:
     """Whether nobody but one person, who is an owner where there are owners, has written there."""
     session = runtime.sessions.read(f"{channel}:{chat_id}")
     rows = session.messages if session is not None else ()
-    senders = {Sender.of(str(row["sender_id"])).key for row in rows if row.get("sender_id")}
-    owners = runtime.pairing.people(channel).owners
-    return len(senders) == 1 and (not owners or senders <= owners)
+    senders = [str(row["sender_id"]) for row in rows if row.get("sender_id")]
+    return runtime.pairing.people(channel).is_one_of_them(senders)
 
 
 def owners_chats(runtime: Runtime, channels: Sequence[str]) -> Iterator[Address]:
