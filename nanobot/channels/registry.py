@@ -1,6 +1,7 @@
 """Which class serves which channel. Nothing of a platform is imported before its channel is enabled."""
 
 import os
+import re
 import shlex
 import sys
 from collections.abc import Iterator
@@ -29,12 +30,18 @@ class ChannelSpec:
     target: str
     extra: str | None = None
     """The extra of our package that brings its SDK; None where it is in the core."""
+    groups: str = "(?!)"
+    """What the ids of chats with several people look like, where an id of this platform tells."""
+
+    def is_group(self, chat_id: str) -> bool:
+        """Whether this id is one of a chat with several people. False where the platform's ids do not tell."""
+        return re.fullmatch(self.groups, chat_id) is not None
 
 
 CHANNELS: tuple[ChannelSpec, ...] = (
-    ChannelSpec("telegram", "Telegram", "nanobot.channels.telegram:TelegramChannel"),
+    ChannelSpec("telegram", "Telegram", "nanobot.channels.telegram:TelegramChannel", groups="-.*"),
     ChannelSpec("discord", "Discord", "nanobot.channels.discord.channel:DiscordChannel", "discord"),
-    ChannelSpec("slack", "Slack", "nanobot.channels.slack:SlackChannel", "slack"),
+    ChannelSpec("slack", "Slack", "nanobot.channels.slack:SlackChannel", "slack", groups="[CG].*"),
     ChannelSpec("email", "E-mail", "nanobot.channels.email:EmailChannel", "email"),
     ChannelSpec("websocket", "WebSocket", "nanobot.channels.websocket:WebSocketChannel", "websocket"),
 )

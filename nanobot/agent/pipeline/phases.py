@@ -220,6 +220,7 @@ class Pipeline:
                 turn_id=turn.turn_id,
                 workspace=parts.workspace,
                 clock=parts.clock,
+                asker=message.provenance,
                 origin=message.origin,
                 quiet=message.quiet,
                 answers=message.journal_key,
