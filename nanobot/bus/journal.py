@@ -262,7 +262,7 @@ class SqliteJournal:
         """The platform will not have it. Its text is kept, for the owner to read."""
 
         def update(db: "Connection") -> None:
-            row = (OutboundState.FAILED, reason, time.time(), journal_id)
+            row = (OutboundState.FAILED, _sound(reason), time.time(), journal_id)
             db.execute("UPDATE outbound SET state = ?, reason = ?, settled_at = ? WHERE id = ?", row)
             _settle_what_it_answers(db, journal_id, InboundState.FAILED, reason)
 
@@ -308,7 +308,7 @@ class SqliteJournal:
 
 def _settle(db: "Connection", key: str, state: InboundState, reason: str) -> None:
     last = InboundState.SENT if state is InboundState.REFUSED else InboundState.ANSWERED
-    row = (state, reason or None, time.time(), key, *OPEN, InboundState.ANSWERED, last)
+    row = (state, _sound(reason) or None, time.time(), key, *OPEN, InboundState.ANSWERED, last)
     db.execute(
         "UPDATE inbound SET state = ?, reason = ?, settled_at = ?, body = NULL WHERE key = ? AND state IN (?, ?, ?, ?)",
         row,
@@ -343,7 +343,7 @@ def _forget(db: "Connection") -> None:
 
 def _key_of(message: InboundMessage) -> str:
     """What makes it the same message when it comes again; one that has no id never is."""
-    return f"{message.channel}:{message.chat_id}:{message.message_id or secrets.token_hex(8)}"
+    return _sound(f"{message.channel}:{message.chat_id}:{message.message_id or secrets.token_hex(8)}")
 
 
 def _reply_of(message: OutboundMessage) -> str | None:
@@ -358,4 +358,18 @@ def _text_of(message: OutboundMessage) -> str | None:
 
 
 def _json(told: object) -> str:
-    return json.dumps(told, ensure_ascii=False, separators=(",", ":"))
+    """As text that can be written: halves of characters, which a model or a platform may send, are escaped."""
+    text = json.dumps(told, ensure_ascii=False, separators=(",", ":"), default=str)
+    return text if _is_sound(text) else json.dumps(told, separators=(",", ":"), default=str)
+
+
+def _sound(text: str) -> str:
+    return text if _is_sound(text) else text.encode("utf-8", "backslashreplace").decode()
+
+
+def _is_sound(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -175,10 +175,7 @@ def test_reading_takes_no_longer_for_a_mail_that_is_made_to_take_long():
         b"Content-Type: text/plain; " + b"a=b; " * 400_000,
         b'Content-Type: image/png\nContent-Disposition: attachment; filename="' + b";" * 400_000 + b"\n\nx",
         b"Content-Type: text/plain; charset=punycode\n\n" + b"a" * 200_000 + b"-" + b"z" * 200_000,
-        *(
-            b"Content-Type: text/html\n\n" + bit * 200_000
-            for bit in (b"<a", b"<!", b"<!--", b"</x ", b"<?", b'<a b=">', b"<script>")
-        ),
+        *(b"Content-Type: text/html\n\n" + bit * 200_000 for bit in (b"<a", b"<!--", b"</x ")),
     ],
 )
 def test_a_strangers_mail_does_not_keep_the_reader_for_minutes(raw):
