@@ -215,11 +215,12 @@ async def test_login_is_the_channels_own(running: OpenGateway):
     assert (unknown.exit_code, "no such channel" in unknown.stderr) == (1, True)
 
 
-async def test_nonsense_is_refused_and_harms_nobody(running: OpenGateway):
+async def test_nonsense_is_refused_and_harms_nobody(running: OpenGateway, caplog: pytest.LogCaptureFixture):
     async with running("hello") as here:
         for said in (
             b"\xff\xfe\n",
             b"[]\n",
+            b"[" * 50_000 + b"\n",
             b"{}\n",
             b'{"do": "fly"}\n',
             b'{"do": "turn"}\n',
@@ -235,6 +236,7 @@ async def test_nonsense_is_refused_and_harms_nobody(running: OpenGateway):
             await writer.wait_closed()
 
         assert (await (await bot_of(here.home)).run_turn(terminal_message("hi", "cli:direct"))).text == "hello"
+    assert not [line for line in caplog.records if line.levelname == "ERROR"]
 
 
 async def test_who_sets_something_else_by_the_environment_gets_a_bot_of_their_own(

@@ -90,8 +90,8 @@ class EmailChannel(BaseChannel):
     async def login(self, force: bool = False) -> bool:
         """Log in where mails come in and where they go out, and say so. Raises ChannelSetupError, or OSError."""
         settings = await asyncio.to_thread(MailSettings.of, self.config)
-        async with _logged_in(settings, lambda: None) as imap:
-            await imap.select(settings.config.imap_mailbox)
+        async with open_mailbox(settings, only_look=True):
+            pass
         if settings.smtp is not None:
             await settings.smtp.check()
         may = "can be read and written from" if settings.smtp is not None else "can be read"
