@@ -7,7 +7,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,16 +22,20 @@ from nanobot.agent.run.runner import Model, RunLimits
 from nanobot.agent.slash_commands import Desk, SlashCommands
 from nanobot.agent.tools.builtin import ToolPolicies, build_tools
 from nanobot.agent.tools.cron import CronTool, Jobs
+from nanobot.agent.tools.inbox import InboxPolicy, Mailbox
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.tools.shell import ExecPolicy
 from nanobot.agent.trace.folder import TraceFolder
 from nanobot.agent.trace.writer import TraceWriter
 from nanobot.agent.vitals import Vitals
+from nanobot.bus.events import Address
 from nanobot.bus.queue import MessageBus
 from nanobot.config.paths import Places
 from nanobot.config.provider_table import context_window
 from nanobot.config.saver import BACKUPS
 from nanobot.config.schema import Config
+from nanobot.pairing.book import Role
+from nanobot.pairing.senders import Sender
 from nanobot.pairing.store import PairingStore
 from nanobot.pairing.words import PairingWords
 from nanobot.providers.base import LLMProvider
@@ -102,7 +106,9 @@ async def build_runtime(
     bus = bus or MessageBus()
     places = Places(data_dir)
     sessions = SessionManager(workspace, old_folder=places.old_sessions)
-    tools = build_tools(tool_policies(config, data_dir, workspace))
+    pairing = PairingStore(places, clock)
+    is_private = partial(_is_private, sessions, pairing)
+    tools = build_tools(tool_policies(config, data_dir, workspace, is_private=is_private))
 
     @cache
     def cron() -> "CronService":
@@ -116,7 +122,6 @@ async def build_runtime(
     spending = Spending(config, places, clock)
     chains = chains or Chains(environ, places.state, metered=spending.metered)
     models = ConfiguredModels(config, chains, model, provider, spending.metered)
-    pairing = PairingStore(places, clock)
     desk = Desk(
         sessions, models, context, tools, vitals, __version__, spending, pairing=PairingWords(pairing), restart=restart
     )
@@ -243,9 +248,47 @@ def _cron_desk(service: "CronService") -> Jobs:
     return CronDesk(service)
 
 
-def tool_policies(config: Config, data_dir: Path, workspace: Path) -> ToolPolicies:
-    """What the built-in tools may do, as the config says."""
-    return ToolPolicies(_path_policy(config, data_dir, workspace), _exec_policy(config))
+def tool_policies(
+    config: Config, data_dir: Path, workspace: Path, *, is_private: Callable[[Address], bool] = lambda chat: False
+) -> ToolPolicies:
+    """What the built-in tools may do, as the config says. `is_private`: where the owner's mails may be told of."""
+    return ToolPolicies(
+        _path_policy(config, data_dir, workspace), _exec_policy(config), _inbox_policy(config, is_private)
+    )
+
+
+def _inbox_policy(config: Config, is_private: Callable[[Address], bool]) -> InboxPolicy | None:
+    """None without a mailbox whose owner has given consent."""
+    mail = config.channels.email
+    if not (mail.enabled and mail.consent_granted and mail.imap_host):
+        return None
+
+    def open_mailbox() -> Mailbox:
+        from nanobot.channels.registry import load_channel  # nothing of mail before somebody wants to read some
+
+        load_channel("email")  # says what to install, where something is missing
+        from nanobot.channels.email.reading import MailReader
+
+        return MailReader(lambda: config.channels.email, zone_named(config.agents.defaults.timezone))
+
+    return InboxPolicy(open_mailbox, is_private)
+
+
+def _is_private(sessions: SessionManager, pairing: PairingStore, chat: Address) -> bool:
+    """Whether nobody but an owner reads what is said there: at the terminal, and where nobody else has written."""
+    from nanobot.channels.registry import find  # only who asks for mails waits for it
+
+    if chat.channel == "cli":
+        return True
+    spec, people = find(chat.channel), pairing.people(chat.channel)
+    if spec is not None and spec.is_group(chat.chat_id):
+        return False
+    if people.role_of(Sender.of(chat.chat_id)) is Role.OWNER:
+        return True
+    key = f"{chat.channel}:{chat.chat_id}"
+    keys = [key, f"{key}:{chat.thread_id}"] if chat.thread_id else [key]
+    rows = [row for one in map(sessions.read, keys) if one is not None for row in one.messages]
+    return people.is_one_of_them(str(row["sender_id"]) for row in rows if row.get("sender_id"))
 
 
 def _path_policy(config: Config, data_dir: Path, workspace: Path) -> PathPolicy:

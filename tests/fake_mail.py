@@ -61,6 +61,7 @@ class Connection:
         self.mute = False
         self.user = ""
         self.selected = False
+        self.only_looks = False
         self.told = 0
         """How many mails it knows of."""
         self.idling = False
@@ -205,15 +206,16 @@ class FakeMail:
                 case "LOGOUT":
                     to.say(f"* BYE see you\r\n{tag} OK done\r\n")
                     return
-                case "SELECT" if to.user and told != '"INBOX"':
+                case "SELECT" | "EXAMINE" if to.user and told != '"INBOX"':
                     to.say(f"{tag} NO [NONEXISTENT] there is no such mailbox\r\n")
-                case "SELECT" if to.user and self.wants_id and not named:
+                case "SELECT" | "EXAMINE" if to.user and self.wants_id and not named:
                     to.say(f"{tag} NO SELECT Unsafe Login. Please contact the service\r\n")
-                case "SELECT" if to.user:
-                    to.selected, to.told = True, len(self.mails)
+                case "SELECT" | "EXAMINE" if to.user:
+                    to.selected, to.told, to.only_looks = True, len(self.mails), verb == "EXAMINE"
+                    mode = "READ-ONLY" if to.only_looks else "READ-WRITE"
                     to.say(
                         f"* FLAGS (\\Seen)\r\n* {to.told} EXISTS\r\n* OK [UIDVALIDITY {self.validity}] ok\r\n"
-                        f"* OK [UIDNEXT {self.next_uid}] ok\r\n{tag} OK [READ-WRITE] done\r\n"
+                        f"* OK [UIDNEXT {self.next_uid}] ok\r\n{tag} OK [{mode}] done\r\n"
                     )
                 case "NOOP":
                     to.say(f"{to.news()}{tag} OK done\r\n")
@@ -221,9 +223,11 @@ class FakeMail:
                     found = " ".join(str(one.uid) for one in self._found(told))
                     to.say(f"* SEARCH {found}\r\n{to.news()}{tag} OK done\r\n")
                 case "UID FETCH" if to.selected:
-                    for part in self._fetched(told):
+                    for part in self._fetched(told, only_looks=to.only_looks):
                         to.say(part)
                     to.say(f"{tag} OK done\r\n")
+                case "UID STORE" if to.selected and to.only_looks:
+                    to.say(f"{tag} NO the mailbox is open to be looked at\r\n")
                 case "UID STORE" if to.selected:
                     uid, _, flags = told.partition(" ")
                     for mail in self.mails:
@@ -254,24 +258,32 @@ class FakeMail:
             mails = [mail for mail in mails if mail.received >= day]
         return mails
 
-    def _fetched(self, told: str) -> list[str | bytes]:
-        uid, _, what = told.partition(" ")
+    def _fetched(self, told: str, *, only_looks: bool) -> list[str | bytes]:
+        uids, _, what = told.partition(" ")
+        wanted = {int(uid) for uid in uids.split(",")}
+        said: list[str | bytes] = []
         for number, mail in enumerate(self.mails, 1):
-            if mail.uid != int(uid):
-                continue
-            day = mail.received
-            date = f"{day.day:2d}-{MONTHS[day.month - 1]}-{day.year} {day:%H:%M:%S} +0000"
-            head = f"* {number} FETCH (UID {mail.uid} "
-            if partial := re.search(r"BODY\.PEEK\[\]<(\d+)\.(\d+)>", what):
-                data = mail.raw[int(partial[1]) : int(partial[1]) + int(partial[2])]
-                return [f"{head}BODY[]<{partial[1]}> {{{len(data)}}}\r\n", data, ")\r\n"]
-            if "BODY[]" in what:  # to ask without a peek is to have read it
-                mail.flags.add("\\Seen")
-            if "BODY[]" in what or "BODY.PEEK[]" in what:
-                return [f"{head}BODY[] {{{len(mail.raw)}}}\r\n", mail.raw, ")\r\n"]
-            flags = " ".join(mail.flags)
-            return [f'{head}FLAGS ({flags}) INTERNALDATE "{date}" RFC822.SIZE {len(mail.raw)})\r\n']
-        return []
+            if mail.uid in wanted:
+                said += self._told(number, mail, what, only_looks=only_looks)
+        return said
+
+    @staticmethod
+    def _told(number: int, mail: StoredMail, what: str, *, only_looks: bool) -> list[str | bytes]:
+        day = mail.received
+        date = f"{day.day:2d}-{MONTHS[day.month - 1]}-{day.year} {day:%H:%M:%S} +0000"
+        head = f"* {number} FETCH (UID {mail.uid} "
+        about = f'FLAGS ({" ".join(mail.flags)}) INTERNALDATE "{date}" RFC822.SIZE {len(mail.raw)}'
+        if fields := re.search(r"BODY\.PEEK\[HEADER\.FIELDS \(([^)]*)\)\]<0\.(\d+)>", what):
+            data = _head_lines(mail.raw, fields[1].lower().split())[: int(fields[2])]
+            return [f"{head}{about} BODY[HEADER.FIELDS ({fields[1]})]<0> {{{len(data)}}}\r\n", data, ")\r\n"]
+        if partial := re.search(r"BODY\.PEEK\[\]<(\d+)\.(\d+)>", what):
+            data = mail.raw[int(partial[1]) : int(partial[1]) + int(partial[2])]
+            return [f"{head}BODY[]<{partial[1]}> {{{len(data)}}}\r\n", data, ")\r\n"]
+        if "BODY[]" in what and not only_looks:  # to ask without a peek is to have read it
+            mail.flags.add("\\Seen")
+        if "BODY[]" in what or "BODY.PEEK[]" in what:
+            return [f"{head}BODY[] {{{len(mail.raw)}}}\r\n", mail.raw, ")\r\n"]
+        return [f"{head}{about})\r\n"]
 
     # -- SMTP
 
@@ -317,6 +329,14 @@ class FakeMail:
                     to.say("503 not now\r\n")
                 case _:
                     to.say("502 not known\r\n")
+
+
+def _head_lines(raw: bytes, names: list[str]) -> bytes:
+    """The header lines of these names, folded ones whole, and the blank line behind them."""
+    head = raw.partition(b"\r\n\r\n")[0]
+    lines = re.split(rb"\r\n(?![ \t])", head)
+    kept = [line for line in lines if line.partition(b":")[0].decode("ascii", "replace").lower() in names]
+    return b"".join(line + b"\r\n" for line in kept) + b"\r\n"
 
 
 def _address(told: str) -> str:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from nanobot.bus.events import InboundMessage, OutboundKind, OutboundMessage
+from nanobot.utils.text import is_sound, sound_json
 
 if TYPE_CHECKING:
     from sqlite3 import Connection
@@ -162,7 +163,7 @@ class SqliteJournal:
     async def receive(self, message: InboundMessage) -> bool:
         """Accept it; on the disk when this returns."""
         message.journal_key = message.journal_key or _key_of(message)
-        body = _json(message.to_json())
+        body = sound_json(message.to_json())
 
         def insert(db: "Connection") -> bool:
             row = (message.journal_key, InboundState.RECEIVED, body, time.time())
@@ -210,7 +211,7 @@ class SqliteJournal:
 
     async def hold(self, messages: list[OutboundMessage]) -> list[bool]:
         """Keep messages that are about to go out, in one commit."""
-        rows = [(_json(message.to_json()), _reply_of(message), _text_of(message)) for message in messages]
+        rows = [(sound_json(message.to_json()), _reply_of(message), _text_of(message)) for message in messages]
         now = time.time()
 
         def insert(db: "Connection") -> list[int | None]:
@@ -233,14 +234,14 @@ class SqliteJournal:
         """The platform is about to be handed the rest of it."""
 
         def update(db: "Connection") -> None:
-            row = (OutboundState.SENDING, _json(sent_ids), journal_id)
+            row = (OutboundState.SENDING, sound_json(sent_ids), journal_id)
             db.execute("UPDATE outbound SET state = ?, platform_ids = ? WHERE id = ?", row)
 
         await self._ask(update)
 
     async def showing(self, turn_id: str, platform_ids: tuple[str, ...]) -> None:
         """The turn's answer is seen under these ids as it grows; an empty one is about to be."""
-        row = (turn_id, _json(platform_ids), time.time())
+        row = (turn_id, sound_json(platform_ids), time.time())
         await self._ask(lambda db: db.execute("INSERT OR REPLACE INTO shown VALUES (?, ?, ?)", row).rowcount)
 
     async def shown(self) -> dict[str, tuple[str, ...]]:
@@ -252,7 +253,7 @@ class SqliteJournal:
         """The platform has it, under these ids."""
 
         def update(db: "Connection") -> None:
-            row = (OutboundState.SENT, _json(platform_ids), time.time(), journal_id)
+            row = (OutboundState.SENT, sound_json(platform_ids), time.time(), journal_id)
             db.execute("UPDATE outbound SET state = ?, platform_ids = ?, settled_at = ?, body = NULL WHERE id = ?", row)
             _settle_what_it_answers(db, journal_id, InboundState.SENT, "")
             db.execute("DELETE FROM shown WHERE turn_id = (SELECT reply_of FROM outbound WHERE id = ?)", (journal_id,))
@@ -263,7 +264,7 @@ class SqliteJournal:
         """The platform will not have it. Its text is kept, for the owner to read."""
 
         def update(db: "Connection") -> None:
-            row = (OutboundState.FAILED, reason, time.time(), journal_id)
+            row = (OutboundState.FAILED, _sound(reason), time.time(), journal_id)
             db.execute("UPDATE outbound SET state = ?, reason = ?, settled_at = ? WHERE id = ?", row)
             _settle_what_it_answers(db, journal_id, InboundState.FAILED, reason)
 
@@ -309,7 +310,7 @@ class SqliteJournal:
 
 def _settle(db: "Connection", key: str, state: InboundState, reason: str) -> None:
     last = InboundState.SENT if state is InboundState.REFUSED else InboundState.ANSWERED
-    row = (state, reason or None, time.time(), key, *OPEN, InboundState.ANSWERED, last)
+    row = (state, _sound(reason) or None, time.time(), key, *OPEN, InboundState.ANSWERED, last)
     db.execute(
         "UPDATE inbound SET state = ?, reason = ?, settled_at = ?, body = NULL WHERE key = ? AND state IN (?, ?, ?, ?)",
         row,
@@ -344,7 +345,7 @@ def _forget(db: "Connection") -> None:
 
 def _key_of(message: InboundMessage) -> str:
     """What makes it the same message when it comes again; one that has no id never is."""
-    return f"{message.channel}:{message.chat_id}:{message.message_id or secrets.token_hex(8)}"
+    return _sound(f"{message.channel}:{message.chat_id}:{message.message_id or secrets.token_hex(8)}")
 
 
 def _reply_of(message: OutboundMessage) -> str | None:
@@ -355,8 +356,8 @@ def _text_of(message: OutboundMessage) -> str | None:
     if message.answers is None:
         return None
     parts = (message.channel, message.chat_id, message.thread_id, message.answers, message.content, message.media)
-    return sha256(_json(parts).encode()).hexdigest()
+    return sha256(sound_json(parts).encode()).hexdigest()
 
 
-def _json(told: object) -> str:
-    return json.dumps(told, ensure_ascii=False, separators=(",", ":"))
+def _sound(text: str) -> str:
+    return text if is_sound(text) else text.encode("utf-8", "backslashreplace").decode()

@@ -262,8 +262,8 @@ class MessageBus:
         try:
             held = await journal.hold(lasting) if lasting else []
             repeated = {id(message) for message, new in zip(lasting, held, strict=True) if not new}
-        except StorageError as error:  # a person who waits matters more than the book
-            self._tell_of(error)
+        except (StorageError, TypeError, ValueError, RecursionError) as error:
+            self._tell_of(error)  # a person who waits matters more than the book
         for message in messages:
             if id(message) in repeated:
                 if message.receipt is not None:
@@ -287,7 +287,7 @@ class MessageBus:
         except StorageError as error:
             self._tell_of(error)
 
-    def _tell_of(self, error: StorageError) -> None:
+    def _tell_of(self, error: Exception) -> None:
         """Once: a full disk refuses everything, and the log is on it too."""
         if not self._refused:
             log.error("What is on the road is not written down any more: %s", error)

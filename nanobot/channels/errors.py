@@ -9,6 +9,10 @@ ChannelSetupError             the channel cannot run until its owner changes som
 
 from nanobot.errors import NanobotError
 
+LONGEST_PAUSE_S = 3600.0
+"""A platform that wants a longer pause is asked again after this; a message must not wait a year for a typing error."""
+_USUAL_PAUSE_S = 5.0
+
 
 class SendError(NanobotError):
     """The platform did not take a message, this time. `may_have_it`: the line broke with the message on it."""
@@ -23,11 +27,11 @@ class NotConnectedError(SendError):
 
 
 class RateLimitedError(SendError):
-    """Too much at once."""
+    """Too much at once. A pause that is no time (below zero, no number) is a usual one."""
 
     def __init__(self, message: str, retry_after_s: float) -> None:
         super().__init__(message)
-        self.retry_after_s = retry_after_s
+        self.retry_after_s = min(retry_after_s, LONGEST_PAUSE_S) if retry_after_s >= 0 else _USUAL_PAUSE_S
 
 
 class UndeliverableError(SendError):

@@ -166,9 +166,8 @@ class PostingChannel(BaseChannel):
         self._typing.clear()
 
     async def _grow(self, to: Address, message: OutboundMessage) -> None:
-        stream = self._streams.get(message.turn_id or "")
+        stream = self._stream_of(message)  # one that a crash left too: the reply has all that it said
         if stream is None or stream.whole:
-            self.bus.shown(message.turn_id or "")  # what was said before a crash stays: this may be all that follows it
             stream = self._keep_stream(_Stream(message.turn_id or "", reply_to=message.reply_to))
         stream.text += message.content
         await self._show(to, stream, stream.text)

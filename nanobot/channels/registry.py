@@ -1,6 +1,7 @@
 """Which class serves which channel. Nothing of a platform is imported before its channel is enabled."""
 
 import os
+import re
 import shlex
 import sys
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 from nanobot.channels.errors import ChannelSetupError
 from nanobot.errors import PluginError
 from nanobot.plugins import entry_points, load
+from nanobot.utils.text import nearest
 
 if TYPE_CHECKING:
     from nanobot.channels.base import BaseChannel
@@ -28,12 +30,18 @@ class ChannelSpec:
     target: str
     extra: str | None = None
     """The extra of our package that brings its SDK; None where it is in the core."""
+    groups: str = "(?!)"
+    """What the ids of chats with several people look like, where an id of this platform tells."""
+
+    def is_group(self, chat_id: str) -> bool:
+        """Whether this id is one of a chat with several people. False where the platform's ids do not tell."""
+        return re.fullmatch(self.groups, chat_id) is not None
 
 
 CHANNELS: tuple[ChannelSpec, ...] = (
-    ChannelSpec("telegram", "Telegram", "nanobot.channels.telegram:TelegramChannel"),
+    ChannelSpec("telegram", "Telegram", "nanobot.channels.telegram:TelegramChannel", groups="-.*"),
     ChannelSpec("discord", "Discord", "nanobot.channels.discord.channel:DiscordChannel", "discord"),
-    ChannelSpec("slack", "Slack", "nanobot.channels.slack:SlackChannel", "slack"),
+    ChannelSpec("slack", "Slack", "nanobot.channels.slack:SlackChannel", "slack", groups="[CG].*"),
     ChannelSpec("email", "E-mail", "nanobot.channels.email:EmailChannel", "email"),
     ChannelSpec("websocket", "WebSocket", "nanobot.channels.websocket:WebSocketChannel", "websocket"),
 )
@@ -77,9 +85,11 @@ def _load_plugin(name: str) -> "type[BaseChannel]":
                 return _checked(name, load(point.value))
             except PluginError as error:
                 raise ChannelSetupError(str(error)) from error
-    known = ", ".join(spec.name for spec in CHANNELS)
+    known = [spec.name for spec in CHANNELS]
+    near = "".join(f"Did you mean {one}? " for one in nearest(name, known)[:1])
     raise ChannelSetupError(
-        f"channels.{name}: nanobot has no such channel, and no installed package brings it. It has {known}. "
+        f"channels.{name}: nanobot has no such channel, and no installed package brings it. {near}"
+        f"It has {', '.join(known)}. "
         f"Set channels.{name}.enabled to false, or install the package."
     )
 

@@ -9,6 +9,7 @@ import asyncio
 import hmac
 import ipaddress
 import logging
+import os
 import secrets
 import ssl
 from collections.abc import Mapping, Sequence
@@ -133,9 +134,10 @@ class WebSocketChannel(BaseChannel):
                 logger=_wire,
             )
         except OSError as error:
+            why = os.strerror(error.errno) if error.errno else str(error)  # asyncio's own words are long
             raise ChannelSetupError(
-                f"channels.websocket cannot listen on {section.host}, port {section.port} "
-                f"({error.strerror or error}). Stop the program that has it, or set channels.websocket.port."
+                f"channels.websocket cannot listen on {section.host}, port {section.port} ({why}). Stop the program "
+                "that has it, or set channels.websocket.port."
             ) from error
         await self._until_cancelled(server)
 

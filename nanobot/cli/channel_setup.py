@@ -112,7 +112,8 @@ def set_up(platform: Platform, load: Load, places: Places, *, anew: bool = False
     if _agrees(platform, load(), anew=anew):
         while (values := _ask_values(platform, load(), anew=anew)) is not None:
             wish = ChannelWish(platform, values)
-            decision = SAVE if missing else _try(platform, wish.apply_to(load()), places)
+            has_to_be_tried = bool(platform.fields) and not missing
+            decision = _try(platform, wish.apply_to(load()), places) if has_to_be_tried else SAVE
             if decision == SAVE:
                 return replace(wish, owner=_ask_owner(platform, places))
             if decision == LEAVE:
@@ -135,9 +136,13 @@ def _try(platform: Platform, config: Config, places: Places) -> str:
         asyncio.run(log_in(platform.name, config, places, force=False))
     except (NanobotError, OSError) as error:
         typer.echo(f"\n{one_line(str(error) or type(error).__name__)}\n")
-        again = [(AGAIN, "Try again with other answers")] if platform.fields else []
         return questions.choose(
-            "What now?", [*again, (SAVE, "Save it anyway"), (LEAVE, f"Leave {platform.title} as it is")]
+            "What now?",
+            [
+                (AGAIN, "Try again with other answers"),
+                (SAVE, "Save it anyway"),
+                (LEAVE, f"Leave {platform.title} as it is"),
+            ],
         )
     return SAVE
 

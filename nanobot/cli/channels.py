@@ -1,6 +1,7 @@
 """`nanobot channels`: how each channel is by evidence, setting one up, a message to try it."""
 
 import asyncio
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,6 +11,7 @@ import typer
 from nanobot.channels.errors import ChannelSetupError
 from nanobot.channels.registry import CHANNELS, load_channel, plugin_names
 from nanobot.cli.common import ConfigOption, JsonOption, Setup, one_line, read_setup, show_json, show_rows
+from nanobot.cli.terminal import is_screen
 from nanobot.cli.through_gateway import NO_GATEWAY, ask_gateway, demand_gateway, places_of
 from nanobot.config.paths import Places
 from nanobot.config.spelling import camel
@@ -32,13 +34,20 @@ def status(config: ConfigOption = None, json: JsonOption = False) -> None:
     if json:
         show_json({"running": report is not None, "channels": channels})
         return
+    headings = ("Channel", "State", "Last received", "Last sent", "Last error")
     rows = [
         (name, told["state"], told.get("lastReceived") or "-", told.get("lastSent") or "-", told.get("lastError") or "")
         for name, told in channels.items()
     ]
     empty = f"No channel is switched on. Set one up with `nanobot channels login NAME`: {', '.join(OURS)}."
-    show_rows(("Channel", "State", "Last received", "Last sent", "Last error"), rows, empty=empty)
-    if report is None:
+    if is_screen(sys.stdout):  # an error says what to do in its last words, which a column would cut off
+        show_rows(headings[:-1], [row[:-1] for row in rows], empty=empty)
+        for name, *_, error in rows:
+            if error:
+                typer.echo(f"\n{name}: {one_line(error.removeprefix(f'{name}: '))}")
+    else:
+        show_rows(headings, rows, empty=empty)
+    if report is None and channels:
         typer.echo(NO_GATEWAY.format(data=places.data), err=True)
 
 
@@ -94,7 +103,7 @@ def _demand_known(name: str, others: Iterable[str]) -> None:
 
 
 def _set_up(platform: "Platform", setup: Setup, config: Path | None, *, force: bool) -> None:
-    from nanobot.cli.channel_setup import set_up
+    from nanobot.cli.channel_setup import problem_with_sdk, set_up
     from nanobot.config.loader import load_config, save_config
 
     places, flag = Places(setup.data_dir), f" -c {config}" if config else ""
@@ -111,7 +120,9 @@ def _set_up(platform: "Platform", setup: Setup, config: Path | None, *, force: b
     save_config(wish.apply_to(load_config()), setup.config_path)
     wish.admit_owner(places)
     typer.echo(f"Config saved: {setup.config_path}")
-    if ask_gateway(places, {"do": "report"}) is None:
+    if problem_with_sdk(platform.name):
+        typer.echo(f"Once its package is there, start the gateway (again): nanobot gateway{flag}")
+    elif ask_gateway(places, {"do": "report"}) is None:
         typer.echo(f"Start it, and keep it running: nanobot gateway{flag}")
     else:
         typer.echo("The gateway that runs takes it over within seconds.")

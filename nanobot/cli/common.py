@@ -43,17 +43,18 @@ class Setup:
     workspace: Path
 
 
-def read_setup(config: Path | None, workspace: Path | None) -> Setup:
+def read_setup(config: Path | None, workspace: Path | None, *, warns: bool = True) -> Setup:
     """The config on the command line, else the user's own, else defaults. Raises ConfigError; makes nothing.
 
-    What is odd about the file but does no harm (a key nobody knows) is said on stderr.
+    What is odd about the file but does no harm (a key nobody knows) is said on stderr, unless somebody else says it.
     """
     from nanobot.config import paths  # the loader brings pydantic, 150 ms
     from nanobot.config.loader import load_config, load_warnings
 
     paths.use_config(config)
     loaded = load_config(must_exist=config is not None)
-    warn(load_warnings(loaded))
+    if warns:
+        warn(load_warnings(loaded))
     return Setup(
         config=loaded,
         config_path=paths.get_config_path(),

@@ -36,7 +36,7 @@ def run(
     from nanobot.gateway.service import Leave, Options, Wishes, serve
     from nanobot.utils.log import LogPlace, set_up_logging
 
-    setup = read_setup(config, workspace)
+    setup = read_setup(config, workspace, warns=False)  # the log has them
     level = "DEBUG" if verbose else "INFO"
     set_up_logging(LogPlace(Places(setup.data_dir).gateway_log, level, level))
 

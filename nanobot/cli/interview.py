@@ -4,6 +4,7 @@ import asyncio
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 import typer
 
@@ -83,7 +84,7 @@ def interview(config: Config, known: Wish, before: Wish, found: Found, *, may_ke
         return Wish()
     if provider != before.provider:
         before = Wish(provider)
-    base = known.api_base or _ask_base(provider, config, before, found)
+    base = _whole(known.api_base or _ask_base(provider, config, before, found))
     key = known.api_key if known.api_key is not None else _ask_key(provider, config, before)
     if provider.needs_key and key == "" and not provider.key_in(os.environ):
         return None
@@ -131,6 +132,22 @@ def _ask_base(spec: ProviderSpec, config: Config, before: Wish, found: Found) ->
     while not base.startswith(("http://", "https://")):
         base = questions.ask("Base URL, such as http://localhost:8000/v1", default)
     return _to_set(spec, config, base)
+
+
+def _whole(base: str | None) -> str | None:
+    """The same; with the `/v1` that people forget, where a server has its models only behind that."""
+    if base is None or urlsplit(base).path.strip("/"):
+        return base
+    whole = f"{base.rstrip('/')}/v1"
+    here, there = asyncio.run(_models_of_both(base, whole))
+    if here or not there:
+        return base
+    typer.echo(f"Its models are at {whole}; that is taken.")
+    return whole
+
+
+async def _models_of_both(one: str, other: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    return await asyncio.gather(models_of(one, timeout_s=OFFERED_S), models_of(other, timeout_s=OFFERED_S))
 
 
 def _to_set(spec: ProviderSpec, config: Config, base: str) -> str | None:

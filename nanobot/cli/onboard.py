@@ -42,6 +42,7 @@ Next:
   nanobot agent{config}                                  a chat in this terminal
   nanobot agent{config} -m "What is in my workspace?"    one answer and out
   nanobot status{config}                                 what is set up, and why"""
+FOR_A_PHONE = "  nanobot channels login telegram{config}                reach it from your phone"
 ON_CHANNELS = """
 For {channels}, as long as this runs:
   nanobot gateway{config}"""
@@ -233,6 +234,8 @@ def _filled(known: Wish, config: Config) -> Wish:
 
 def _say_what_is_next(plan: Plan, config: str) -> None:
     typer.echo(NEXT.format(config=config))
+    if not any(load_config().channels.switched_on().values()):
+        typer.echo(FOR_A_PHONE.format(config=config))
     if plan.channels:
         names = " and ".join(channel.platform.title for channel in plan.channels)
         typer.echo(ON_CHANNELS.format(channels=names, config=config))

@@ -6,14 +6,16 @@ patience: who asks badly costs nothing.
 
 import asyncio
 import errno
-import json
+import ipaddress
 import logging
+import re
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 import h11
 
 from nanobot.gateway.report import Report, metrics
+from nanobot.utils.text import sound_json
 
 log = logging.getLogger(__name__)
 
@@ -86,7 +88,11 @@ class HealthServer:
             http.receive_data(await reader.read(_LONGEST_HEAD))
         if not isinstance(event, h11.Request):
             return
-        status, kind, body = await self._page(event.method, event.target.partition(b"?")[0])
+        asked = next((value.decode("latin-1") for name, value in event.headers if name == b"host"), "")
+        if self._is_meant(asked):
+            status, kind, body = await self._page(event.method, event.target.partition(b"?")[0])
+        else:
+            status, kind, body = 421, "text/plain; charset=utf-8", b"Ask localhost, or set gateway.host.\n"
         head = [
             ("Content-Type", kind),
             ("Content-Length", str(len(body))),
@@ -100,6 +106,11 @@ class HealthServer:
         writer.write(answer or b"")
         await writer.drain()
 
+    def _is_meant(self, asked: str) -> bool:
+        """Whether a local client names us so. A web page whose own name leads here (DNS rebinding) does not."""
+        name = asked.rpartition(":")[0] if re.search(r":\d*\Z", asked) else asked
+        return not _is_loopback(self._host) or name.lower() == self._host.lower() or _is_loopback(name.strip("[]"))
+
     async def _page(self, method: bytes, path: bytes) -> tuple[int, str, bytes]:
         if method not in (b"GET", b"HEAD"):
             return 405, "text/plain; charset=utf-8", b"Only GET is answered here.\n"
@@ -107,6 +118,16 @@ class HealthServer:
             return 404, "text/plain; charset=utf-8", b"There is /health and /metrics.\n"
         report = await self._report()
         if path == b"/metrics":
-            return 200, "text/plain; version=0.0.4; charset=utf-8", metrics(report).encode()
-        body = json.dumps(report, ensure_ascii=False, indent=2) + "\n"
+            return 200, "text/plain; version=0.0.4; charset=utf-8", metrics(report).encode("utf-8", "replace")
+        body = sound_json(report, indent=2) + "\n"
         return 200 if report["status"] == "ok" else 503, "application/json; charset=utf-8", body.encode()
+
+
+def _is_loopback(host: str) -> bool:
+    """Whether this names no machine but this one."""
+    if host.lower().rstrip(".") == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -5,7 +5,6 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 
 from nanobot.bus.events import Address
 from nanobot.channels.manager import ChannelManager
-from nanobot.pairing.senders import Sender
 from nanobot.runtime import Runtime
 
 
@@ -13,9 +12,8 @@ def is_private(runtime: Runtime, channel: str, chat_id: str) -> bool:
     """Whether nobody but one person, who is an owner where there are owners, has written there. Blocks on the disk."""
     session = runtime.sessions.read(f"{channel}:{chat_id}")
     rows = session.messages if session is not None else ()
-    senders = {Sender.of(str(row["sender_id"])).key for row in rows if row.get("sender_id")}
-    owners = runtime.pairing.people(channel).owners
-    return len(senders) == 1 and (not owners or senders <= owners)
+    senders = [str(row["sender_id"]) for row in rows if row.get("sender_id")]
+    return runtime.pairing.people(channel).is_one_of_them(senders)
 
 
 async def owners_chats(

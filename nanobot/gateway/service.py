@@ -265,8 +265,8 @@ def _nobody_can_reach_it(roster: Roster, file: Path) -> str:
     if roster.broken:
         return "No channel can start. " + " ".join(f"{name}: {problem}" for name, problem in roster.broken.items())
     return (
-        f"No channel is switched on in {file}, so nobody could write to this gateway. Switch one on, for example "
-        "channels.telegram.enabled with its token, or start with --allow-empty for the terminal and jobs alone."
+        f"No channel is switched on in {file}, so nobody could write to this gateway. Set one up, for example with "
+        "`nanobot channels login telegram`, or start with --allow-empty for the terminal and jobs alone."
     )
 
 

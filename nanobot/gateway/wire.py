@@ -52,7 +52,10 @@ def encoded(frame: Frame) -> bytes:
 
 def decoded(line: bytes) -> Frame:
     """A frame as it was read. Raises ValueError."""
-    frame = json.loads(line)
+    try:
+        frame = json.loads(line)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
     if not isinstance(frame, dict):
         raise ValueError("a frame is a JSON object")  # noqa: TRY004 as json's own errors are
     return frame

@@ -5,7 +5,7 @@ A file that is not understood is refused as a whole: to guess at it would open a
 
 import json
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
@@ -59,6 +59,11 @@ class People:
         if sender.key in self.owners:
             return Role.OWNER
         return Role.PERSON if sender.key in self.approved else None
+
+    def is_one_of_them(self, sender_ids: Iterable[str]) -> bool:
+        """Whether these are one person by whatever spellings, who is an owner where there are owners."""
+        keys = {Sender.of(one).key for one in sender_ids}
+        return len(keys) == 1 and (not self.owners or keys <= self.owners)
 
 
 NOBODY = People()

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from nanobot.agent.intake import MOST_IN_LANE
+from nanobot.agent.run.cut import BROKEN_OFF
 from nanobot.agent.turn import TurnOutcome
 from nanobot.bus.events import InboundMessage, OutboundKind, OutboundMessage
 from nanobot.bus.journal import open_journal
 from nanobot.bus.queue import MessageBus
 from nanobot.config.schema import Config
-from nanobot.messages.types import Origin
+from nanobot.messages.types import INTERRUPTED, Origin
 from nanobot.providers.errors import AuthenticationError
 from nanobot.runtime import Runtime, build_runtime
 from nanobot.session.manager import SessionManager
@@ -91,6 +92,37 @@ async def test_why_there_is_no_answer_is_said_though_a_crash_came_before_it_was(
 
     assert "The key is wrong." in first.content
     assert second.content == first.content
+
+
+async def test_an_answer_that_was_broken_off_twice_is_given_whole(tmp_path: Path):
+    await accepted(tmp_path, asked("how is it?", "1"))
+    for said in ("All is ", ""):
+        pause = Pause(said)
+        async with next_life(tmp_path, pause):
+            await pause.reached.wait()
+
+    async with next_life(tmp_path, "well.") as bot:
+        answer = await reply(bot.bus)
+
+    assert answer.content == "All is well."
+
+
+async def test_an_answer_in_parts_that_was_not_sent_is_sent_whole(tmp_path: Path):
+    await accepted(tmp_path, asked("how is it?", "1"))
+    mine = {"turn_id": "t1"}
+    told(
+        tmp_path,
+        "phone:7",
+        ("user", "how is it?", mine | {"inbound": "phone:7:1"}),
+        ("assistant", "All is ", mine | {"error": INTERRUPTED}),
+        ("user", BROKEN_OFF, mine | {"origin": Origin.SYSTEM}),
+        ("assistant", "well.", mine),
+    )
+
+    async with next_life(tmp_path) as bot:
+        answer = await reply(bot.bus)
+
+    assert answer.content == "All is well."
 
 
 async def test_a_message_that_began_a_very_long_turn_is_not_asked_again(tmp_path: Path):

@@ -112,6 +112,37 @@ async def test_what_was_not_sent_comes_back_and_says_whether_the_platform_may_ha
     assert (counts.waiting_out, counts.failed_out) == (2, 1)
 
 
+async def test_half_a_character_is_kept_and_stops_nobody(tmp_path: Path):
+    half = InboundMessage("telegram", "ann", "42", "a \ud83d", message_id="\ud83d", metadata={"\udc00": b"raw"})
+    async with open_journal(tmp_path / "journal.db") as journal:
+        bus = MessageBus(journal)
+        async with bus.open():
+            accepted = [await bus.publish_inbound(half), await bus.publish_inbound(inbound(1))]
+            for text in ("half \ud83d", "whole"):
+                await bus.publish_outbound(reply(text, turn=text[:4], answers="k"))
+            out = [await bus.consume_outbound(), await bus.consume_outbound()]
+    async with open_journal(tmp_path / "journal.db") as journal:
+        back = await journal.unsettled()
+
+    assert accepted == [True, True]
+    assert [one and one.content for one in out] == ["half \ud83d", "whole"]
+    assert [one.content for one in back] == ["a \ud83d", "hello 1"]
+
+
+async def test_what_cannot_be_written_down_is_said_all_the_same_and_stops_nobody(tmp_path: Path):
+    endless: list[object] = []
+    endless.append(endless)
+    odd = OutboundMessage("telegram", "42", "odd", metadata={"endless": endless})
+    async with open_journal(tmp_path / "journal.db") as journal:
+        bus = MessageBus(journal)
+        async with bus.open():
+            for message in (odd, reply("whole")):
+                await bus.publish_outbound(message)
+            out = [await bus.consume_outbound(), await bus.consume_outbound()]
+
+    assert [one and one.content for one in out] == ["odd", "whole"]
+
+
 async def test_many_at_once_share_a_commit_and_each_is_kept(tmp_path: Path):
     async with open_journal(tmp_path / "journal.db") as journal:
         accepted = await asyncio.gather(*[journal.receive(inbound(number % 400)) for number in range(500)])

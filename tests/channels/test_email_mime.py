@@ -149,6 +149,8 @@ def test_lines_that_only_the_width_parted_are_joined():
         b"From: =?utf-8?b?" + b"=" * 5000,
         b"From: " + b"(" * 5000 + b"\nSubject: " + b"=?" * 5000 + b"\n\n" + b">" * 10000,
         b"Content-Type: text/html\n\n" + b"<div><blockquote>" * 3000,
+        b"Content-Type: text/html\n\n<![<!",
+        b"Content-Type: multipart/alternative; charset*0*=utf-8''x\n\nno parts",
     ],
 )
 def test_broken_mails_are_read_as_far_as_they_go(raw):
@@ -167,12 +169,46 @@ def test_reading_takes_no_longer_for_a_mail_that_is_made_to_take_long():
     assert time.process_time() - began < 3
 
 
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"Content-Type: text/plain; " + b"a=b; " * 400_000,
+        b'Content-Type: image/png\nContent-Disposition: attachment; filename="' + b";" * 400_000 + b"\n\nx",
+        b"Content-Type: text/plain; charset=punycode\n\n" + b"a" * 200_000 + b"-" + b"z" * 200_000,
+        *(b"Content-Type: text/html\n\n" + bit * 200_000 for bit in (b"<a", b"<!--", b"</x ")),
+    ],
+)
+def test_a_strangers_mail_does_not_keep_the_reader_for_minutes(raw):
+    began = time.process_time()
+
+    read_mail(b"From: eve@evil.test\n" + raw)
+
+    assert time.process_time() - began < 3
+
+
 def test_mails_within_mails_have_a_bottom():
     raw = b"x"
     for number in range(60):
         raw = b"Content-Type: multipart/mixed; boundary=b%d\n\n--b%d\n%s\n--b%d--\n" % (number, number, raw, number)
 
     read_mail(raw)
+
+
+def test_a_mail_nested_beyond_reading_is_read_as_it_was_written():
+    nested = b"".join(b"Content-Type: multipart/mixed; boundary=b%d\n\n--b%d\n" % (one, one) for one in range(1000))
+
+    mail = read_mail(b"From: eve@evil.test\nSubject: deep\n" + nested + b"\nthe bottom")
+
+    assert (mail.sender, mail.subject) == ("eve@evil.test", "deep")
+    assert mail.text.endswith("the bottom")
+
+
+def test_comments_and_declarations_of_a_page_are_no_words_of_it():
+    html = (
+        "<!DOCTYPE html><!--[if mso]><p>hid</p><![endif]-->a <b>1 < 2</b><script>if (a<b) x()</script> end<!-- no end"
+    )
+
+    assert text_of_html(html) == "a 1 < 2 end"
 
 
 _WORDS = """Content-Type: |multipart/mixed; boundary=b|text/html; charset=utf-7|From: a@b.c|--b|\r\n|\n\n|=?utf-8?q?=|

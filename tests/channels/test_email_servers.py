@@ -3,8 +3,10 @@
 import asyncio
 import os
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from email import message_from_bytes
 from email.message import EmailMessage
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from nanobot.bus.queue import MessageBus
 from nanobot.channels.email import EmailChannel
 from nanobot.channels.email.imap import ImapServer, open_imap
 from nanobot.channels.email.incoming import read_mail
+from nanobot.channels.email.reading import MailReader
 from nanobot.channels.evidence import ChannelState
 from nanobot.config.channels import EmailConfig
 from tests.channels.mail_servers import PASSWORD, MailServers, mail_servers, missing, trusting
@@ -119,6 +122,23 @@ async def test_what_is_wrong_is_said_by_its_key(mail, tmp_path, settings, says):
         await until(lambda: life.channel.evidence.state is ChannelState.FAILED)
 
         assert says in life.channel.evidence.last_error
+
+
+async def test_a_tool_reads_the_mailbox_and_the_channel_takes_the_mail_all_the_same(mail, tmp_path):
+    await submit(mail, letter("Which one, ü?", Subject="Grüße"))
+    reader = MailReader(lambda: mail.channel(MessageBus()).config)
+    an_hour_ago = datetime.now(UTC) - timedelta(hours=1)
+    find = partial(reader.find, unread=True, since=an_hour_ago, sender="anna", subject="grü", limit=5)
+
+    await until(lambda: mail.servers.mails(BOT))
+    (found,) = (await find())["mails"]
+    read = await reader.read(found["mail"])
+    (again,) = (await find())["mails"]
+    async with live(mail, tmp_path) as life:
+        await life.hears("Which one")
+
+    assert (read["text"], read["subject"], read["sender_proven"]) == ("Which one, ü?", "Grüße", True)
+    assert again == found  # unread as before
 
 
 async def test_a_forged_sender_meets_silence_whatever_they_write_above_their_mail(mail, tmp_path):

@@ -98,6 +98,14 @@ async def test_a_chat_that_is_slow_keeps_nobody_else_waiting():
 
 
 @pytest.mark.parametrize(
+    ("said", "is_kept"),
+    [(0.0, 0.0), (2.5, 2.5), (-1.0, 5.0), (float("nan"), 5.0), (float("inf"), 3600.0), (31_536_000.0, 3600.0)],
+)
+def test_a_pause_is_a_time_one_can_wait(said, is_kept):
+    assert RateLimitedError("slow down", said).retry_after_s == is_kept
+
+
+@pytest.mark.parametrize(
     "error", [SendError("busy"), RateLimitedError("slow down", 0), NotConnectedError("gone"), OSError("reset")]
 )
 async def test_what_may_pass_is_tried_again(error, caplog):

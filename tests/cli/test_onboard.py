@@ -231,6 +231,13 @@ def test_answers_may_come_from_a_pipe(models: FakeModels):
     assert config()["providers"] == {"custom": {"apiKey": KEY, "apiBase": models.v1}}
 
 
+def test_a_base_url_that_lacks_its_version_is_made_whole(models: FakeModels):
+    result = onboard(answers=f"custom\n{models.url}\n{KEY}\n")
+
+    assert f"Its models are at {models.v1}; that is taken." in result.stdout
+    assert config()["providers"]["custom"]["apiBase"] == models.v1
+
+
 def test_a_model_that_does_not_answer_may_be_left_unsaved(models: FakeModels):
     models.script(Fail(500))
 

@@ -187,3 +187,28 @@ def test_status_loads_no_sdk_and_no_line_editor():
     loaded = set(done.stderr.split())
     assert "nanobot.cli.status" in loaded
     assert not heavy & loaded
+
+
+def test_channels_and_jobs_are_told_also_while_no_gateway_runs():
+    fresh = " ".join(status().stdout.split())
+    write_config(channels={"telegram": {"enabled": True, "token": "1:x"}})
+    CliRunner().invoke(app, ["cron", "add", "-m", "Tea", "--at", "2099-01-01T16:00+00:00"])
+
+    shown = " ".join(status().stdout.split())
+    told = facts()
+
+    assert "Channels none yet; `nanobot channels login telegram` sets one up" in fresh
+    assert "Gateway not running; `nanobot gateway` starts it Channels telegram Jobs 1, next 2099-01-01" in shown
+    assert (told["gateway"], told["channels"]["telegram"]["state"]) == ({"running": False}, "off")
+    assert told["jobs"]["count"] == 1
+
+
+def test_a_damaged_store_of_jobs_does_not_hide_the_rest():
+    store = Path.home() / ".nanobot" / "workspace" / "cron" / "jobs.json"
+    store.parent.mkdir(parents=True)
+    store.write_text("{nonsense", encoding="utf-8")
+
+    result = status()
+
+    assert result.exit_code == 0
+    assert str(store) in " ".join(line for line in result.stdout.splitlines() if "Jobs" in line)

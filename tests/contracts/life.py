@@ -29,6 +29,7 @@ from nanobot.channels.media import MediaStore
 from nanobot.config.paths import Places
 from nanobot.errors import StorageError
 from nanobot.pairing.store import PairingStore
+from nanobot.utils.clock import Clock, SystemClock
 from tests.contracts.platforms import Platform, Shown
 
 T = TypeVar("T")
@@ -156,9 +157,18 @@ class Life:
 
 @asynccontextmanager
 async def live(
-    platform: Platform, folder: Path, *, silent: bool = False, commands: tuple[MenuEntry, ...] = (), **settings: Any
+    platform: Platform,
+    folder: Path,
+    *,
+    silent: bool = False,
+    clock: Clock | None = None,
+    commands: tuple[MenuEntry, ...] = (),
+    **settings: Any,
 ) -> AsyncIterator[Life]:
-    """Run the channel of this platform until the end of the block. The same folder is the same journal and pairing."""
+    """Run the channel of this platform until the end of the block. The same folder is the same journal and pairing.
+
+    With a clock of the test it waits as long as it does for people.
+    """
     dead: list[str] = []
 
     async def dead_letter(message: OutboundMessage, error: DeliveryFailedError) -> None:
@@ -170,8 +180,10 @@ async def live(
         people = PairingStore(Places(folder / "data"))
         media = folder / "media"
         access = Access(AccessPolicy.of(channel.name, channel.config), people)
-        channel.attach(Services(access, MediaStore(media), state=folder, commands=commands))
-        manager = ChannelManager([channel], bus, waits_s=(0, 0, 0), first_wait_s=0.02, dead_letter=dead_letter)
+        store = MediaStore(media)
+        channel.attach(Services(access, store, clock=clock or SystemClock(), state=folder, commands=commands))
+        first_wait_s = 1.0 if clock is not None else 0.02
+        manager = ChannelManager([channel], bus, waits_s=(0, 0, 0), first_wait_s=first_wait_s, dead_letter=dead_letter)
         life = Life(platform, channel, bus, manager, people, media, dead=dead, silent=silent)
         tasks = [asyncio.create_task(manager.run()), asyncio.create_task(life.listen())]
         try:

@@ -69,7 +69,7 @@ class EmailPlatform(Platform):
         self._last = b""
 
     @asynccontextmanager
-    async def open(self) -> AsyncIterator[Platform]:
+    async def open(self) -> AsyncIterator["EmailPlatform"]:
         async with self.fake.open():
             yield self
 

@@ -15,6 +15,7 @@ from jsonschema import Draft202012Validator
 
 from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult
 from nanobot.agent.tools.builtin import BUILTIN, ToolPolicies, build_tools
+from nanobot.agent.tools.inbox import InboxPolicy
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.tools.shell import ExecPolicy
 from nanobot.bus.events import Address
@@ -27,6 +28,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "exec": {"command": "echo hello"},
     "glob": {"pattern": "*.md"},
     "grep": {"pattern": "hello"},
+    "inbox": {"action": "list"},
     "list_dir": {"path": "."},
     "read_file": {"path": "grüße 🌍.md"},
     "write_file": {"path": "dossier/grüße 🌍.md", "content": "hello"},
@@ -38,10 +40,24 @@ EFFECTS = {
     "exec": Effect.ONCE,
     "glob": Effect.READ,
     "grep": Effect.READ,
+    "inbox": Effect.READ,
     "list_dir": Effect.READ,
     "read_file": Effect.READ,
     "write_file": Effect.REPEATABLE,
 }
+
+
+class OneMail:
+    """A mailbox with a mail in it."""
+
+    async def find(
+        self, *, unread: bool, since: datetime | None, sender: str, subject: str, limit: int
+    ) -> dict[str, Any]:
+        return {"mails": [{"mail": "1-1", "subject": "Grüße 🌍"}]}
+
+    async def read(self, mail_id: str) -> dict[str, Any]:
+        return {"mail": mail_id, "text": "hello"}
+
 
 every_tool = pytest.mark.parametrize("name", sorted(BUILTIN))
 
@@ -54,7 +70,8 @@ def ctx(tmp_path: Path) -> ToolContext:
 
 @pytest.fixture
 def registry(ctx: ToolContext) -> ToolRegistry:
-    return build_tools(ToolPolicies(PathPolicy(ctx.workspace), ExecPolicy(timeout_s=2)))
+    inbox = InboxPolicy(OneMail, lambda chat: True)
+    return build_tools(ToolPolicies(PathPolicy(ctx.workspace), ExecPolicy(timeout_s=2), inbox))
 
 
 def tool_of(registry: ToolRegistry, name: str) -> Tool:
@@ -179,12 +196,14 @@ def running(argument: str) -> list[str]:
     return found
 
 
-def test_commands_are_not_offered_where_they_are_switched_off(ctx: ToolContext):
-    registry = build_tools(ToolPolicies(PathPolicy(ctx.workspace), exec=None))
+def test_commands_and_mails_are_not_offered_where_they_are_switched_off(ctx: ToolContext):
+    registry = build_tools(ToolPolicies(PathPolicy(ctx.workspace), exec=None, inbox=None))
 
-    assert "exec" not in registry
-    assert len(registry) == len(BUILTIN) - 1
+    assert set(registry.names) == BUILTIN.keys() - {"exec", "inbox"}
 
 
 def test_what_models_are_told_stays_short(registry: ToolRegistry):
-    assert len(json.dumps(registry.get_definitions())) < 5_000
+    without_mail = build_tools(ToolPolicies(PathPolicy(Path())))
+
+    assert len(json.dumps(without_mail.get_definitions())) < 5_000
+    assert len(json.dumps(registry.get_definitions())) < 5_500

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import stat
 from pathlib import Path
 
@@ -195,6 +196,16 @@ async def test_channels_status_shows_evidence_while_it_runs_and_what_could_start
     assert (off["running"], off["channels"]["toy"]["state"]) == (False, "off")
 
 
+async def test_status_tells_how_a_running_gateway_and_its_channels_are(running: OpenGateway):
+    async with running() as here:
+        told = json.loads((await command("status", "--json", *config(here.home))).stdout)
+        shown = " ".join((await command("status", *config(here.home))).stdout.split())
+
+    assert (told["gateway"]["running"], told["gateway"]["status"]) == (True, "ok")
+    assert told["channels"]["toy"]["state"] == "up"
+    assert f"Gateway running (pid {os.getpid()}), ok Channels toy up" in shown
+
+
 async def test_login_is_the_channels_own(running: OpenGateway):
     async with running() as here:
         done = await command("channels", "login", "toy", *config(here.home))
@@ -204,11 +215,12 @@ async def test_login_is_the_channels_own(running: OpenGateway):
     assert (unknown.exit_code, "no such channel" in unknown.stderr) == (1, True)
 
 
-async def test_nonsense_is_refused_and_harms_nobody(running: OpenGateway):
+async def test_nonsense_is_refused_and_harms_nobody(running: OpenGateway, caplog: pytest.LogCaptureFixture):
     async with running("hello") as here:
         for said in (
             b"\xff\xfe\n",
             b"[]\n",
+            b"[" * 50_000 + b"\n",
             b"{}\n",
             b'{"do": "fly"}\n',
             b'{"do": "turn"}\n',
@@ -224,6 +236,7 @@ async def test_nonsense_is_refused_and_harms_nobody(running: OpenGateway):
             await writer.wait_closed()
 
         assert (await (await bot_of(here.home)).run_turn(terminal_message("hi", "cli:direct"))).text == "hello"
+    assert not [line for line in caplog.records if line.levelname == "ERROR"]
 
 
 async def test_who_sets_something_else_by_the_environment_gets_a_bot_of_their_own(

@@ -9,7 +9,9 @@ from tests.gateway.toy import soon
 
 async def get(here: Running, path: str, method: str = "GET") -> tuple[int, str]:
     """What the server answers: status and body."""
-    head, _, body = (await say(here, f"{method} {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())).partition(b"\r\n\r\n")
+    head, _, body = (await say(here, f"{method} {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())).partition(
+        b"\r\n\r\n"
+    )
     return int(head.split()[1]), body.decode()
 
 
@@ -62,6 +64,17 @@ async def test_other_questions_get_their_answers_and_who_speaks_no_http_is_let_g
             assert await say(here, said) == b""
 
         assert {asked: (await get(here, asked[1], asked[0]))[0] for asked in questions} == questions
+
+
+async def test_a_web_page_whose_name_leads_here_reads_nothing(running: OpenGateway):
+    ours = ("localhost", "127.0.0.1:18790", "[::1]:1", "LOCALHOST:80")
+    async with running() as here:
+        told = {
+            host: (await say(here, f"GET /health HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())).split()[1]
+            for host in (*ours, "evil.test", "127.0.0.1.evil.test:18790", "")
+        }
+
+    assert told == dict.fromkeys(ours, b"200") | dict.fromkeys(("evil.test", "127.0.0.1.evil.test:18790", ""), b"421")
 
 
 async def test_a_crowd_that_says_nothing_keeps_nobody_from_the_agent(running: OpenGateway):

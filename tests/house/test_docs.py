@@ -3,17 +3,19 @@
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer.main
 from pydantic.alias_generators import to_snake
 from typer.testing import CliRunner
 
-from nanobot.cli.commands import USUAL, app
+from nanobot.cli.commands import USUAL, WRONG_USAGE, app
 from nanobot.config.channels import ChannelsConfig
 from nanobot.config.loader import load_config, load_warnings
 from nanobot.config.schema import Config, LimitsConfig, ProviderConfig
@@ -181,6 +183,39 @@ def test_every_option_in_the_pages_exists():
 
     assert [row for row in named if not re.search(rf"(?<![\w-]){row[2]}\b", helps[row[0], row[1]])] == []
     assert ("agent", "", "-m") in named
+
+
+def lines_for_us(page: Path) -> Iterator[list[str]]:
+    """The words behind `nanobot` of every line that a shell is to run."""
+    for body in blocks(page, "sh") + blocks(page, "bash"):
+        for line in body.splitlines():
+            words = shlex.split(line, comments=True)
+            last = words[words.index("|") + 1 :] if "|" in words else words
+            if last and last[0].rpartition("/")[2] == "nanobot":
+                yield last[1:]
+
+
+def test_every_line_for_a_shell_has_the_words_its_command_wants():
+    refused = []
+    for page in documents():
+        for words in lines_for_us(page):
+            try:
+                parsed(words)
+            except WRONG_USAGE as error:
+                refused.append(f"{page_name(page)}: nanobot {shlex.join(words)}: {error}")
+
+    assert refused == []
+    with pytest.raises(WRONG_USAGE):
+        parsed(["send", "--channel", "telegram"])
+
+
+def parsed(words: list[str]) -> None:
+    """Read the words as the command line does, down to the command itself, and run nothing."""
+    command: Any = typer.main.get_command(app)
+    rest = [*words]
+    while commands := getattr(command, "commands", None):
+        command = commands[rest.pop(0) if rest and rest[0] in commands else USUAL[command.name]]
+    command.make_context(command.name, rest)
 
 
 def anchors(page: Path) -> set[str]:

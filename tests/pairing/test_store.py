@@ -75,6 +75,16 @@ def test_the_file_is_for_its_owner_alone_even_if_it_was_not(store: PairingStore)
     assert stat.S_IMODE(store.path.stat().st_mode) == 0o600
 
 
+def test_who_is_known_by_id_is_let_in_without_a_code(store: PairingStore):
+    store.admit("telegram", "111", owner=True)
+    store.admit("telegram", "222")
+
+    people = store.people("telegram")
+
+    assert (people.role_of(ANNA), people.role_of(BEN)) == (Role.OWNER, Role.PERSON)
+    assert told(store)["owners"] == {"telegram": ["111"]}
+
+
 def test_reading_makes_nothing(store: PairingStore):
     assert store.people("telegram").role_of(ANNA) is None
     assert store.book().pending == ()

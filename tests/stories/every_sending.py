@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+from nanobot.agent.run.cut import BROKEN_OFF
 from nanobot.bus.events import Address, OutboundKind, OutboundMessage
 from nanobot.bus.journal import open_journal
 from nanobot.bus.queue import MessageBus
@@ -38,6 +39,7 @@ from nanobot.channels.text.pieces import Piece
 from nanobot.config.channels import ChannelConfig
 from nanobot.config.paths import Places
 from nanobot.config.schema import Config
+from nanobot.messages.types import INTERRUPTED
 from nanobot.pairing.store import PairingStore
 from nanobot.providers.base import Finished, LLMProvider, LLMResponse, TextDelta, ToolCallRequest
 from nanobot.runtime import Runtime, build_runtime
@@ -153,11 +155,15 @@ class Model(LLMProvider):
         return "planned"
 
     async def chat_stream(self, messages: Any, *args: Any, **kwargs: Any) -> Any:
-        text, wanted = self._answer(messages)
-        for word in text.split(" "):
+        said, rows = "", [*messages]
+        while rows[-1]["content"] == BROKEN_OFF:
+            said, rows = f"{rows[-2]['content'] or ''}{said}", rows[:-2]
+        text, wanted = self._answer(rows)
+        text = f"{text} ".removeprefix(said)  # of an answer that broke off, the rest
+        for word in text.split(" ")[:-1]:
             yield TextDelta(word + " ")
             await asyncio.sleep(0)
-        yield Finished(LLMResponse(text + " ", wanted, "tool_calls" if wanted else "stop"))
+        yield Finished(LLMResponse(text, wanted, "tool_calls" if wanted else "stop"))
 
     def _answer(self, messages: Any) -> tuple[str, list[ToolCallRequest]]:
         asked = str(next(row["content"] for row in reversed(messages) if row["role"] == "user"))
@@ -307,8 +313,13 @@ def told_by_sessions(home: Path) -> tuple[dict[str, str], dict[str, str]]:
         for row in map(json.loads, path.read_text().splitlines())
     ]
     turns = {row["inbound"]: row["turn_id"] for row in rows if "inbound" in row}
-    said = [row for row in rows if row.get("role") == "assistant" and not row.get("tool_calls")]
-    return turns, {row["turn_id"]: row["content"] for row in said}
+    parts: dict[str, str] = {}
+    answers: dict[str, str] = {}
+    for row in rows:
+        if row.get("role") == "assistant":
+            part = parts.pop(row["turn_id"], "") + (row["content"] or "")
+            (parts if row.get("error") == INTERRUPTED else answers)[row["turn_id"]] = part
+    return turns, answers
 
 
 def _close_up(text: str) -> str:

@@ -1,26 +1,34 @@
-"""People who write to a gateway over three channels, from outside: what they say, what they see, what it should be."""
+"""People who write to a gateway over its channels, from outside: what they say, what they see, what it should be."""
 
 import asyncio
 import re
 import signal
-import socket
 import sqlite3
 import subprocess
+import sys
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+from nanobot.agent.run.cut import BROKEN_OFF
 from nanobot.channels.base import MAY_REPEAT
+from tests.contracts.discord import world as discord
 from tests.contracts.fake_telegram import TOKEN as TELEGRAM_TOKEN
-from tests.contracts.fake_telegram import FakeTelegram
+from tests.contracts.platform_discord import DiscordPlatform
+from tests.contracts.platform_email import EmailPlatform
+from tests.contracts.platform_email import config as mail_account
+from tests.contracts.platform_slack import SlackPlatform
+from tests.contracts.platform_telegram import TelegramPlatform
 from tests.contracts.platform_websocket import TOKEN as SOCKET_TOKEN
 from tests.contracts.platform_websocket import Client
+from tests.contracts.platforms import Platform
+from tests.contracts.slack_workspace import APP_TOKEN, BOT_TOKEN, Room
 from tests.fake_models import Say, Slow, Step
-from tests.gateway.toy import GatewayHome, Toy, until
-from tests.stories.processes import NANOBOT, ended
+from tests.gateway.toy import GatewayHome, Toy, free_port, until
+from tests.stories.processes import ended
 
 _TOKEN = re.compile(r"q\d+")
 _ANSWER = re.compile(r"the end of it: ([^.:]*)\.")
@@ -37,6 +45,10 @@ class Mouths(ABC):
         """The channel's section of the config."""
 
     @abstractmethod
+    def address(self, chat: int) -> str:
+        """The id of that chat on the channel."""
+
+    @abstractmethod
     async def say(self, chat: int, text: str) -> None:
         """The person of that chat writes."""
 
@@ -49,27 +61,72 @@ class Mouths(ABC):
         return
 
 
-class OnTelegram(Mouths):
-    """Each in a private chat."""
+class OnPlatform(Mouths):
+    """Each in a chat of a platform of the contract suite, found by the number of the person."""
 
-    def __init__(self, server: FakeTelegram, chats: int) -> None:
-        self.server, self.chats = server, chats
-        for chat in range(chats):
-            server.people[1000 + chat] = {"id": 1000 + chat, "is_bot": False, "first_name": f"P{chat}"}
-            server.chats[1000 + chat] = {"id": 1000 + chat, "type": "private", "first_name": f"P{chat}"}
+    def __init__(self, platform: Platform, section: dict[str, Any], people: list[str], chats: list[str]) -> None:
+        self.platform, self.people, self.chats = platform, people, chats
+        self.takes_once = platform.takes_once
+        self._section = section
 
     def section(self) -> dict[str, Any]:
-        allowed = [str(1000 + chat) for chat in range(self.chats)]
-        return {"enabled": True, "token": TELEGRAM_TOKEN, "apiBase": self.server.url, "allowFrom": allowed}
+        return {"enabled": True, "allowFrom": self.people, **self._section}
+
+    def address(self, chat: int) -> str:
+        return self.chats[chat]
 
     async def say(self, chat: int, text: str) -> None:
-        await self.server.message(1000 + chat, 1000 + chat, text)
+        await self.platform.says(text, sender=self.people[chat], chat=self.chats[chat], mention=True)
 
     def shown(self, chat: int) -> list[str]:
-        return [str(one.json.get("text")) for one in self.server.shown(1000 + chat)]
+        return [one.text for one in self.platform.shown(self.chats[chat])]
 
     async def cut(self) -> None:
-        await self.server.cut()
+        await self.platform.drop()
+
+
+@asynccontextmanager
+async def on_telegram(folder: Path, home: GatewayHome, chats: int) -> AsyncIterator[OnPlatform]:
+    """Each in a private chat."""
+    async with TelegramPlatform(folder).open() as platform:
+        server = platform.server
+        for number in range(1000, 1000 + chats):
+            server.people[number] = {"id": number, "is_bot": False, "first_name": f"P{number}"}
+            server.chats[number] = {"id": number, "type": "private", "first_name": f"P{number}"}
+        people = [str(number) for number in range(1000, 1000 + chats)]
+        yield OnPlatform(platform, {"token": TELEGRAM_TOKEN, "apiBase": server.url}, people, people)
+
+
+@asynccontextmanager
+async def on_discord(folder: Path, home: GatewayHome, chats: int) -> AsyncIterator[OnPlatform]:
+    """Each in a channel of a server. (A private chat that is new while the bot is away no bot can ask for.)"""
+    async with DiscordPlatform(folder).open() as platform:
+        people, rooms = ([f"{kind}0000000000001{number:02}" for number in range(chats)] for kind in ("100", "600"))
+        platform.world.chats |= {room: discord.Chat(room, discord.TEXT) for room in rooms}
+        platform.gateway.heartbeat_s = 5.0
+        home.environ["DISCORD_API"] = f"{platform.url}/api/v10"
+        section = {"token": discord.TOKEN, "gatewayUrl": platform.gateway.url}
+        yield OnPlatform(platform, section, people, rooms)
+
+
+@asynccontextmanager
+async def on_slack(folder: Path, home: GatewayHome, chats: int) -> AsyncIterator[OnPlatform]:
+    """Each in a private chat."""
+    async with SlackPlatform(folder).open() as platform:
+        people, rooms = [f"U0P{number}" for number in range(chats)], [f"D0P{number}" for number in range(chats)]
+        platform.workspace.rooms |= {room: Room(room, "im") for room in rooms}
+        section = {"botToken": BOT_TOKEN, "appToken": APP_TOKEN, "apiBase": f"{platform.workspace.url}/api"}
+        yield OnPlatform(platform, section, people, rooms)
+
+
+@asynccontextmanager
+async def by_mail(folder: Path, home: GatewayHome, chats: int) -> AsyncIterator[OnPlatform]:
+    """Each in a thread of mails."""
+    async with EmailPlatform(folder).open() as platform:
+        people = [f"p{number}@friends.test" for number in range(chats)]
+        account = mail_account(platform.fake, max_replies_per_hour=100_000)
+        section = account.model_dump(mode="json", by_alias=True, exclude_unset=True)
+        yield OnPlatform(platform, section | {"allowFrom": people}, people, people)
 
 
 class OnSockets(Mouths):
@@ -86,6 +143,9 @@ class OnSockets(Mouths):
         allowed = [client.name for client in self.clients]
         return {"enabled": True, "port": self.port, "token": SOCKET_TOKEN, "allowFrom": allowed}
 
+    def address(self, chat: int) -> str:
+        return self.clients[chat].name
+
     async def say(self, chat: int, text: str) -> None:
         await self.clients[chat].say(f"m{next(self._ids)}", {"text": text})
 
@@ -95,6 +155,17 @@ class OnSockets(Mouths):
     async def cut(self) -> None:
         for client in self.clients:
             await client.cut()
+
+
+@asynccontextmanager
+async def on_sockets(folder: Path, home: GatewayHome, chats: int) -> AsyncIterator[OnSockets]:
+    """The clients, until they go."""
+    sockets = OnSockets(free_port(), chats)
+    try:
+        yield sockets
+    finally:
+        for client in sockets.clients:
+            await client.close()
 
 
 class WithToys(Mouths):
@@ -107,6 +178,9 @@ class WithToys(Mouths):
     def section(self) -> dict[str, Any]:
         return {"enabled": True, "folder": str(self.toy.folder), "allowFrom": ["7"]}
 
+    def address(self, chat: int) -> str:
+        return str(chat)
+
     async def say(self, chat: int, text: str) -> None:
         self.toy.write(text, chat=str(chat), message_id=f"{next(self._ids):06}")
 
@@ -114,41 +188,56 @@ class WithToys(Mouths):
         return self.toy.got(str(chat))
 
 
+@asynccontextmanager
+async def with_toys(folder: Path, home: GatewayHome, chats: int) -> AsyncIterator[WithToys]:
+    """The toys of the home."""
+    yield WithToys(home.toy)
+
+
+FIVE: dict[str, Callable[[Path, GatewayHome, int], AbstractAsyncContextManager[Mouths]]] = {
+    "telegram": on_telegram,
+    "discord": on_discord,
+    "slack": on_slack,
+    "email": by_mail,
+    "websocket": on_sockets,
+}
+"""The channels that are there, by name."""
+ALL = FIVE | {"toy": with_toys}
+
+
 def heard(body: dict[str, Any]) -> Step:
-    """An answer that names every message that has none yet."""
-    rows = [(row["role"], str(row["content"])) for row in body["messages"]]
+    """An answer that names every message that has none yet; of one that broke off, the rest."""
+    rows = [(row["role"], str(row["content"] or "")) for row in body["messages"]]
+    said = ""
+    while rows[-1] == ("user", BROKEN_OFF):
+        said = rows[-2][1] + said
+        rows = rows[:-2]
     answered = " ".join(" ".join(_ANSWER.findall(text)) for role, text in rows if role == "assistant")
     asked = [token for role, text in rows if role == "user" for token in _TOKEN.findall(text)]
     new = [token for token in dict.fromkeys(asked) if not re.search(rf"\b{token}\b", answered)]
-    return Slow(Say(f"I heard you well, and this is the end of it: {' and '.join(new)}."), first_s=0.03, each_s=0.01)
+    answer = f"I heard you well, and this is the end of it: {' and '.join(new)}."
+    return Slow(Say(answer.removeprefix(said)), first_s=0.03, each_s=0.01)
 
 
 @asynccontextmanager
-async def everybody(home: GatewayHome, chats: int = 5) -> AsyncIterator[dict[str, Mouths]]:
-    """People on three channels, and a config that has them all."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-    async with FakeTelegram().open() as telegram:
+async def everybody(home: GatewayHome, on: Mapping[str, Any] = ALL, chats: int = 5) -> AsyncIterator[dict[str, Mouths]]:
+    """People on these channels, and a config that has them all."""
+    async with AsyncExitStack() as there:
         mouths: dict[str, Mouths] = {
-            "telegram": OnTelegram(telegram, chats),
-            "websocket": (sockets := OnSockets(port, chats)),
-            "toy": WithToys(home.toy),
+            name: await there.enter_async_context(open_mouths(home.path, home, chats))
+            for name, open_mouths in on.items()
         }
         home.change(channels={name: one.section() for name, one in mouths.items()})
-        try:
-            yield mouths
-        finally:
-            for client in sockets.clients:
-                await client.close()
+        yield mouths
 
 
 class Lives:
     """A gateway that is killed and begun anew."""
 
-    def __init__(self, home: GatewayHome, command: Sequence[str] = (*NANOBOT, "gateway")) -> None:
+    def __init__(self, home: GatewayHome, *words: str) -> None:
+        """`words`: those for `stepped_gateway`."""
         self.home = home
-        self.command = command
+        self.command = [sys.executable, "-m", "tests.stories.stepped_gateway", *words]
         self.begin()
 
     def begin(self) -> None:
@@ -180,15 +269,28 @@ def seen(mouths: Mouths, chat: int, token: str) -> list[str]:
     return [text for text in mouths.shown(chat) if any(map(word.search, _ANSWER.findall(text)))]
 
 
+def unanswered(mouths: dict[str, Mouths], said: list[tuple[str, int, str]]) -> list[tuple[str, int, str]]:
+    """What of this no answer names yet."""
+    there = {
+        (name, chat): {*_TOKEN.findall(" ".join(_ANSWER.findall("\n".join(mouths[name].shown(chat)))))}
+        for name, chat in {(name, chat) for name, chat, _ in said}
+    }
+    return [(name, chat, token) for name, chat, token in said if token not in there[name, chat]]
+
+
+def marked(texts: list[str]) -> int:
+    """How many of these say that they may be a repeat."""
+    return sum(MAY_REPEAT.strip() in text for text in texts)
+
+
 def judged(name: str, mouths: Mouths, chat: int, token: str) -> list[str]:
     """What is wrong with what came of this message."""
     answers = seen(mouths, chat, token)
-    marked = sum(MAY_REPEAT.strip() in text for text in answers)
     if not answers and any("Send the message again" in text for text in mouths.shown(chat)):
         return []  # killed four times in one turn: it is given up, and its person told so
     if not answers:
         return [f"{name} {chat}: {token} was never answered; there is {mouths.shown(chat)}"]
-    if len(answers) > 1 + (0 if mouths.takes_once else min(marked, 1)):
+    if len(answers) > 1 + (0 if mouths.takes_once else min(marked(answers), 1)):
         return [f"{name} {chat}: {token} was answered {len(answers)} times: {answers}"]
     return []
 

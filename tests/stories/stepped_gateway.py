@@ -1,15 +1,17 @@
-"""`stepped_gateway CLOCK`: the gateway of this home, by a clock that stands where the file says.
+"""`stepped_gateway [CLOCK]`: `nanobot gateway`, with Discord's SDK pointed at `DISCORD_API` of the environment.
 
-What `nanobot gateway` does, but for the clock: it steps as the wall clock does when a laptop slept, and the one that
-measures knows nothing of the sleep.
+With CLOCK it lives by a clock that stands where that file says: it steps as the wall clock does when a laptop slept,
+and the one that measures knows nothing of the sleep.
 """
 
 import asyncio
+import os
 import sys
 import time
 from datetime import datetime, timedelta
 from pathlib import Path
 
+from nanobot.__main__ import main
 from nanobot.cli.common import read_setup
 from nanobot.cli.signals import KILLS, on_signals
 from nanobot.config.paths import Places
@@ -33,12 +35,19 @@ class SteppedClock:
         return time.monotonic()
 
 
-async def main() -> None:
-    """Run until it is told to stop."""
+def point_discord() -> None:
+    """Have the SDK ask the server of the test: its address is no setting."""
+    if address := os.environ.get("DISCORD_API"):
+        from discord.http import Route
+
+        Route.BASE = address
+
+
+async def live_by(clock: SteppedClock) -> None:
+    """What the command does, until it is told to stop."""
     setup, wishes = read_setup(None, None), Wishes()
     set_up_logging(LogPlace(Places(setup.data_dir).gateway_log, "INFO", "INFO"))
     with on_signals(KILLS, lambda number: wishes.stop()):
-        clock = SteppedClock(Path(sys.argv[1]))
         async with open_gateway(
             setup.config, data_dir=setup.data_dir, workspace=setup.workspace, wishes=wishes, clock=clock
         ) as gateway:
@@ -46,4 +55,9 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    point_discord()
+    if sys.argv[1:]:
+        asyncio.run(live_by(SteppedClock(Path(sys.argv[1]))))
+    else:
+        sys.argv = ["nanobot", "gateway"]
+        main()

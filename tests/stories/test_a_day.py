@@ -1,15 +1,15 @@
-"""A day of thirty people on three channels: jobs, a dead model, kills, a full disk; each thing ends, where it belongs.
+"""A day of thirty people on five channels: second words that join, jobs, heartbeats, a dead model, kills, a full disk.
 
-The clock stands still and steps; the gateway is a child that dies and comes back. The ledger is printed: `pytest -s`.
+Each thing ends, where it belongs. The clock stands still and steps; the gateway is a child that dies and comes back.
+The ledger is printed: `pytest -s`.
 """
 
 import asyncio
 import json
 import re
-import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -18,23 +18,21 @@ from typing import Any
 
 import pytest
 
-from tests.fake_models import Fail, FakeModels, Fitting, Say, Step
+from tests.fake_models import Calls, Fail, FakeModels, Fitting, Say, Slow, Step
 from tests.gateway.toy import GatewayHome
-from tests.stories.mouths import Lives, Mouths, elsewhere, everybody, heard, judged, seen, unsettled
+from tests.stories.mouths import FIVE, Lives, Mouths, elsewhere, everybody, heard, judged, marked, seen, unsettled
 from tests.stories.processes import POSIX, Home, fill, small_disk
 
 pytestmark = POSIX
 
-CHATS = 10
-LONGEST_S = 30.0
+PEOPLE = 6
+"""On each channel."""
+LONGEST_S = 60.0
 DEAD = "The model this chat asks for is gone."
-
-
-def model(body: dict[str, Any]) -> Step:
-    """Jobs are done in a word, people are heard."""
-    last = str(next(row["content"] for row in reversed(body["messages"]) if row["role"] == "user"))
-    job = re.search(r"job-\w+", last)
-    return Say(f"{job[0]} is done") if job else heard(body)
+JOBS = {"job-hourly": ("slack", 2), "job-once": ("email", 4)}
+"""Which chat is told that they are done."""
+HEART = ("discord", 5)
+"""The chat that hears of the heartbeat."""
 
 
 @dataclass
@@ -44,12 +42,15 @@ class Hour:
     name: str
     said: int = 0
     answered: int = 0
+    joined: int = 0
     told_why_not: int = 0
     jobs: Counter[str] = field(default_factory=Counter)
+    beats: int = 0
 
     def __str__(self) -> str:
-        jobs = ", ".join(f"{count} {outcome}" for outcome, count in sorted(self.jobs.items()))
-        return f"{self.name:<28} {self.said:>5} {self.answered:>9} {self.told_why_not:>13}   {jobs}"
+        jobs = ", ".join(f"{count} {outcome}" for outcome, count in sorted(self.jobs.items()) if count)
+        numbers = f"{self.said:>5} {self.answered:>9} {self.joined:>7} {self.told_why_not:>13} {self.beats:>6}"
+        return f"{self.name:<31} {numbers}   {jobs}"
 
 
 class Day:
@@ -62,11 +63,27 @@ class Day:
         self.clock = home.path / "clock"
         self.step = 0
         self.set_clock()
-        self.lives = Lives(home, (sys.executable, "-m", "tests.stories.stepped_gateway", str(self.clock)))
+        self.looked_for: set[str] = set()
+        self.beats = 0
+        self.alive = server.default = Fitting(self.model)
+        self.lives = Lives(home, str(self.clock))
         self.said: list[tuple[str, int, str]] = []
         self.dead: list[tuple[str, int]] = []
         self.ledger: list[Hour] = []
         self.chance = Random(11)
+
+    def model(self, body: dict[str, Any]) -> Step:
+        """Jobs and tasks are done in a word, people are heard; who wants something found waits for a tool."""
+        if any(one["function"]["name"] == "heartbeat" for one in body.get("tools", ())):
+            self.beats += 1
+            return Calls(("heartbeat", {"action": "run", "tasks": f"beat-{self.beats}", "again_in_minutes": 1}))
+        last = str(next(row["content"] for row in reversed(body["messages"]) if row["role"] == "user"))
+        if task := re.search(r"job-\w+|beat-\d+", last):
+            return Say(f"{task[0]} is done")
+        if (wanted := re.search(r"look for (q\d+)", last)) and body["messages"][-1]["role"] == "user":
+            self.looked_for.add(wanted[1])
+            return Slow(Calls(("list_dir", {"path": "."})), first_s=1)
+        return heard(body)
 
     def set_clock(self) -> None:
         """Let it be so late."""
@@ -74,53 +91,91 @@ class Day:
         temp.write_text(f"{self.began.isoformat()} {(self.each * self.step).total_seconds()}")
         temp.replace(self.clock)
 
+    def people(self, most: int) -> list[tuple[str, int]]:
+        """So many of them."""
+        everybody = [(channel, chat) for channel in self.mouths for chat in range(PEOPLE)]
+        return self.chance.sample(everybody, min(most, len(everybody)))
+
+    async def says(self, channel: str, chat: int, words: str) -> str:
+        """One says that, and what names it."""
+        token = f"q{len(self.said)}"
+        self.said.append((channel, chat, token))
+        await self.mouths[channel].say(chat, f"{words} {token}")
+        return token
+
+    def begin(self, name: str) -> None:
+        """A line of the ledger begins."""
+        self.ledger.append(Hour(name))
+        self._before = len(self.said)
+
     async def hour(self, name: str, who: int) -> None:
-        """So many people say something, some of them twice at once; each is answered before it is over."""
-        hour = Hour(name)
-        self.ledger.append(hour)
-        before = len(self.said)
-        for channel, chat in self.chance.sample([(one, chat) for one in self.mouths for chat in range(CHATS)], who):
+        """So many people say something, some of them twice at once."""
+        self.begin(name)
+        for channel, chat in self.people(who):
             for _ in range(self.chance.choice((1, 1, 2))):
-                token = f"q{len(self.said)}"
-                self.said.append((channel, chat, token))
-                await self.mouths[channel].say(chat, f"here is {token}")
-        hour.said = len(self.said) - before
-        self._open = (hour, self.said[before:])
+                await self.says(channel, chat, "here is")
 
-    async def over(self) -> None:
-        """Wait until all of this hour are answered; then the clock goes on, and jobs have their time."""
-        hour, said = self._open
-        with suppress(TimeoutError):  # what is not there by then is told of at the end of the day
+    async def steered(self, who: int) -> None:
+        """So many people want something found, and say one thing more while it is looked for."""
+        self.begin("a second word while it works")
+        first = {person: await self.says(*person, "look for") for person in self.people(who)}
+        await until(lambda: self.looked_for.issuperset(first.values()))
+        second = {person: await self.says(*person, "here is") for person in first}
+        await self.answered()
+        for (channel, chat), token in first.items():
+            there = self.mouths[channel]
+            both = {*seen(there, chat, token)} & {*seen(there, chat, second[channel, chat])}
+            self.ledger[-1].joined += bool(both)
+
+    async def answered(self) -> None:
+        """Wait until everybody of this hour has an answer; what has none by then is told of at the end of the day."""
+        said = self.said[self._before :]
+        with suppress(TimeoutError):
             await until(lambda: all(seen(self.mouths[name], chat, token) for name, chat, token in said))
-        hour.answered = sum(bool(seen(self.mouths[name], chat, token)) for name, chat, token in said)
-        await self.goes_on(hour)
+        self.ledger[-1].said = len(said)
+        self.ledger[-1].answered = sum(bool(seen(self.mouths[name], chat, token)) for name, chat, token in said)
 
-    async def goes_on(self, hour: Hour) -> None:
-        before = Counter(self.outcomes())
+    async def goes_on(self) -> None:
+        """It is later: jobs and the heartbeat have their time."""
+        hour = self.ledger[-1]
+        jobs, beats = Counter(self.outcomes()), self.beats
         self.step += 1
         self.set_clock()
         due = self.due()
-        await until(lambda: self.accounted() >= due)
-        hour.jobs = Counter(self.outcomes())
-        hour.jobs.subtract(before)
+        await until(lambda: self.accounted() >= due and self.looked())
+        hour.jobs = Counter(self.outcomes()) - jobs
+        hour.beats = self.beats - beats
 
     async def dead_model(self, who: int) -> None:
         """Nobody can be answered, and everybody hears of it."""
-        hour = Hour("the model is dead")
-        self.ledger.append(hour)
+        self.begin("the model is dead for an hour")
         self.server.default = Fail(404, DEAD)
-        self.dead = self.chance.sample([(one, chat) for one in self.mouths for chat in range(CHATS)], who)
+        self.dead = self.people(who)
         for channel, chat in self.dead:
             await self.mouths[channel].say(chat, "is anybody there?")
         await until(lambda: all(self.words_of_death(*one) for one in self.dead))
-        self.server.default = Fitting(model)
+        self.server.default = self.alive
+        hour = self.ledger[-1]
         hour.said, hour.told_why_not = len(self.dead), sum(self.words_of_death(*one) for one in self.dead)
-        await self.goes_on(hour)
 
     def words_of_death(self, channel: str, chat: int) -> int:
         return sum(DEAD in text for text in self.mouths[channel].shown(chat))
 
-    # jobs
+    # jobs and heartbeats
+
+    def looked(self) -> bool:
+        """Whether the heartbeat has asked at this time, and remembers it."""
+        file = self.home.data / "state" / "heartbeat.json"
+        now = self.began + self.each * self.step
+        return file.exists() and bool(json.loads(file.read_text() or "{}").get("asked_at") == now.timestamp())
+
+    def told(self, words: str, channel: str, chat: int) -> list[int]:
+        """How often that was said in this chat, and in all."""
+        there = sum(words in text for text in self.mouths[channel].shown(chat))
+        return [
+            there,
+            sum(words in text for one in self.mouths.values() for n in range(PEOPLE) for text in one.shown(n)),
+        ]
 
     def due(self) -> int:
         """How many instants of the hourly job and of the one reminder have come."""
@@ -145,19 +200,31 @@ class Day:
         found += elsewhere(self.mouths, self.said)
         found += [f"{one} heard {n} words" for one in self.dead if (n := self.words_of_death(*one)) != 1]
         ran = Counter(row["name"] for row in self.history() if row["outcome"] == "ran")
-        for name, channel, chat in (("job-hourly", "toy", 3), ("job-once", "telegram", 4)):
-            told = sum(f"{name} is done" in text for text in self.mouths[channel].shown(chat))
-            everywhere = sum(
-                f"{name} is done" in text for one in self.mouths.values() for n in range(CHATS) for text in one.shown(n)
+        wanted = {f"{name} is done": (where, ran[name]) for name, where in JOBS.items()}
+        wanted |= {f"beat-{number} is done": (HEART, 1) for number in range(1, self.beats + 1)}
+        for words, (where, times) in wanted.items():
+            told = self.told(words, *where)
+            found += [f"{words!r} {times} times, but told {told[0]} times there, {told[1]} in all"] * (
+                told != [times, times] or not times
             )
-            found += [f"{name} ran {ran[name]} times and was told {told} times there, {everywhere} in all"] * (
-                not ran[name] == told == everywhere
-            )
+        found += [f"{self.beats} heartbeats in {self.step} steps"] * (self.beats != self.step + 1)
         found += [f"{self.accounted()} of {self.due()} instants are accounted for"] * (self.accounted() != self.due())
+        found += ["nobody's second word joined"] * (not sum(hour.joined for hour in self.ledger))
         return found + unsettled(self.home.data, len(self.said) + len(self.dead), failed=len(self.dead))
 
+    def print(self) -> None:
+        """The ledger."""
+        heads = f"{'said':>5} {'answered':>9} {'joined':>7} {'told why not':>13} {'beats':>6}"
+        print(f"\n{'':<31} {heads}   jobs", *self.ledger, sep="\n")
+        for name, mouths in self.mouths.items():
+            said = [(chat, token) for channel, chat, token in self.said if channel == name]
+            answers = sum(len(seen(mouths, chat, token)) for chat, token in said)
+            repeats = sum(marked(mouths.shown(chat)) for chat in range(PEOPLE))
+            people = len({chat for chat, _ in said})
+            print(f"{name}: {people} people, {len(said)} said, {answers} answers to them, {repeats} marked repeats")
 
-async def until(there: Any) -> None:
+
+async def until(there: Callable[[], object]) -> None:
     async with asyncio.timeout(LONGEST_S):
         while not there():
             await asyncio.sleep(0.02)
@@ -165,15 +232,20 @@ async def until(there: Any) -> None:
 
 @asynccontextmanager
 async def a_day(folder: Path, server: FakeModels, steps: int) -> AsyncIterator[Day]:
-    """A gateway with its people and jobs, before anything is said."""
+    """A gateway with its people, jobs and standing tasks, before anything is said."""
     home = GatewayHome(folder, server)
-    async with everybody(home, CHATS) as mouths:
+    async with everybody(home, FIVE, PEOPLE) as mouths:
         at = datetime.now().astimezone().replace(minute=30, second=0, microsecond=0) + timedelta(hours=5)
-        added(home, "job-hourly", "--cron", "0 * * * *", "--channel", "toy", "--to", "3")
-        added(home, "job-once", "--at", at.isoformat(), "--channel", "telegram", "--to", "1004")
+        for (name, (channel, chat)), when in zip(
+            JOBS.items(), (("--cron", "0 * * * *"), ("--at", at.isoformat())), strict=True
+        ):
+            added(home, name, *when, "--channel", channel, "--to", mouths[channel].address(chat))
+        heart = {"intervalS": 1, "channel": HEART[0], "to": mouths[HEART[0]].address(HEART[1])}
+        home.change(gateway={**home.config["gateway"], "heartbeat": heart})
+        (home.workspace / "HEARTBEAT.md").write_text("- see to everything\n", encoding="utf-8")
         day = Day(home, server, mouths, steps)
         try:
-            await day.lives.ready()
+            await until(day.looked)
             yield day
         finally:
             day.lives.process.kill()
@@ -184,51 +256,64 @@ def added(home: Home, name: str, *words: str) -> None:
     assert end.code == 0, end.complaint
 
 
-async def play(day: Day, disk: Path | None, steps: int, who: int) -> None:
+async def play(day: Day, disk: Path | None, hours: Sequence[str], who: int) -> None:
     """The whole day."""
-    for step in range(steps):
-        if step == steps // 2:
+    for number, hour in enumerate(hours):
+        here = who if number else PEOPLE * len(day.mouths)  # each of them at least once
+        if hour == "dead":
             await day.dead_model(who)
-        elif step in (1, steps - 2):
-            await day.hour("killed in the middle", who)
+        elif hour == "steered":
+            await day.steered(who)
+        elif hour == "killed":
+            await day.hour("killed in the middle", here)
             await asyncio.sleep(day.chance.uniform(0.05, 0.3))
             day.lives.kill()
-            await day.over()
-        elif step == 2 and disk is not None:
+            await day.answered()
+        elif hour == "full" and disk is not None:
             full = fill(disk)
-            await day.hour("the disk is full for a while", who)
+            await day.hour("the disk is full for a while", here)
             await asyncio.sleep(0.5)
             full.unlink()
             await day.mouths["websocket"].cut()  # a client that was refused says it again when it comes back
-            await day.over()
+            await day.answered()
         else:
-            await day.hour("an hour as others", who)
-            await day.over()
-    print(f"\n{'':<28} {'said':>5} {'answered':>9} {'told why not':>13}   jobs", *day.ledger, sep="\n")
+            await day.hour("an hour as others" if hour != "full" else "no small disk may be mounted", here)
+            await day.answered()
+        await day.goes_on()
+    day.print()
     assert await day.lives.end() == 0
 
 
-@pytest.mark.timeout(120)
-async def test_a_day_in_five_steps(tmp_path: Path):
-    with FakeModels(default=Fitting(model), strict=False) as server:
-        async with a_day(tmp_path, server, 5) as day:
-            await play(day, None, 5, who=6)
+@contextmanager
+def a_small_disk(place: Path) -> Iterator[Path | None]:
+    """A disk that is soon full; None where none may be mounted: then that hour is as others, and the ledger says so."""
+    with ExitStack() as mounted:
+        try:
+            disk: Path | None = mounted.enter_context(small_disk(place, "48m"))
+        except pytest.skip.Exception:
+            disk = None
+        yield disk
 
-            problems = day.problems()
 
-    assert not problems
+SHORT = ("killed", "steered", "full", "dead", "killed")
+LONG = ("others", "killed", "full", *["others"] * 4, "steered", *["others"] * 4, "dead", *["others"] * 4, "steered")
+LONG += ("full", "others", "others", "others", "killed", "others")
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-async def test_a_day_of_twenty_four_hours_with_a_disk_that_fills_up(tmp_path: Path):
-    (tmp_path / "home").mkdir()
-    with (
-        small_disk(tmp_path / "home" / ".nanobot", "48m") as disk,
-        FakeModels(default=Fitting(model), strict=False) as server,
-    ):
-        async with a_day(tmp_path / "home", server, 24) as day:
-            await play(day, disk, 24, who=25)
+@pytest.mark.parametrize(
+    ("hours", "who"),
+    [
+        pytest.param(SHORT, 8, marks=pytest.mark.timeout(180)),
+        pytest.param(LONG, 25, marks=[pytest.mark.slow, pytest.mark.timeout(1200)]),
+    ],
+    ids=["in five steps", "of twenty-four hours"],
+)
+async def test_a_day(tmp_path: Path, hours: Sequence[str], who: int):
+    home = tmp_path / "home"
+    home.mkdir()
+    with a_small_disk(home / ".nanobot") as disk, FakeModels(strict=False) as server:
+        async with a_day(home, server, len(hours)) as day:
+            await play(day, disk, hours, who)
 
             problems = day.problems()
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nanobot.agent.run.cut import is_broken_off
+from nanobot.agent.run.cut import is_broken_off, parts_of_answer
 from nanobot.bus.events import InboundMessage
 from nanobot.errors import NanobotError
 from nanobot.messages.types import ChatMessage, is_our_word, text_of
@@ -61,9 +61,12 @@ def is_answer(row: ChatMessage) -> bool:
     return row["role"] == "assistant" and not row.get("tool_calls")
 
 
-def words_of(row: ChatMessage) -> str:
-    """What the person is told by the row that ended a turn: why there is no answer, where there is none."""
-    return row.get("told") or text_of(row["content"])
+def words_of(rows: Sequence[ChatMessage]) -> str:
+    """What the person is told where a turn ended with these rows: all of the answer, or why there is none."""
+    last = rows[-1]
+    if last.get("error"):
+        return last.get("told") or text_of(last["content"])
+    return "".join(parts_of_answer(rows, last.get("turn_id", ""))).strip()
 
 
 def answer_of(history: Sequence[ChatMessage], turn_id: str) -> ChatMessage | None:
@@ -82,11 +85,12 @@ def fates_of(history: Sequence[ChatMessage], journal_keys: Container[str]) -> di
     turns = {row["inbound"]: row.get("turn_id", "") for row in history if row.get("inbound", "") in journal_keys}
     wanted = {*turns.values()}
     answers = {
-        row["turn_id"]: words_of(row)
-        for row in history
+        row["turn_id"]: at
+        for at, row in enumerate(history)
         if row.get("turn_id") in wanted and is_answer(row) and not is_broken_off(row)
     }
-    return {key: Fate(turn_id, answers.get(turn_id, "")) for key, turn_id in turns.items()}
+    words = {turn_id: words_of(history[: at + 1]) for turn_id, at in answers.items()}
+    return {key: Fate(turn_id, words.get(turn_id, "")) for key, turn_id in turns.items()}
 
 
 def is_taken_on(folder: Path, sessions: SessionManager, session_key: str, journal_key: str) -> bool:

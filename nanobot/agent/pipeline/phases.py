@@ -160,10 +160,10 @@ class Pipeline:
         turn.checkpoint.session_has(session.message_count)
         answer = answer_of(history, left.turn_id) if left else None
         if answer is not None and turn.resumes:  # the crash came between the answer and the end
-            turn.ends(TurnOutcome.FAILED if answer.get("error") else TurnOutcome.ANSWERED, words_of(answer))
+            turn.ends(TurnOutcome.FAILED if answer.get("error") else TurnOutcome.ANSWERED, words_of(history))
             return TurnPhase.SAVE
         if answer is not None:
-            turn.emit(Notice(text=_NOT_GIVEN.format(answer=words_of(answer))))
+            turn.emit(Notice(text=_NOT_GIVEN.format(answer=words_of(history))))
         if left.text.strip() and left.after == session.message_count:
             said: ChatMessage = {
                 "role": "assistant",
@@ -220,6 +220,7 @@ class Pipeline:
                 turn_id=turn.turn_id,
                 workspace=parts.workspace,
                 clock=parts.clock,
+                asker=message.provenance,
                 origin=message.origin,
                 quiet=message.quiet,
                 answers=message.journal_key,

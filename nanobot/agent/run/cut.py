@@ -3,12 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nanobot.messages.types import INTERRUPTED, ChatMessage
+from nanobot.messages.types import INTERRUPTED, ChatMessage, is_our_word, text_of
 from nanobot.providers.base import ToolCallRequest
 from nanobot.utils.text import counted
 
 TAKEN_UP = "taken_up"
 """How a step ends that asked no model: it gave the calls of a run that was cut off their results."""
+GO_ON = "Your answer was cut off by the length limit. Go on exactly where it stopped, without repeating anything."
+BROKEN_OFF = "Your answer broke off. Go on exactly where it stopped, without repeating anything."
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,26 @@ def open_calls(rows: Sequence[ChatMessage]) -> list[ToolCallRequest]:
 def is_broken_off(row: ChatMessage) -> bool:
     """Whether this is what a model had said when it was cut off."""
     return row["role"] == "assistant" and row.get("error") == INTERRUPTED and not row.get("tool_calls")
+
+
+def parts_of_answer(rows: Sequence[ChatMessage], turn_id: str) -> list[str]:
+    """What this turn has said of the answer at the end of these rows, part by part: each but the last broke off."""
+    parts: list[str] = []
+    ends = True
+    """Whether the answer may end here: a part before another ends where it broke off, or where we had it go on."""
+    for row in reversed(rows):
+        if row.get("turn_id") != turn_id or row.get("tool_calls") or row["role"] not in ("user", "assistant"):
+            break
+        if row["role"] == "user":
+            if is_our_word(row) and row["content"] not in (GO_ON, BROKEN_OFF):
+                break
+            ends = is_our_word(row)
+        elif ends or is_broken_off(row):
+            parts.append(text_of(row["content"]))
+            ends = False
+        else:
+            break
+    return [part for part in reversed(parts) if part.strip()]
 
 
 def results_at_end(rows: Sequence[ChatMessage]) -> list[ChatMessage]:

@@ -10,7 +10,17 @@ from dataclasses import dataclass, field, replace
 
 from nanobot.agent import turn as events
 from nanobot.agent.run.allowance import MOST_ROWS
-from nanobot.agent.run.cut import TAKEN_UP, Cut, account_of_cut, is_broken_off, open_calls, results_at_end
+from nanobot.agent.run.cut import (
+    BROKEN_OFF,
+    GO_ON,
+    TAKEN_UP,
+    Cut,
+    account_of_cut,
+    is_broken_off,
+    open_calls,
+    parts_of_answer,
+    results_at_end,
+)
 from nanobot.agent.run.loop_guard import LoopGuard
 from nanobot.agent.run.requests import Remembered, Requests, Room
 from nanobot.agent.run.speech import Speech
@@ -38,8 +48,6 @@ from nanobot.utils.text import counted
 MOST_CONTINUATIONS = 3
 MOST_BROKEN_OFF = 1
 """How often a run asks for the rest of an answer that broke off after its beginning was shown."""
-_GO_ON = "Your answer was cut off by the length limit. Go on exactly where it stopped, without repeating anything."
-_BROKEN_OFF = "Your answer broke off. Go on exactly where it stopped, without repeating anything."
 _TAKEN_UP = (
     "nanobot was interrupted in the middle of your work on this and has been started again. "
     "What had finished is above. Go on from there; do nothing twice."
@@ -166,10 +174,11 @@ class _Run:
             await self._step_of_before(cut)
             await self._tell_model(_TAKEN_UP)
             await self._join()
-        elif is_broken_off(self._rows[-1]):
-            self._said.append(text_of(self._rows[-1]["content"]))
+        elif parts := parts_of_answer(self._rows, self._spec.context.turn_id):
+            self._said += parts
             self._spec.emit(events.Notice(text="nanobot was interrupted in the middle of its answer and goes on."))
-            await self._tell_model(_BROKEN_OFF)
+            if self._rows[-1]["role"] == "assistant":  # else it was told already, or a person goes on
+                await self._tell_model(BROKEN_OFF)
 
     async def _step_of_before(self, cut: Cut) -> None:
         """End the step whose calls were cut off: what only reads or never began runs now, the rest is unknown."""
@@ -204,7 +213,7 @@ class _Run:
                 broken += 1
                 said.append(text_of(self._rows[-1]["content"]))
                 self._spec.emit(events.Notice(text="The answer broke off; asking for the rest of it."))
-                await self._tell_model(_BROKEN_OFF)
+                await self._tell_model(BROKEN_OFF)
                 continue
             text = response.content or ""
             if response.tool_calls:
@@ -215,7 +224,7 @@ class _Run:
             elif response.finish_reason == "length" and text and continued < MOST_CONTINUATIONS:
                 continued += 1
                 said.append(text)
-                await self._tell_model(_GO_ON)
+                await self._tell_model(GO_ON)
             elif text.strip() or said:
                 answer = "".join([*said, text])
                 remark = await self._doubt(answer)

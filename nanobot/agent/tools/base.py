@@ -40,6 +40,8 @@ class ToolContext:
     clock: Clock
     provenance: Provenance = Provenance.OWNER
     """The least trusted words in the window when the call was made."""
+    asker: Provenance = Provenance.OWNER
+    """Whose words the turn answers, whatever was read since."""
     origin: Origin = Origin.USER
     """Why the turn exists: a job's turn makes no jobs."""
     quiet: bool = False

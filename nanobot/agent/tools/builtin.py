@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from nanobot.agent.tools.base import Tool
 from nanobot.agent.tools.filesystem import EditFileTool, ListDirTool, ReadFileTool, WriteFileTool
+from nanobot.agent.tools.inbox import InboxPolicy, InboxTool
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.tools.search import GlobTool, GrepTool
 from nanobot.agent.tools.shell import ExecPolicy, ExecTool
@@ -13,10 +14,11 @@ from nanobot.security.paths import PathPolicy
 
 @dataclass(frozen=True, slots=True)
 class ToolPolicies:
-    """What the built-in tools may do. `exec` is None where commands are switched off."""
+    """What the built-in tools may do. `exec` is None where commands are switched off, `inbox` without a mailbox."""
 
     paths: PathPolicy
     exec: ExecPolicy | None = field(default_factory=ExecPolicy)
+    inbox: InboxPolicy | None = None
 
 
 BUILTIN: dict[str, Callable[[ToolPolicies], Tool | None]] = {
@@ -24,6 +26,7 @@ BUILTIN: dict[str, Callable[[ToolPolicies], Tool | None]] = {
     "exec": lambda policies: ExecTool(policies.paths, policies.exec) if policies.exec is not None else None,
     "glob": lambda policies: GlobTool(policies.paths),
     "grep": lambda policies: GrepTool(policies.paths),
+    "inbox": lambda policies: InboxTool(policies.inbox) if policies.inbox is not None else None,
     "list_dir": lambda policies: ListDirTool(policies.paths),
     "read_file": lambda policies: ReadFileTool(policies.paths),
     "write_file": lambda policies: WriteFileTool(policies.paths),

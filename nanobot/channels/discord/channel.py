@@ -37,7 +37,7 @@ class DiscordChannel(PostingChannel):
     """Discord drops a second message with a nonce it has seen "in the past few minutes", and does not say how many: two
     at least. https://discord.com/developers/docs/resources/message#create-message (enforce_nonce)
     """
-    stall_s = 60.0  # Discord answers a heartbeat each 41 s
+    stall_s = 50.0  # Discord answers a heartbeat each 41 s, and a line that died unseen is to be noticed in a minute
     guilds_s: float = GUILDS_S
 
     def __init__(self, config: Any, bus: MessageBus) -> None:

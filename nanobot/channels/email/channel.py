@@ -10,29 +10,25 @@ import json
 import logging
 import re
 import secrets
-import ssl
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
 
-from nanobot import __version__
 from nanobot.bus.events import OutboundKind, OutboundMessage
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.base import MAY_REPEAT, BaseChannel
 from nanobot.channels.email.book import Known, MailBook, open_book
 from nanobot.channels.email.headers import is_address
-from nanobot.channels.email.imap import FetchedMail, Imap, ImapRefusedError, NoTlsError, open_imap
+from nanobot.channels.email.imap import FetchedMail
 from nanobot.channels.email.inbox import Inbox
 from nanobot.channels.email.incoming import Mail, MailFile, read_mail
+from nanobot.channels.email.login import open_mailbox
 from nanobot.channels.email.loops import why_dropped
 from nanobot.channels.email.outgoing import Attached, Letter, first_subject, message_id, reply_subject
-from nanobot.channels.email.proof import Verdict, judge
 from nanobot.channels.email.quotes import parted, without_signature
 from nanobot.channels.email.settings import MailSettings
-from nanobot.channels.email.smtp import untrusted
 from nanobot.channels.errors import ChannelSetupError, NotConnectedError, UndeliverableError
 from nanobot.channels.media import Attachment, Kept, MediaError, MediaKind, one_chunk, outgoing
 from nanobot.channels.text.dialects import EMAIL
@@ -48,7 +44,6 @@ LARGEST_FILES = 20 * 1024 * 1024
 """In bytes, of all files of one mail; with what their encoding adds, most servers take no more."""
 _UNPROVEN = "unproven:"
 """How the threads begin of people nobody vouches for: they never meet the threads of those they may pretend to be."""
-_NOT_NOW = re.compile(r"\[(?:UNAVAILABLE|INUSE|LIMIT|SERVERBUG|OVERQUOTA)\]|too many|try again|temporar", re.IGNORECASE)
 _FORWARDED = re.compile(r"(?:fwd?|wg|tr|rv|vb|转发|轉寄)\s*[:：]", re.IGNORECASE)
 
 
@@ -67,6 +62,7 @@ class EmailChannel(BaseChannel):
 
     name = "email"
     at_most: ClassVar[Provenance] = Provenance.MAIL
+    stall_s = 50.0  # a line that died unseen, as while a laptop slept, is to be noticed within a minute
 
     def __init__(self, config: Any, bus: MessageBus) -> None:
         super().__init__(config, bus)
@@ -94,8 +90,8 @@ class EmailChannel(BaseChannel):
     async def login(self, force: bool = False) -> bool:
         """Log in where mails come in and where they go out, and say so. Raises ChannelSetupError, or OSError."""
         settings = await asyncio.to_thread(MailSettings.of, self.config)
-        async with _logged_in(settings, lambda: None) as imap:
-            await imap.select(settings.config.imap_mailbox)
+        async with open_mailbox(settings, only_look=True):
+            pass
         if settings.smtp is not None:
             await settings.smtp.check()
         may = "can be read and written from" if settings.smtp is not None else "can be read"
@@ -154,14 +150,7 @@ class EmailChannel(BaseChannel):
 
     async def _read(self, desk: _Desk) -> None:
         settings, config = desk.settings, desk.settings.config
-        async with _logged_in(settings, self.evidence.sign) as imap:
-            try:
-                folder = await imap.select(config.imap_mailbox)
-            except ImapRefusedError as error:
-                raise ChannelSetupError(
-                    f"{config.imap_host} does not open the mailbox {config.imap_mailbox!r} ({error}). "
-                    "Check channels.email.imapMailbox."
-                ) from error
+        async with open_mailbox(settings, self.evidence.sign) as (imap, folder):
             name = f"{config.imap_username}@{config.imap_host}/{config.imap_mailbox}"
             inbox = Inbox(imap, desk.book, self.services.clock, name, mark_seen=config.mark_seen)
             self.up()
@@ -184,7 +173,7 @@ class EmailChannel(BaseChannel):
         if reason := why_dropped(mail.headers, mail.content_type, mail.sender, desk.settings.own):
             log.info("email: a mail from %s is left alone: %s", json.dumps(mail.sender), reason)
             return False
-        verdict = _judged(mail, desk.settings)
+        verdict = desk.settings.judge(mail)
         if not verdict.is_proven:
             log.info("email: a mail from %s proves nothing: %s", json.dumps(mail.sender), verdict.reason)
         known = await self._known(mail, desk.book) if verdict.is_proven else None
@@ -277,50 +266,8 @@ class EmailChannel(BaseChannel):
         )
 
 
-@asynccontextmanager
-async def _logged_in(settings: MailSettings, sign: Any) -> "AsyncIterator[Imap]":
-    """A connection on which the mailbox can be opened. Raises ChannelSetupError where its owner has to help."""
-    config, host = settings.config, settings.config.imap_host
-    try:
-        async with open_imap(settings.imap, sign) as imap:
-            try:
-                await imap.log_in(config.imap_username, config.imap_password)
-            except ImapRefusedError as error:
-                if _NOT_NOW.search(str(error)):
-                    raise ConnectionError(f"{host} lets nobody in just now ({error})") from error
-                raise ChannelSetupError(
-                    f"{host} refused the name or the password ({error}). Check channels.email.imapUsername and "
-                    "channels.email.imapPassword; many services want an app password, not that of the account."
-                ) from error
-            await imap.introduce("nanobot", __version__)
-            yield imap
-    except NoTlsError as error:
-        raise ChannelSetupError(
-            f"The mailbox cannot be read by TLS: {error}. Check channels.email.imapPort and imapUseSsl; 993 "
-            "goes with true, 143 with false."
-        ) from error
-    except ssl.SSLCertVerificationError as error:
-        raise ChannelSetupError(untrusted(host, "imapHost", error)) from error
-    except ImapRefusedError as error:
-        raise ConnectionError(f"{host} refused a command ({error})") from error
-
-
 async def _until(broken: "asyncio.Future[None]") -> None:
     await broken
-
-
-def _judged(mail: Mail, settings: MailSettings) -> Verdict:
-    """Whether the sender is who the mail says."""
-    if not mail.has_one_sender:
-        return Verdict(False, "its From line names several people, or nobody plainly")
-    if settings.config.server_checks_senders:
-        return Verdict(True)
-    verdict = judge(mail.headers.lines, mail.sender.rpartition("@")[2], settings.checker)
-    if verdict.is_proven or mail.headers.has("Authentication-Results"):
-        return verdict
-    return replace(
-        verdict, reason=f"{verdict.reason}; if it refuses forged mail itself, set channels.email.serverChecksSenders"
-    )
 
 
 @dataclass(frozen=True, slots=True)

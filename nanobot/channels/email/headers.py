@@ -16,6 +16,8 @@ _CHARSETS = {
     "x-mac-roman": "mac-roman",
 }  # fmt: skip
 """What charsets are called by, or mean in truth."""
+_NO_CHARSETS = {"punycode", "idna", "unicode-escape", "raw-unicode-escape", "undefined", "mbcs", "oem"}
+"""Codecs that no mail is written in; the time of one grows with the square of its text."""
 _ENCODED_WORD = re.compile(r"=\?([^?\s]{1,60})\?([bBqQ])\?([^?]*)\?=")
 _ENCODED_RUN = re.compile(r"=\?[^?\s]{1,60}\?[bBqQ]\?[^?]*\?=(?:\s*=\?[^?\s]{1,60}\?[bBqQ]\?[^?]*\?=)*")
 _ID = re.compile(r"<([^<>\s]+)>")
@@ -32,7 +34,8 @@ def decoded(data: bytes, charset: str | None) -> str:
 
 def _in_charset(data: bytes, charset: str) -> str | None:
     try:
-        text: object = codecs.lookup(charset).decode(data)[0]
+        codec = codecs.lookup(charset)
+        text: object = None if codec.name.replace("_", "-") in _NO_CHARSETS else codec.decode(data)[0]
     except Exception:  # somebody else's codec, by a name that a stranger chose
         return None
     return text if isinstance(text, str) else None  # zlib and its like are codecs, too

@@ -8,9 +8,9 @@ import asyncio
 import base64
 import re
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nanobot.errors import NanobotError
 
@@ -25,6 +25,8 @@ _LITERAL = re.compile(rb"\{(\d{1,12})\+?\}\r?\n\Z")
 _STATUS = re.compile(rb"(OK|NO|BAD)\b ?(.*)", re.IGNORECASE | re.DOTALL)
 _NEWS = re.compile(rb"\* \d+ (?:EXISTS|RECENT)\b", re.IGNORECASE)
 _QUOTED_BODY = re.compile(rb'BODY\[\](?:<\d+>)? "((?:[^"\\]|\\.)*)"', re.IGNORECASE)
+_HEAD = re.compile(rb"BODY\[HEADER", re.IGNORECASE)
+_QUOTED_HEAD = re.compile(rb'BODY\[HEADER[^\]]*\](?:<\d+>)? "((?:[^"\\]|\\.)*)"', re.IGNORECASE)
 _BODY_LITERAL = re.compile(rb"BODY\[\](?:<\d+>)? \{", re.IGNORECASE)
 
 
@@ -154,7 +156,14 @@ class Imap:
 
     async def select(self, mailbox: str) -> Folder:
         """Open a mailbox. Raises ImapRefusedError where there is none of that name."""
-        said = b"\n".join(one.text for one in await self._command(b"SELECT " + _quoted(_utf7(mailbox))))
+        return await self._open(b"SELECT", mailbox)
+
+    async def examine(self, mailbox: str) -> Folder:
+        """Open it only to look: nothing done on this connection changes a flag in it. Raises as `select`."""
+        return await self._open(b"EXAMINE", mailbox)
+
+    async def _open(self, how: bytes, mailbox: str) -> Folder:
+        said = b"\n".join(one.text for one in await self._command(how + b" " + _quoted(_utf7(mailbox))))
         validity, next_uid = re.search(rb"\[UIDVALIDITY (\d+)", said), re.search(rb"\[UIDNEXT (\d+)", said)
         return Folder(int(validity[1]) if validity else 0, int(next_uid[1]) if next_uid else None)
 
@@ -171,9 +180,7 @@ class Imap:
         told = await self._fetched(uid, "FLAGS INTERNALDATE RFC822.SIZE")
         if told is None:
             return None
-        size = int(_in(told.text, rb"RFC822\.SIZE (\d+)") or 0)
-        flags = _in(told.text, rb"FLAGS \(([^)]*)\)").lower()
-        received = _in(told.text, rb'INTERNALDATE "([^"]*)"').decode("ascii", "replace")
+        size = _as_told(uid, b"", told.text).size
         body = await self._fetched(uid, "BODY.PEEK[]" if size <= largest else f"BODY.PEEK[]<0.{head}>")
         if body is None:
             return None
@@ -182,7 +189,19 @@ class Imap:
         else:
             quoted = _QUOTED_BODY.search(body.text)
             raw = re.sub(rb"\\(.)", rb"\1", quoted[1]) if quoted else b""
-        return FetchedMail(uid, raw, size if size > largest else len(raw), received, rb"\seen" in flags)
+        return replace(_as_told(uid, raw, told.text), size=size if size > largest else len(raw))
+
+    async def heads(self, uids: Sequence[int], names: Sequence[str], *, longest: int) -> list[FetchedMail]:
+        """Of each of these mails the header lines of these names, `longest` bytes at most; who is gone is left out."""
+        what = f"UID FLAGS INTERNALDATE RFC822.SIZE BODY.PEEK[HEADER.FIELDS ({' '.join(names)})]<0.{longest}>"
+        found: dict[int, FetchedMail] = {}
+        for one in await self._command(f"UID FETCH {','.join(map(str, uids))} ({what})".encode()):
+            uid = int(_in(one.text, rb"\bUID (\d+)") or 0)
+            if uid in uids and _HEAD.search(one.text):
+                quoted = _QUOTED_HEAD.search(one.text)
+                raw = re.sub(rb"\\(.)", rb"\1", quoted[1]) if quoted else b"".join(one.literals[:1])
+                found[uid] = _as_told(uid, raw, one.text)
+        return [found[uid] for uid in uids if uid in found]
 
     async def mark_seen(self, uid: int) -> None:
         """Set its flag. Raises ImapRefusedError where the mailbox may only be read."""
@@ -288,6 +307,13 @@ class Imap:
             self._sign()
             data += more
         return bytes(data)
+
+
+def _as_told(uid: int, raw: bytes, text: bytes) -> FetchedMail:
+    """A mail of which these bytes are there, with what the server says of it."""
+    flags = _in(text, rb"FLAGS \(([^)]*)\)").lower()
+    received = _in(text, rb'INTERNALDATE "([^"]*)"').decode("ascii", "replace")
+    return FetchedMail(uid, raw, int(_in(text, rb"RFC822\.SIZE (\d+)") or 0), received, rb"\seen" in flags)
 
 
 def _in(text: bytes, pattern: bytes) -> bytes:

@@ -50,12 +50,12 @@ class Inbox:
         end = folder.next_uid - 1 if folder.next_uid else max(await self._imap.search("ALL"), default=0)
         now = self._now()
         if known is None:
-            uids = await self._imap.search(f"UNSEEN SINCE {_date(now - _DAY_S)}")
+            uids = await self._imap.search(f"UNSEEN SINCE {imap_day(now - _DAY_S)}")
             log.info(
                 "email: the first look at this mailbox: %d unread since yesterday, the rest stays as it is", len(uids)
             )
         else:
-            uids = await self._imap.search(f"SINCE {_date(known.looked_at - _DAY_S)}")
+            uids = await self._imap.search(f"SINCE {imap_day(known.looked_at - _DAY_S)}")
             log.info("email: the server has renumbered this mailbox; %d recent mails are looked at again", len(uids))
         since = (known.looked_at if known is not None else now) - 2 * _DAY_S
         for uid in uids:
@@ -93,7 +93,7 @@ class Inbox:
         mail = await self._imap.fetch(uid, largest=LARGEST_MAIL, head=HEAD)
         if mail is None:
             return  # gone meanwhile
-        if _received(mail) < since:
+        if received_at(mail) < since:
             log.info("email: a mail that was moved here is older than the last look, and is left alone")
             return
         if await take(mail) and self._mark_seen and not mail.is_seen:
@@ -106,7 +106,7 @@ class Inbox:
         return self._clock.now().timestamp()
 
 
-def _received(mail: FetchedMail) -> float:
+def received_at(mail: FetchedMail) -> float:
     """When it came, by the server's clock; a time that cannot be read is now."""
     try:
         return parsedate_to_datetime(mail.received).timestamp()
@@ -114,6 +114,7 @@ def _received(mail: FetchedMail) -> float:
         return float("inf")
 
 
-def _date(at: float) -> str:
+def imap_day(at: float) -> str:
+    """The day of an instant, as a search wants it."""
     day = datetime.fromtimestamp(0, UTC) + timedelta(seconds=max(at, 0))
     return f"{day.day}-{_MONTHS[day.month - 1]}-{day.year}"

@@ -6,9 +6,9 @@ Nothing raises, whatever the bytes: what cannot be read is left out, and what ca
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from email import policy
 from email.message import Message
 from email.parser import BytesParser
+from email.policy import Compat32
 from typing import TYPE_CHECKING
 
 from nanobot.channels.email.headers import Headers, decoded, readable
@@ -19,9 +19,19 @@ _MOST_FILES = 20
 _LONGEST_TEXT = 1_000_000
 _LONGEST_SUBJECT = 500
 _MOST_REFERENCES = 100
+_MOST_DASHES = 20_000
+"""Lines that may begin a part: each costs the parser as much as a kilobyte of text."""
+_MOST_LOOKS = 50_000_000
+"""Lines by boundaries: within parts of parts the parser looks at each line for each of them."""
+_LONGEST_HEADER = 20_000
+_LONGEST_PARAMETERS = 4_000
+"""Characters of a header that the parser takes apart itself, in time that grows with their square."""
 
 if TYPE_CHECKING:
     _Part = Message[str, str]
+    _Policy = Compat32[Message[str, str]]
+else:
+    _Policy = Compat32
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +75,14 @@ class Mail:
 
 def read_mail(raw: bytes) -> Mail:
     """What it says. Never raises."""
-    message: _Part = BytesParser(policy=policy.compat32).parsebytes(raw)
+    message = _parsed(raw)
     headers = Headers(message)
     sender, has_one_sender = headers.sender()
     found = _Found()
-    _read(message, found, 0)
+    try:
+        _read(message, found, 0)
+    except Exception:  # a parser of anything, of the standard library, may fail on anything
+        found.texts.append("[the rest of this mail cannot be read]")
     ids = headers.ids("Message-ID")
     return Mail(
         headers,
@@ -83,6 +96,30 @@ def read_mail(raw: bytes) -> Mail:
         "\n\n".join(text.strip("\n") for text in found.texts if text.strip()).strip(),
         tuple(found.files[:_MOST_FILES]),
     )
+
+
+class _Bounded(_Policy):
+    """Headers as they come, but none without end: a stranger's must not keep the parser for minutes."""
+
+    def header_source_parse(self, sourcelines: list[str]) -> tuple[str, str]:
+        """A header's name and value."""
+        name, value = super().header_source_parse(sourcelines)
+        is_parted = name.lower().startswith("content-")
+        return name, value[: _LONGEST_PARAMETERS if is_parted else _LONGEST_HEADER]
+
+
+def _parsed(raw: bytes) -> "_Part":
+    """The mail; of one that is made to exhaust the parser, its head and the raw text."""
+    parser = BytesParser(policy=_Bounded())
+    if raw.count(b"\n--") <= _MOST_DASHES and raw.count(b"\n") * raw.lower().count(b"boundary=") <= _MOST_LOOKS:
+        try:
+            return parser.parsebytes(raw)
+        except RecursionError:  # parts within parts within parts; raised, it would come again for ever
+            pass
+    head: _Part = parser.parsebytes(raw, headersonly=True)
+    if head.get_content_maintype() in ("multipart", "message"):
+        del head["Content-Type"]
+    return head
 
 
 @dataclass(slots=True)
@@ -119,7 +156,7 @@ def _read_best(part: "_Part", found: _Found, depth: int) -> None:
 
 
 def _children(part: "_Part") -> "Iterator[_Part]":
-    payload = part.get_payload()
+    payload = part.get_payload() if part.is_multipart() else None
     if isinstance(payload, list):
         yield from (child for child in payload if isinstance(child, Message))
 

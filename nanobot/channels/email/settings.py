@@ -2,14 +2,15 @@
 
 import os
 import ssl
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from email.utils import formataddr, parseaddr
 from pathlib import Path
 from typing import Any
 
 from nanobot.channels.email.headers import is_address
 from nanobot.channels.email.imap import ImapServer
-from nanobot.channels.email.proof import Checker, checker_of
+from nanobot.channels.email.incoming import Mail
+from nanobot.channels.email.proof import Checker, Verdict, checker_of, judge
 from nanobot.channels.email.smtp import SmtpServer
 from nanobot.channels.errors import ChannelSetupError
 from nanobot.config.channels import EmailConfig
@@ -51,6 +52,20 @@ class MailSettings:
             formataddr((name, address)) if name else address,
             frozenset(own),
             checker_of(config.imap_host, sorted(own), config.authserv_id or ""),
+        )
+
+    def judge(self, mail: Mail) -> Verdict:
+        """Whether the sender is who the mail says."""
+        if not mail.has_one_sender:
+            return Verdict(False, "its From line names several people, or nobody plainly")
+        if self.config.server_checks_senders:
+            return Verdict(True)
+        verdict = judge(mail.headers.lines, mail.sender.rpartition("@")[2], self.checker)
+        if verdict.is_proven or mail.headers.has("Authentication-Results"):
+            return verdict
+        return replace(
+            verdict,
+            reason=f"{verdict.reason}; if it refuses forged mail itself, set channels.email.serverChecksSenders",
         )
 
 

@@ -16,6 +16,8 @@ PRIVATE, STRANGE = "2000000000000001", "2000000000000002"
 NAMES = {BOT: "nanobot", PERSON: "anna", STRANGER: "zoe"}
 TEXT, DM, PUBLIC_THREAD = 0, 1, 11
 DEFAULT, REPLY = 0, 19
+_PEOPLE = PERSON[:-4]
+"""How the numbers of people begin here; others are bots."""
 _EPOCH_MS = 1_420_070_400_000
 
 
@@ -102,7 +104,7 @@ def user(user_id: str) -> Json:
     name = NAMES.get(user_id, f"user{user_id}")
     return {
         "id": user_id, "username": name, "global_name": name, "discriminator": "0", "avatar": None,
-        "bot": user_id not in (PERSON, STRANGER),
+        "bot": not user_id.startswith(_PEOPLE),
     }  # fmt: skip
 
 

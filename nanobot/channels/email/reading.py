@@ -1,0 +1,138 @@
+"""The mailbox as a tool reads it: recent mails found and read, over a connection of its own that may only look.
+
+So no flag changes, and what the channel knows of its place in the mailbox stays as it is.
+"""
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime, tzinfo
+from typing import Any
+
+from nanobot.channels.email.headers import Headers
+from nanobot.channels.email.imap import FetchedMail, Folder, Imap
+from nanobot.channels.email.inbox import HEAD, imap_day, received_at
+from nanobot.channels.email.incoming import Mail, MailFile, read_mail
+from nanobot.channels.email.login import open_mailbox
+from nanobot.channels.email.quotes import parted
+from nanobot.channels.email.settings import MailSettings
+from nanobot.config.channels import EmailConfig
+from nanobot.errors import NanobotError
+from nanobot.utils.text import clip, clip_line, human_size
+
+MOST_LOOKED_AT = 1000
+"""Mails whose heads are read for one question, the newest first."""
+_AT_ONCE = 100
+_LARGEST_MAIL = 8 * 1024 * 1024
+"""In bytes; of a larger one only the head is read."""
+_LONGEST_HEAD = 16 * 1024
+_LONGEST_LINE = 300
+_ANSWER_S = 60.0
+_DAY_S = 86400.0
+
+
+class NoSuchMailError(NanobotError):
+    """The mail that was asked for is not there."""
+
+
+class MailReader:
+    """Looks into the mailbox that the config names. Both methods raise NanobotError or OSError for what goes wrong."""
+
+    def __init__(self, config: Callable[[], EmailConfig], zone: tzinfo | None = None) -> None:
+        """`config` is asked each time: it may be changed meanwhile. `zone` is the user's; None for the host's."""
+        self._config = config
+        self._zone = zone
+
+    async def find(
+        self, *, unread: bool, since: datetime | None, sender: str, subject: str, limit: int
+    ) -> dict[str, Any]:
+        """The newest mails that fit all that is given, newest first; at most so many."""
+        async with asyncio.timeout(_ANSWER_S):
+            settings = await asyncio.to_thread(MailSettings.of, self._config())
+            async with open_mailbox(settings, only_look=True) as (imap, folder):
+                return await self._found(settings, imap, folder, unread, since, (sender, subject), limit)
+
+    async def read(self, mail_id: str) -> dict[str, Any]:
+        """One mail, by the id that `find` gave it."""
+        validity, _, uid = mail_id.strip().partition("-")
+        if not (validity.isdecimal() and uid.isdecimal()):
+            raise NoSuchMailError(f"{mail_id!r} is no id of a mail. `list` gives each mail one, such as 1-23.")
+        async with asyncio.timeout(_ANSWER_S):
+            settings = await asyncio.to_thread(MailSettings.of, self._config())
+            async with open_mailbox(settings, only_look=True) as (imap, folder):
+                if int(validity) != folder.validity:
+                    raise NoSuchMailError("The server has renumbered the mailbox since. List the mails again.")
+                fetched = await imap.fetch(int(uid), largest=_LARGEST_MAIL, head=HEAD)
+            if fetched is None:
+                raise NoSuchMailError(f"There is no mail {mail_id} any more. List the mails again.")
+            mail = await asyncio.to_thread(read_mail, fetched.raw)
+            return self._whole(settings, folder, fetched, mail)
+
+    async def _found(
+        self,
+        settings: MailSettings,
+        imap: Imap,
+        folder: Folder,
+        unread: bool,
+        since: datetime | None,
+        words: tuple[str, str],
+        limit: int,
+    ) -> dict[str, Any]:
+        after = since.timestamp() if since is not None else 0.0
+        days = [f"SINCE {imap_day(after - _DAY_S)}"] if since is not None else []  # a server has a zone of its own
+        uids = (await imap.search(" ".join([*(["UNSEEN"] if unread else []), *days]) or "ALL"))[::-1]
+        found: list[dict[str, Any]] = []
+        looked_at = 0
+        while looked_at < min(len(uids), MOST_LOOKED_AT) and len(found) < limit:
+            some = uids[looked_at : looked_at + _AT_ONCE]
+            looked_at += len(some)
+            for head in await imap.heads(some, ("FROM", "SUBJECT", "AUTHENTICATION-RESULTS"), longest=_LONGEST_HEAD):
+                mail = read_mail(head.raw)
+                said = (mail.headers.text("From"), mail.subject)
+                fits = all(word.casefold() in text.casefold() for word, text in zip(words, said, strict=True))
+                if fits and received_at(head) >= after and len(found) < limit:
+                    found.append(self._head(settings, folder, head, mail))
+        told: dict[str, Any] = {"mails": found}
+        if len(found) < limit and looked_at < len(uids):
+            told["note"] = f"Only the newest {looked_at} of {len(uids)} mails were looked at; ask with since or unread."
+        return told
+
+    def _head(self, settings: MailSettings, folder: Folder, fetched: FetchedMail, mail: Mail) -> dict[str, Any]:
+        return {
+            "mail": f"{folder.validity}-{fetched.uid}",
+            "received": self._time(fetched),
+            "from": _line(mail.headers, "From"),
+            "sender_proven": settings.judge(mail).is_proven,
+            "subject": clip_line(mail.subject, _LONGEST_LINE),
+            "unread": not fetched.is_seen,
+            "size": human_size(fetched.size),
+        }
+
+    def _whole(self, settings: MailSettings, folder: Folder, fetched: FetchedMail, mail: Mail) -> dict[str, Any]:
+        new, quoted = parted(mail.text)
+        told = self._head(settings, folder, fetched, mail)
+        told |= {name.lower(): line for name in ("To", "Cc") if (line := _line(mail.headers, name))}
+        told["text"] = clip(new.strip(), settings.config.max_body_chars, "{left_out} characters left out")
+        if quoted.strip():
+            told["quoted"] = clip(quoted.strip(), settings.config.max_body_chars // 4, "{left_out} characters left out")
+        if mail.files:
+            told["attachments"] = [_attached(one) for one in mail.files]
+        if not fetched.is_whole:
+            told["note"] = f"The mail is {human_size(fetched.size)}; only its beginning was read."
+        return told
+
+    def _time(self, fetched: FetchedMail) -> str:
+        """When it came, as the user's clock showed it; as the server writes it where that cannot be read."""
+        try:
+            moment = datetime.fromtimestamp(received_at(fetched), UTC)
+        except (OverflowError, ValueError, OSError):
+            return fetched.received[:40]
+        return f"{moment.astimezone(self._zone):%Y-%m-%d %H:%M %z}"
+
+
+def _attached(file: MailFile) -> str:
+    name = clip_line(file.name or "without a name", _LONGEST_LINE)
+    return f"{name} ({file.content_type}, {human_size(len(file.data))})"
+
+
+def _line(headers: Headers, name: str) -> str:
+    return clip_line(headers.text(name), _LONGEST_LINE)

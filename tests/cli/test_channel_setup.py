@@ -1,0 +1,363 @@
+"""Setting up a channel by questions, at both doors: `nanobot onboard` and `nanobot channels login`."""
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from nanobot.cli.commands import app
+from tests.contracts.fake_telegram import TOKEN, FakeTelegram
+from tests.contracts.platform_discord import DiscordPlatform
+from tests.contracts.platform_slack import SlackPlatform
+from tests.contracts.slack_workspace import APP_TOKEN, BOT_TOKEN
+from tests.fake_mail import PASSWORD, USER, FakeMail
+
+pexpect = pytest.importorskip("pexpect")
+
+WITHOUT_MODEL = "later\n"
+DISCORD_TOKEN = "MTExMTEx.GaBcDe.f-g_h"
+
+
+async def command(*words: str, answers: str = "") -> Result:
+    """A command of the terminal, while the platforms run in this loop."""
+    return await asyncio.to_thread(CliRunner().invoke, app, [*words], input=answers)
+
+
+def config_path() -> Path:
+    return Path.home() / ".nanobot" / "config.json"
+
+
+def write_config(**config: Any) -> bytes:
+    config_path().parent.mkdir(exist_ok=True)
+    config_path().write_text(json.dumps(config), encoding="utf-8")
+    return config_path().read_bytes()
+
+
+def channels() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(config_path().read_text(encoding="utf-8")).get("channels", {})
+    return found
+
+
+def places_of(server: FakeMail) -> dict[str, Any]:
+    """Where the servers are, in the words of the config."""
+    return {
+        "imapHost": "127.0.0.1",
+        "imapPort": server.imap_port,
+        "imapUseSsl": False,
+        "smtpHost": "127.0.0.1",
+        "smtpPort": server.smtp_port,
+        "smtpUseTls": False,
+    }
+
+
+def owners() -> dict[str, list[str]]:
+    path = config_path().with_name("pairing.json")
+    found: dict[str, list[str]] = json.loads(path.read_text(encoding="utf-8"))["owners"] if path.exists() else {}
+    return found
+
+
+@pytest.fixture
+async def telegram(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FakeTelegram]:
+    async with FakeTelegram().open() as server:
+        monkeypatch.setenv("NANOBOT_CHANNELS__TELEGRAM__API_BASE", server.url)
+        yield server
+
+
+@pytest.fixture
+async def discord(tmp_path: Path) -> AsyncIterator[DiscordPlatform]:
+    async with DiscordPlatform(tmp_path).open() as platform:
+        platform.rest.token = DISCORD_TOKEN
+        yield platform
+
+
+@pytest.fixture
+async def slack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SlackPlatform]:
+    async with SlackPlatform(tmp_path).open() as platform:
+        monkeypatch.setenv("NANOBOT_CHANNELS__SLACK__API_BASE", f"{platform.workspace.url}/api")
+        yield platform
+
+
+@pytest.fixture
+async def mail() -> AsyncIterator[FakeMail]:
+    """A mailbox without TLS, at ports of its own: the config says where, and the questions leave it."""
+    async with FakeMail().open() as server:
+        write_config(channels={"email": places_of(server)})
+        yield server
+
+
+# onboarding
+
+
+async def test_onboarding_takes_a_newcomer_to_a_bot_on_telegram(telegram):
+    result = await command("onboard", answers=f"{WITHOUT_MODEL}telegram\n{TOKEN}\n\n\n")
+
+    assert result.exit_code == 0, result.output
+    assert channels() == {"telegram": {"enabled": True, "token": TOKEN}}
+    assert "write to @BotFather" in result.stdout
+    assert "https://t.me/nano_test_bot" in result.stdout
+    assert "\n  nanobot gateway\n" in result.stdout
+    assert "nanobot pairing approve CODE --owner" in result.stdout
+    assert [method for method, _ in telegram.asked] == ["getMe"]
+    assert TOKEN not in result.output
+
+
+async def test_enter_goes_on_without_a_channel():
+    result = await command("onboard", answers=f"{WITHOUT_MODEL}\n")
+
+    assert result.exit_code == 0
+    assert channels() == {}
+    assert "nanobot channels login telegram" in result.stdout
+
+
+async def test_an_owner_who_knows_their_number_needs_no_code(telegram):
+    result = await command("onboard", answers=f"{WITHOUT_MODEL}telegram\n{TOKEN}\nAnna\n111\n\n")
+
+    assert owners() == {"telegram": ["111"]}
+    assert "A number, such as 12345678" in result.stdout
+    assert "it knows you" in result.stdout
+
+
+async def test_a_token_that_cannot_be_one_is_not_sent_anywhere(telegram):
+    result = await command("onboard", answers=f"{WITHOUT_MODEL}telegram\nmy token\n\n\n")
+
+    assert result.exit_code == 0
+    assert "A token looks like 123456:ABC-DEF" in result.stdout
+    assert "Telegram stays as it is" in result.stdout
+    assert (channels(), telegram.asked) == ({}, [])
+
+
+@pytest.mark.parametrize(
+    ("now", "kept"),
+    [
+        (f"again\n{TOKEN}\n", {"telegram": {"enabled": True, "token": TOKEN}}),
+        ("save\n", {"telegram": {"enabled": True, "token": "1:wrong"}}),
+        ("leave\n", {}),
+    ],
+)
+async def test_a_token_that_is_refused_is_asked_again_saved_or_left_as_the_person_says(telegram, now, kept):
+    result = await command("onboard", answers=f"{WITHOUT_MODEL}telegram\n1:wrong\n{now}\n\n")
+
+    assert result.exit_code == 0, result.output
+    assert "The token is refused" in result.stdout
+    assert channels() == kept
+
+
+async def test_several_channels_in_one_go(telegram, slack):
+    answers = f"{WITHOUT_MODEL}telegram\n{TOKEN}\n\nslack\n{BOT_TOKEN}\n{APP_TOKEN}\nU0ANNA\n\n"
+
+    result = await command("onboard", answers=answers)
+
+    assert [*channels()] == ["telegram", "slack"]
+    assert owners() == {"slack": ["U0ANNA"]}
+    assert "For Telegram and Slack, as long as this runs:" in result.stdout
+
+
+@pytest.mark.usefixtures("telegram")
+async def test_onboarding_again_keeps_a_channel_and_its_token():
+    before = write_config(channels={"telegram": {"enabled": True, "token": TOKEN, "streaming": False}}, mine=1)
+
+    kept = await command("onboard", answers="keep\n\n")
+    looked = await command("onboard", answers="later\ntelegram\n\n\n")
+
+    assert (kept.exit_code, looked.exit_code) == (0, 0)
+    assert "Telegram: set up" in looked.stdout
+    assert json.loads(config_path().read_bytes()) == json.loads(before)
+
+
+async def test_nothing_is_asked_of_channels_with_yes():
+    result = await command("onboard", "--yes", answers="telegram\n")
+
+    assert "chat app" not in result.stdout
+    assert channels() == {}
+
+
+@pytest.mark.skipif(os.name == "nt", reason="pexpect needs a POSIX terminal")
+def test_ctrl_c_at_a_token_leaves_everything_as_it_was():
+    env = {**os.environ, "TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1"}
+    child = pexpect.spawn(sys.executable, ["-m", "nanobot", "onboard"], env=env, dimensions=(40, 100), timeout=20)
+
+    child.expect("None for now")
+    child.send("\r")
+    child.expect("go on without a model")
+    child.send("\r")
+    child.expect("enough for now")
+    child.send("\x1b[B\r")
+    child.expect("Token of the bot")
+    child.send(f"{TOKEN}\x03")
+    child.expect(pexpect.EOF)
+    seen = child.before.decode()
+    child.close()
+
+    assert child.exitstatus == 130
+    assert TOKEN not in seen
+    assert not config_path().exists()
+
+
+# the second door
+
+
+async def test_login_asks_what_is_missing_and_leaves_the_rest_as_it_is_written(telegram, monkeypatch):
+    monkeypatch.setenv("TELEGRAM_TOKEN", TOKEN)
+    write_config(mine=1, channels={"telegram": {"token": "${TELEGRAM_TOKEN}", "streaming": False}})
+
+    result = await command("channels", "login", "Telegram", answers="\n")
+
+    assert result.exit_code == 0, result.output
+    assert "as in the config" in result.stdout
+    assert json.loads(config_path().read_bytes()) == {
+        "mine": 1,
+        "channels": {"telegram": {"token": "${TELEGRAM_TOKEN}", "streaming": False, "enabled": True}},
+    }
+    assert TOKEN not in result.output
+
+
+async def test_login_of_what_is_set_up_only_tries_it(telegram):
+    before = write_config(channels={"telegram": {"enabled": True, "token": TOKEN}})
+
+    good = await command("channels", "login", "telegram")
+    telegram.token = "4242:another"
+    bad = await command("channels", "login", "telegram")
+
+    assert "Your bot is Nano" in good.stdout
+    assert good.stdout.endswith("telegram needs nothing more of you.\n")
+    assert (bad.exit_code, config_path().read_bytes()) == (1, before)
+    assert "nanobot channels login telegram --force" in bad.stderr
+
+
+async def test_login_with_force_asks_anew_and_an_empty_answer_changes_nothing(telegram):
+    before = write_config(channels={"telegram": {"enabled": True, "token": "1:old"}})
+
+    left = await command("channels", "login", "telegram", "--force", answers="\n")
+    after_that = config_path().read_bytes()
+    changed = await command("channels", "login", "telegram", "--force", answers=f"{TOKEN}\n\n")
+
+    assert (left.exit_code, "Nothing was changed" in left.stderr, after_that) == (1, True, before)
+    assert changed.exit_code == 0
+    assert channels()["telegram"]["token"] == TOKEN
+
+
+async def test_login_without_anybody_to_ask_says_which_keys_to_set():
+    result = await command("channels", "login", "slack")
+
+    assert result.exit_code == 1
+    assert "channels.slack.botToken, channels.slack.appToken" in result.stderr
+    assert not config_path().exists()
+
+
+@pytest.mark.parametrize(("name", "hint"), [("telegarm", "Did you mean telegram?"), ("fax", "It has telegram")])
+async def test_login_at_a_channel_nobody_knows_names_those_there_are(name, hint):
+    result = await command("channels", "login", name)
+
+    assert result.exit_code == 1
+    assert hint in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+# each platform
+
+
+async def test_tokens_of_slack_that_are_swapped_are_told_by_their_beginnings(slack):
+    answers = f"{APP_TOKEN}\n{BOT_TOKEN}\n{BOT_TOKEN}\n{APP_TOKEN}\n\n"
+
+    result = await command("channels", "login", "slack", answers=answers)
+
+    assert result.exit_code == 0, result.output
+    assert "It begins with xoxb-" in result.stdout
+    assert "It begins with xapp-" in result.stdout
+    assert "Your bot is @nanobot" in result.stdout
+    assert channels() == {"slack": {"enabled": True, "botToken": BOT_TOKEN, "appToken": APP_TOKEN}}
+
+
+async def test_discord_says_how_the_bot_gets_into_a_server(discord):
+    result = await command("channels", "login", "discord", answers=f"123456789\n{DISCORD_TOKEN}\n\n")
+
+    assert result.exit_code == 0, result.output
+    assert "an Application ID" in result.stdout
+    assert "https://discord.com/oauth2/authorize?client_id=" in result.stdout
+    assert channels() == {"discord": {"enabled": True, "token": DISCORD_TOKEN}}
+
+
+async def test_discord_says_which_switch_is_off(discord):
+    discord.rest.flags = 0
+
+    result = await command("channels", "login", "discord", answers=f"{DISCORD_TOKEN}\nleave\n")
+
+    assert result.exit_code == 1
+    assert "switch on MESSAGE CONTENT INTENT" in result.stdout
+    assert not config_path().exists()
+
+
+async def test_a_mailbox_is_tried_both_ways_before_it_is_saved(mail):
+    refused = await command("channels", "login", "email", answers=f"y\n{USER}\nwrong\nleave\n")
+    taken = await command("channels", "login", "email", answers=f"y\n{USER}\n{PASSWORD}\nanna@friends.test\n")
+
+    assert "refused the name or the password" in refused.stdout
+    assert taken.exit_code == 0, taken.output
+    assert f"The mailbox of {USER} can be read and written from." in taken.stdout
+    assert channels()["email"] == places_of(mail) | {
+        "enabled": True,
+        "consentGranted": True,
+        "imapUsername": USER,
+        "imapPassword": PASSWORD,
+        "smtpUsername": USER,
+        "smtpPassword": PASSWORD,
+    }
+    assert owners() == {"email": ["anna@friends.test"]}
+
+
+async def test_no_mailbox_is_read_without_consent(mail):
+    before = config_path().read_bytes()
+
+    result = await command("channels", "login", "email", answers="\n")
+
+    assert result.exit_code == 1
+    assert "hand them to your model" in result.stdout
+    assert (config_path().read_bytes(), mail.commands) == (before, [])
+
+
+@pytest.mark.parametrize(
+    ("address", "servers", "section"),
+    [
+        ("bot@here.test", "127.0.0.1:1\n127.0.0.1:465\n", {"imapHost": "127.0.0.1", "imapPort": 1, "smtpPort": 465}),
+        ("bot@here.test", "127.0.0.1:143\n127.0.0.1\n", {"imapHost": "127.0.0.1", "imapPort": 143}),
+    ],
+)
+async def test_the_port_of_a_mail_server_says_how_tls_begins_there(address, servers, section):
+    result = await command("channels", "login", "email", answers=f"y\n{address}\nsecret\n{servers}save\n\n")
+
+    email = channels()["email"]
+    assert result.exit_code == 0, result.output
+    assert email.items() >= section.items()
+    assert email.get("imapUseSsl", True) is (email.get("imapPort") != 143)
+    assert email.get("smtpUseSsl", False) is (email.get("smtpPort") == 465)
+
+
+async def test_a_websocket_gets_a_token_that_is_shown_once_and_kept():
+    first = await command("channels", "login", "websocket", answers="phone\n")
+    token = channels()["websocket"]["token"]
+    again = await command("channels", "login", "websocket")
+
+    assert len(token) == 48
+    assert f"ws://127.0.0.1:8765 with this token, which the config keeps:\n  {token}\n" in first.stdout
+    assert token not in again.output
+    assert channels()["websocket"] == {"enabled": True, "token": token}
+    assert owners() == {"websocket": ["phone"]}
+
+
+async def test_without_the_package_it_is_set_up_untried_with_the_line_that_installs_it(monkeypatch):
+    for name in [one for one in sys.modules if one.startswith("nanobot.channels.slack")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "slack_sdk", None)
+
+    result = await command("channels", "login", "slack", answers=f"{BOT_TOKEN}\n{APP_TOKEN}\n\n")
+
+    assert result.exit_code == 0, result.output
+    assert f"{sys.executable} -m pip install 'nanobot[slack]'" in result.stdout
+    assert "not tried" in result.stdout
+    assert channels()["slack"]["enabled"] is True
