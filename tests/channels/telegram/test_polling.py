@@ -83,7 +83,7 @@ async def test_a_damaged_memory_is_begun_anew(telegram, tmp_path, damage):
     (tmp_path / "bot.json").write_text(damage, encoding="utf-8")
     async with live(telegram, tmp_path) as life:
         await life.asked("hello")
-        await until(lambda: '"bot": 4242, "offset": 1' in (tmp_path / "bot.json").read_text(encoding="utf-8"))
+        await until(lambda: '"bot":4242,"offset":1' in (tmp_path / "bot.json").read_text(encoding="utf-8"))
 
 
 CHILD = """
