@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from contextlib import aclosing
 
 from nanobot.bus.events import Address, DeliveryFailedError, OutboundKind, OutboundMessage
 from nanobot.bus.queue import MessageBus
@@ -78,9 +79,10 @@ class DeadLetters:
         others = [name for name in manager.names if name != message.channel and _is_up(manager, name)]
         text = f"{error}\nIt said: {_head(message)}"
         try:
-            async for there in owners_chats(runtime, manager, others):
-                if await self._told_at(there, text):
-                    return
+            async with aclosing(owners_chats(runtime, manager, others)) as chats:
+                async for there in chats:
+                    if await self._told_at(there, text):
+                        return
         except StorageError as refusal:
             log.warning("no owner can be told of a dead letter: %s", refusal)
 

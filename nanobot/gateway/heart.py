@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Sequence
+from contextlib import aclosing
 from datetime import datetime
 
 from nanobot.agent.turn import TurnOutcome
@@ -10,7 +11,7 @@ from nanobot.bus.events import Address, InboundMessage, OutboundKind, OutboundMe
 from nanobot.config.paths import Places
 from nanobot.errors import NanobotError
 from nanobot.gateway.members import Member
-from nanobot.gateway.owners import is_private
+from nanobot.gateway.owners import is_private, owners_chats
 from nanobot.gateway.roster import Roster
 from nanobot.heartbeat.service import SESSION, HeartbeatService
 from nanobot.messages.types import ChatMessage, Origin, Provenance, ToolSchema
@@ -68,7 +69,7 @@ class Heart:
 
     async def execute(self, tasks: str) -> str:
         """Run a turn on them; nothing of it is sent by itself. Raises NanobotError where it came to no answer."""
-        there = await asyncio.to_thread(self._chat) or Address("cli", "direct")
+        there = await self._chat() or Address("cli", "direct")
         message = InboundMessage(
             there.channel,
             "heartbeat",
@@ -86,8 +87,11 @@ class Heart:
         return result.text
 
     async def notify(self, text: str) -> None:
-        """Send it to the chat the config names, else to the one its owner wrote in last."""
-        there = await asyncio.to_thread(self._chat)
+        """Send it to the chat the config names, else to the one its owner wrote in last.
+
+        With one session for all chats of an owner, which tells them not apart, it is their private chat.
+        """
+        there = await self._chat()
         if there is None:
             log.warning("the heartbeat has something to say and no chat to say it in; set gateway.heartbeat.to")
             return
@@ -100,10 +104,16 @@ class Heart:
         heard = [evidence.last_received for evidence in self._roster.evidence().values()]
         return max((moment for moment in heard if moment is not None), default=None)
 
-    def _chat(self) -> Address | None:
+    async def _chat(self) -> Address | None:
         settings = self._runtime.config.gateway.heartbeat
         if settings.channel and settings.to:
             return Address(settings.channel, settings.to)
+        if self._runtime.config.agents.defaults.unified_session:
+            async with aclosing(owners_chats(self._runtime, self._roster.manager, self._roster.names)) as chats:
+                return await anext(chats, None)
+        return await asyncio.to_thread(self._last)
+
+    def _last(self) -> Address | None:
         names = self._roster.names
         key = self._runtime.sessions.latest(lambda key: key.count(":") == 1 and key.partition(":")[0] in names)
         if key is None:

@@ -1,7 +1,7 @@
 """Where an owner can be told something: in a chat where nobody but them reads."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 
 from nanobot.bus.events import Address
 from nanobot.channels.manager import ChannelManager
@@ -16,7 +16,9 @@ def is_private(runtime: Runtime, channel: str, chat_id: str) -> bool:
     return runtime.pairing.people(channel).is_one_of_them(senders)
 
 
-async def owners_chats(runtime: Runtime, manager: ChannelManager, channels: Sequence[str]) -> AsyncIterator[Address]:
+async def owners_chats(
+    runtime: Runtime, manager: ChannelManager, channels: Sequence[str]
+) -> AsyncGenerator[Address, None]:
     """Where owners of these channels may be told what is for nobody else, the best place first, each once.
 
     First the private chat with each, which is opened where the platform lets a bot do that; then, should it be refused

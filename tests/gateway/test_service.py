@@ -9,6 +9,7 @@ import pytest
 from nanobot.bus.events import OutboundMessage
 from nanobot.channels.evidence import ChannelState
 from nanobot.errors import ConfigError, InstanceLockedError
+from nanobot.gateway.heart import Heart
 from nanobot.gateway.lock import holder_of
 from nanobot.gateway.members import Member
 from nanobot.gateway.service import Leave, Options
@@ -144,6 +145,15 @@ async def test_an_owner_is_told_in_the_private_chat_that_the_platform_opens(runn
         await soon(here.toys["plush"].got)
 
     assert "a secret of mine" in here.toys["plush"].got("own8")[0]
+
+
+async def test_with_one_session_for_all_chats_the_heartbeat_speaks_in_the_owners_own(running: OpenGateway):
+    async with running(agents={"defaults": {"unifiedSession": True}}) as here:
+        (here.home / "pairing.json").write_text(json.dumps({"owners": {"plush": ["person8"]}}))
+
+        await Heart(here.gateway.runtime, here.gateway.roster).notify("The kettle is on.")
+
+        assert here.toys["plush"].got("own8") == ["The kettle is on."]
 
 
 async def test_restart_and_stop_are_why_it_leaves(running: OpenGateway):
