@@ -7,6 +7,8 @@ import asyncio
 import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from shutil import get_terminal_size
+from textwrap import fill
 
 import typer
 
@@ -23,6 +25,9 @@ from nanobot.pairing.store import PairingStore
 
 NONE, AGAIN, SAVE, LEAVE = "none", "again", "save", "leave"
 CONFIG, ANOTHER = "config", "another"
+
+_WIDEST = 110
+"""Longer lines are hard to read."""
 
 Load = Callable[[], Config]
 """The config as it would be without the channel, fresh at each call."""
@@ -106,9 +111,10 @@ def set_up(platform: Platform, load: Load, places: Places, *, anew: bool = False
     Raises EOFError and KeyboardInterrupt, as questions do.
     """
     missing = problem_with_sdk(platform.name)
-    typer.echo(f"\n{missing} Until then it can be set up, but not tried.\n" if missing else "")
-    for line in platform.steps:
-        typer.echo(line)
+    typer.echo("")
+    if missing:
+        typer.echo(f"{missing} Until then it can be set up, but not tried.\n")
+    typer.echo(fill(platform.steps, min(get_terminal_size().columns, _WIDEST), break_on_hyphens=False))
     if _agrees(platform, load(), anew=anew):
         while (values := _ask_values(platform, load(), anew=anew)) is not None:
             wish = ChannelWish(platform, values)
