@@ -4,7 +4,6 @@ Only what is not known is asked. The platform is asked once, whether it lets the
 """
 
 import asyncio
-import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from shutil import get_terminal_size
@@ -16,6 +15,7 @@ from nanobot.channels.registry import load_channel
 from nanobot.cli import questions
 from nanobot.cli.common import one_line
 from nanobot.cli.platforms import PLATFORMS, Field, Platform, Values, find_platform
+from nanobot.cli.through_gateway import ask_gateway
 from nanobot.config.masking import shown
 from nanobot.config.paths import Places
 from nanobot.config.schema import Config
@@ -24,7 +24,6 @@ from nanobot.errors import NanobotError
 from nanobot.pairing.store import PairingStore
 
 NONE, AGAIN, SAVE, LEAVE = "none", "again", "save", "leave"
-CONFIG, ANOTHER = "config", "another"
 
 _WIDEST = 110
 """Longer lines are hard to read."""
@@ -81,7 +80,7 @@ def offer_channels(load: Load, places: Places) -> list[ChannelWish]:
 
     while True:
         on = with_all_before().channels.switched_on()
-        enough = "That is all" if wishes else "This terminal is enough for now"
+        enough = "That is all" if any(on.values()) else "This terminal is enough for now"
         rows = [(one.name, f"{one.title}: {'set up' if on.get(one.name) else one.needs}") for one in PLATFORMS]
         try:
             chosen = questions.choose("\nOn which chat app do you want to reach it?", [(NONE, enough), *rows])
@@ -96,6 +95,13 @@ def offer_channels(load: Load, places: Places) -> list[ChannelWish]:
         wish = set_up(platform, with_all_before, places)
         if wish is not None:
             wishes[platform.name] = wish
+
+
+def how_it_starts(places: Places, config_flag: str) -> str:
+    """What brings channels to life that were saved just now."""
+    if ask_gateway(places, {"do": "report"}) is not None:
+        return "The gateway that runs takes it over within seconds."
+    return f"Start the gateway, and keep it running:\n  nanobot gateway{config_flag}"
 
 
 def is_set_up(platform: Platform, config: Config) -> bool:
@@ -155,7 +161,6 @@ def _try(platform: Platform, config: Config, places: Places) -> str:
 
 def problem_with_sdk(name: str) -> str:
     """What has to be installed for this channel, with the line that does it; nothing where all is there."""
-    importlib.invalidate_caches()
     try:
         load_channel(name)
     except NanobotError as error:
@@ -205,7 +210,13 @@ def _ask_owner(platform: Platform, places: Places) -> str:
     """How the owner is called there; nothing where they pair, or have."""
     if PairingStore(places).people(platform.name).owners:
         return ""
-    return _shaped(platform.owner, "empty: pair with a code later")
+    try:
+        return _shaped(platform.owner, "empty: pair with a code later")
+    except EOFError:
+        if questions.in_terminal():
+            raise
+        typer.echo("")
+        return ""
 
 
 def _shaped(one: Field, empty: str) -> str:

@@ -155,7 +155,11 @@ async def test_several_channels_in_one_go(telegram, slack):
 
     assert [*channels()] == ["telegram", "slack"]
     assert owners() == {"slack": ["U0ANNA"]}
-    assert "For Telegram and Slack, as long as this runs:" in result.stdout
+    assert "Write to your bot on Slack: it knows you." in result.stdout
+    assert (
+        "Start the gateway, and keep it running:\n  nanobot gateway\nWrite to your bot on Telegram: it answers"
+        in result.stdout
+    )
 
 
 @pytest.mark.usefixtures("telegram")
@@ -248,6 +252,15 @@ async def test_login_without_anybody_to_ask_says_which_keys_to_set():
     assert result.exit_code == 1
     assert "channels.slack.botToken, channels.slack.appToken" in result.stderr
     assert not config_path().exists()
+
+
+@pytest.mark.usefixtures("telegram")
+async def test_a_script_may_pipe_the_token_and_nothing_else():
+    result = await command("channels", "login", "telegram", answers=f"{TOKEN}\n")
+
+    assert result.exit_code == 0, result.output
+    assert channels() == {"telegram": {"enabled": True, "token": TOKEN}}
+    assert "nanobot pairing approve CODE --owner" in result.stdout
 
 
 @pytest.mark.parametrize(("name", "hint"), [("telegarm", "Did you mean telegram?"), ("fax", "It has telegram")])
