@@ -174,7 +174,6 @@ async def log_in(name: str, config: Config, places: Places, *, force: bool) -> N
     from nanobot.gateway.roster import Roster
     from nanobot.utils.clock import SystemClock
 
-    load_channel(name)  # what is missing is told once; the roster would write it into the log, too
     clock = SystemClock()
     roster = Roster(config, MessageBus(), places, clock, PairingStore(places, clock))
     if not await roster.open(name):
@@ -201,7 +200,7 @@ def _ask_field(platform: Platform, one: Field, known: str, *, anew: bool) -> str
     """The answer; nothing for a person who has enough of it."""
     if known and not anew:
         path = ("channels", platform.name, camel(one.name))
-        typer.echo(f"{one.words}: {shown(path, known)}, as in the config.")
+        typer.echo(f"{one.words}: {shown(path, known)}, which is set already.")
         return known
     return _shaped(one, "empty: leave it")
 

@@ -82,7 +82,7 @@ def login(
         _set_up(platform, setup, config, force=force)
         return
     _demand_known(name, [*plugin_names(), *enabled_channels(setup.config.channels)])
-    load_channel(name)
+    load_channel(name)  # a package that is missing is told once; the roster would write it into the log, too
     try:
         asyncio.run(log_in(name, setup.config, places, force=force))
     except ChannelSetupError as error:

@@ -213,7 +213,7 @@ async def test_login_asks_what_is_missing_and_leaves_the_rest_as_it_is_written(t
     result = await command("channels", "login", "Telegram", answers="\n")
 
     assert result.exit_code == 0, result.output
-    assert "as in the config" in result.stdout
+    assert "which is set already" in result.stdout
     assert json.loads(config_path().read_bytes()) == {
         "mine": 1,
         "channels": {"telegram": {"token": "${TELEGRAM_TOKEN}", "streaming": False, "enabled": True}},
@@ -369,8 +369,11 @@ async def test_without_the_package_it_is_set_up_untried_with_the_line_that_insta
     monkeypatch.setitem(sys.modules, "slack_sdk", None)
 
     result = await command("channels", "login", "slack", answers=f"{BOT_TOKEN}\n{APP_TOKEN}\n\n")
+    tried = await command("channels", "login", "slack")
 
     assert result.exit_code == 0, result.output
+    assert tried.stderr.startswith("Error: Slack needs a package")
+    assert tried.stderr.endswith("then start the gateway again.\n")
     assert f"{sys.executable} -m pip install 'nanobot[slack]'" in result.stdout
     assert "not tried" in result.stdout
     assert channels()["slack"]["enabled"] is True
