@@ -44,6 +44,12 @@ class PlainAnswer:
         if handler is not None:
             handler(event)
 
+    def show(self, text: str) -> None:
+        """A message beside the answer: what the agent sent to this chat by its tool. A paragraph of its own."""
+        self._speaking = False
+        self._text_delta(TextDelta(text=text))
+        self._speaking = False
+
     def _text_delta(self, event: TextDelta) -> None:
         if not self._speaking:
             if any(self._said):
