@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from nanobot.bus.events import InboundMessage, OutboundKind, OutboundMessage
+from nanobot.utils.text import is_sound, sound_json
 
 if TYPE_CHECKING:
     from sqlite3 import Connection
@@ -357,19 +358,9 @@ def _text_of(message: OutboundMessage) -> str | None:
     return sha256(_json(parts).encode()).hexdigest()
 
 
-def _json(told: object) -> str:
-    """As text that can be written: halves of characters, which a model or a platform may send, are escaped."""
-    text = json.dumps(told, ensure_ascii=False, separators=(",", ":"), default=str)
-    return text if _is_sound(text) else json.dumps(told, separators=(",", ":"), default=str)
-
-
 def _sound(text: str) -> str:
-    return text if _is_sound(text) else text.encode("utf-8", "backslashreplace").decode()
+    return text if is_sound(text) else text.encode("utf-8", "backslashreplace").decode()
 
 
-def _is_sound(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+def _json(told: object) -> str:
+    return sound_json(told, separators=(",", ":"))

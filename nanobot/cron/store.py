@@ -19,6 +19,7 @@ from nanobot.errors import StorageError
 from nanobot.utils.files import make_private_folder, sweep_temps, sync_folder, write_atomic, write_in_place
 from nanobot.utils.locks import ProcessLock
 from nanobot.utils.refusals import refusal
+from nanobot.utils.text import sound_json
 
 _PATIENCE_S = 10.0
 _POLL_S = 0.002
@@ -200,4 +201,4 @@ class CronStore:
 
 
 def _text(whole: dict[str, Any]) -> str:
-    return json.dumps(whole, ensure_ascii=False, indent=2) + "\n"
+    return sound_json(whole, indent=2) + "\n"

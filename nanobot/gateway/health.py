@@ -7,7 +7,6 @@ patience: who asks badly costs nothing.
 import asyncio
 import errno
 import ipaddress
-import json
 import logging
 import re
 from collections.abc import Awaitable, Callable
@@ -16,6 +15,7 @@ from contextlib import suppress
 import h11
 
 from nanobot.gateway.report import Report, metrics
+from nanobot.utils.text import sound_json
 
 log = logging.getLogger(__name__)
 
@@ -118,8 +118,8 @@ class HealthServer:
             return 404, "text/plain; charset=utf-8", b"There is /health and /metrics.\n"
         report = await self._report()
         if path == b"/metrics":
-            return 200, "text/plain; version=0.0.4; charset=utf-8", metrics(report).encode()
-        body = json.dumps(report, ensure_ascii=False, indent=2) + "\n"
+            return 200, "text/plain; version=0.0.4; charset=utf-8", metrics(report).encode("utf-8", "replace")
+        body = sound_json(report, indent=2) + "\n"
         return 200 if report["status"] == "ok" else 503, "application/json; charset=utf-8", body.encode()
 
 

@@ -44,6 +44,24 @@ def json_objects(data: bytes) -> Iterator[dict[str, Any]]:
             yield found
 
 
+def sound_json(told: object, *, indent: int | None = None, separators: tuple[str, str] | None = None) -> str:
+    """JSON that can be written: half a character, which a model or a platform may send, is escaped and read again so.
+
+    What JSON does not know is written as text.
+    """
+    text = json.dumps(told, ensure_ascii=False, indent=indent, separators=separators, default=str)
+    return text if is_sound(text) else json.dumps(told, indent=indent, separators=separators, default=str)
+
+
+def is_sound(text: str) -> bool:
+    """Whether it can be written: none of its characters is a half."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def clip(text: str, limit: int, note: str = "{left_out} characters left out") -> str:
     """The text where it fits in `limit` characters, else its head and its tail with a note between them.
 

@@ -170,6 +170,16 @@ def test_an_entry_that_is_no_job_says_which_key_is_wrong(change: dict[str, objec
         CronJob.from_json({**OLD["jobs"][0], **change})
 
 
+def test_half_a_character_in_a_job_stops_no_other(tmp_path: Path):
+    service = CronService(tmp_path / "jobs.json")
+    half = service.add_job("half", CronSchedule("every", every_ms=60_000), "say \ud83d")
+
+    whole = service.add_job("whole", CronSchedule("every", every_ms=60_000), "say hello")
+
+    again = {job.id: job.payload.message for job in CronService(tmp_path / "jobs.json").list_jobs()}
+    assert again == {half.id: "say \ud83d", whole.id: "say hello"}
+
+
 def test_the_same_id_twice_is_kept_and_named(tmp_path: Path):
     service = CronService(write(tmp_path / "jobs.json", {"jobs": [OLD["jobs"][0], OLD["jobs"][0]]}))
 

@@ -1,8 +1,10 @@
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanobot.utils.text import clip_line, counted, decode, human_size, json_objects, mended_json, nearest
+from nanobot.utils.text import clip_line, counted, decode, human_size, json_objects, mended_json, nearest, sound_json
 
 
 @given(st.binary())
@@ -51,3 +53,10 @@ def test_no_bytes_stop_the_reading_of_lines(data: bytes):
 
 def test_broken_json_is_mended():
     assert mended_json('{"path": "a.txt", ') == {"path": "a.txt"}
+
+
+def test_json_that_is_written_comes_back_also_where_it_holds_half_a_character():
+    told = {"whole": "ü 👍", "half \ud83d": ["\udc00", 1.5, None]}
+
+    assert json.loads(sound_json(told).encode()) == told
+    assert sound_json({"a": "ü"}) == '{"a": "ü"}'

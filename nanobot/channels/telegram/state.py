@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from nanobot.utils.files import make_private_folder, write_atomic
+from nanobot.utils.text import sound_json
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +75,7 @@ class State:
                 "values": self.values,
             }
             try:
-                await asyncio.to_thread(_write, path, json.dumps(told, ensure_ascii=False))
+                await asyncio.to_thread(_write, path, sound_json(told))
                 self._refused = False
             except OSError as error:
                 if not self._refused:
