@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from email import message_from_bytes, policy
 from email.message import EmailMessage
+from functools import cached_property
 
 USER = "bot@bot.test"
 PASSWORD = 'an "app" password\\'
@@ -37,14 +38,14 @@ class SentMail:
     to: list[str]
     raw: bytes
 
-    @property
+    @cached_property
     def message(self) -> EmailMessage:
         """As a mail program reads it."""
         found = message_from_bytes(self.raw, policy=policy.default)
         assert isinstance(found, EmailMessage)
         return found
 
-    @property
+    @cached_property
     def text(self) -> str:
         """Its plain words."""
         body = self.message.get_body(("plain",))

@@ -6,6 +6,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from nanobot.agent.intake import MOST_IN_LANE
 from nanobot.agent.run.cut import BROKEN_OFF
 from nanobot.agent.turn import TurnOutcome
@@ -107,17 +109,15 @@ async def test_an_answer_that_was_broken_off_twice_is_given_whole(tmp_path: Path
     assert answer.content == "All is well."
 
 
-async def test_an_answer_in_parts_that_was_not_sent_is_sent_whole(tmp_path: Path):
+@pytest.mark.parametrize("parts", [("All is ", "well."), ("All is well.", "")])
+async def test_an_answer_in_parts_that_was_not_sent_is_sent_whole(tmp_path: Path, parts: tuple[str, str]):
     await accepted(tmp_path, asked("how is it?", "1"))
     mine = {"turn_id": "t1"}
-    told(
-        tmp_path,
-        "phone:7",
-        ("user", "how is it?", mine | {"inbound": "phone:7:1"}),
-        ("assistant", "All is ", mine | {"error": INTERRUPTED}),
-        ("user", BROKEN_OFF, mine | {"origin": Origin.SYSTEM}),
-        ("assistant", "well.", mine),
-    )
+    rows: list[tuple[str, str, dict[str, Any]]] = [("user", "how is it?", mine | {"inbound": "phone:7:1"})]
+    rows += [("assistant", parts[0], mine | {"error": INTERRUPTED})]
+    rows += [("user", BROKEN_OFF, mine | {"origin": Origin.SYSTEM})]
+    rows += [("assistant", parts[1], mine)] if parts[1] else []  # who has nothing to add leaves no row
+    told(tmp_path, "phone:7", *rows)
 
     async with next_life(tmp_path) as bot:
         answer = await reply(bot.bus)

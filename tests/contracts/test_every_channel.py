@@ -424,6 +424,25 @@ async def test_an_answer_that_grows_past_the_limit_goes_on_in_the_next_message(p
     assert all(len(one.text) <= platform.limit for one in pieces)
 
 
+@needs("edits")
+async def test_an_answer_that_a_crash_broke_off_grows_on_where_it_stood(platform, tmp_path, monkeypatch):
+    async with live(platform, tmp_path, silent=True) as life:
+        monkeypatch.setattr(type(life.channel), "delta_interval_s", 0.0)
+        await platform.says("hello")
+        message = await life.hears("hello")
+        for word in ("one", "two"):  # the second is an edit, so the first is written down by then
+            delta(life, message, f"{word} ")
+            await life.shows(word)
+    async with live(platform, tmp_path, silent=True) as life:
+        message = await life.hears("hello")
+        await life.is_up()
+        delta(life, message, "three ")
+        life.answers(message, "one two three")
+        await life.posted(message, "next")
+
+    assert [one.text for one in platform.shown()] == ["one two three", "next"]
+
+
 @needs("edits", "refuses")
 async def test_an_edit_that_fails_leaves_one_message_that_is_the_reply(platform, tmp_path, monkeypatch):
     async with live(platform, tmp_path, silent=True) as life:

@@ -319,7 +319,7 @@ def told_by_sessions(home: Path) -> tuple[dict[str, str], dict[str, str]]:
         if row.get("role") == "assistant":
             part = parts.pop(row["turn_id"], "") + (row["content"] or "")
             (parts if row.get("error") == INTERRUPTED else answers)[row["turn_id"]] = part
-    return turns, answers
+    return turns, parts | answers
 
 
 def _close_up(text: str) -> str:

@@ -212,7 +212,7 @@ def heard(body: dict[str, Any]) -> Step:
     while rows[-1] == ("user", BROKEN_OFF):
         said = rows[-2][1] + said
         rows = rows[:-2]
-    answered = " ".join(" ".join(_ANSWER.findall(text)) for role, text in rows if role == "assistant")
+    answered = " ".join(_ANSWER.findall("".join(text for role, text in rows if role == "assistant")))
     asked = [token for role, text in rows if role == "user" for token in _TOKEN.findall(text)]
     new = [token for token in dict.fromkeys(asked) if not re.search(rf"\b{token}\b", answered)]
     answer = f"I heard you well, and this is the end of it: {' and '.join(new)}."

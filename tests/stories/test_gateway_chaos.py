@@ -39,7 +39,8 @@ async def chaos(home: GatewayHome, each: int, kills: int, cuts: int, on: Mapping
                     await asyncio.gather(*[one.cut() for one in mouths.values()])
             with suppress(TimeoutError):
                 async with asyncio.timeout(20 + len(said) / 10):
-                    while unanswered(mouths, said):
+                    left = said
+                    while left := unanswered(mouths, left):
                         await asyncio.sleep(0.1)
             code = await lives.end()
         finally:

@@ -9,7 +9,7 @@ from typing import Any
 from nanobot.agent.run.cut import is_broken_off, parts_of_answer
 from nanobot.bus.events import InboundMessage
 from nanobot.errors import NanobotError
-from nanobot.messages.types import ChatMessage, is_our_word, text_of
+from nanobot.messages.types import INTERRUPTED, ChatMessage, is_our_word, text_of
 from nanobot.session.checkpoint import Checkpoint, HalfDone, keys_left
 from nanobot.session.manager import SessionManager
 
@@ -64,7 +64,7 @@ def is_answer(row: ChatMessage) -> bool:
 def words_of(rows: Sequence[ChatMessage]) -> str:
     """What the person is told where a turn ended with these rows: all of the answer, or why there is none."""
     last = rows[-1]
-    if last.get("error"):
+    if last.get("error") not in (None, INTERRUPTED):
         return last.get("told") or text_of(last["content"])
     return "".join(parts_of_answer(rows, last.get("turn_id", ""))).strip()
 
@@ -87,7 +87,7 @@ def fates_of(history: Sequence[ChatMessage], journal_keys: Container[str]) -> di
     answers = {
         row["turn_id"]: at
         for at, row in enumerate(history)
-        if row.get("turn_id") in wanted and is_answer(row) and not is_broken_off(row)
+        if row.get("turn_id") in wanted and is_answer(row)  # one that broke off too: nothing may have come after it
     }
     words = {turn_id: words_of(history[: at + 1]) for turn_id, at in answers.items()}
     return {key: Fate(turn_id, words.get(turn_id, "")) for key, turn_id in turns.items()}
