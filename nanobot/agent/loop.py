@@ -88,25 +88,26 @@ class AgentLoop:
         """
         self._stopping.clear()
         async with asyncio.TaskGroup() as turns:
-            stopping = turns.create_task(self._stopping.wait())
             intake = Intake(self._serve)
             for early in await self._take_up_all(turns):
                 if _at_once(early) is not None:
                     turns.create_task(self._serve(early))
                 elif intake.lets_in(early):
                     turns.create_task(intake.serve(early))
-            while True:
-                taking = asyncio.ensure_future(self.bus.consume_inbound())
-                await asyncio.wait((taking, stopping), return_when=asyncio.FIRST_COMPLETED)
-                message = taking.result() if taking.done() else None
-                if message is None:
-                    taking.cancel()
-                    break
-                if _at_once(message) is not None:
-                    turns.create_task(self._serve(message))
-                elif intake.lets_in(message):
-                    turns.create_task(intake.serve(message))
+            taking = turns.create_task(self._take_in(intake, turns))
+            stopping = turns.create_task(self._stopping.wait())
+            await asyncio.wait((taking, stopping), return_when=asyncio.FIRST_COMPLETED)
+            taking.cancel()
             stopping.cancel()
+
+    async def _take_in(self, intake: Intake, turns: asyncio.TaskGroup) -> None:
+        """Take messages until the bus closes. Cancelling loses none."""
+        while (message := await self.bus.consume_inbound()) is not None:
+            if _at_once(message) is not None:
+                turns.create_task(self._serve(message))
+            elif intake.lets_in(message):
+                turns.create_task(intake.serve(message))
+            await asyncio.sleep(0)  # thousands may wait: whatever else is ready goes on between two of them
 
     async def stop(self, patience_s: float = 0.0) -> None:
         """Take no more messages; turns that still run after `patience_s` are cut off and taken up at the next start.

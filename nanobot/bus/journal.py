@@ -72,20 +72,27 @@ class JournalCounts:
 
 
 class Journal(Protocol):
-    """What the bus asks of a journal. Every method raises StorageError where the disk refuses."""
+    """What the bus asks of a journal. Every method raises StorageError where the disk refuses.
+
+    What is handed in is written in that order.
+    """
 
     async def receive(self, message: InboundMessage) -> bool:
         """Accept it, and give it its `journal_key`; on the disk when this returns. False: it was here before."""
         ...
 
     async def begin(self, key: str, turn_id: str) -> None:
-        """Its turn runs."""
+        """Its turn runs. In no hurry: it is written with what comes next, or soon."""
         ...
 
     async def settle(self, key: str, state: InboundState, reason: str = "") -> None:
         """This is how it ended. The first end stands, but for ANSWERED, which becomes SENT or FAILED later, and
-        for SENT where what was sent turns out to be the word about why there is no answer.
+        for SENT where what was sent turns out to be the word about why there is no answer. In no hurry either.
         """
+        ...
+
+    async def written(self) -> None:
+        """All that was handed in so far is on the disk."""
         ...
 
     async def unsettled(self) -> list[InboundMessage]:
@@ -159,6 +166,7 @@ class SqliteJournal:
 
     def __init__(self, database: "Database") -> None:
         self._ask = database.ask
+        self._soon = database.soon
 
     async def receive(self, message: InboundMessage) -> bool:
         """Accept it; on the disk when this returns."""
@@ -184,11 +192,15 @@ class SqliteJournal:
             row = (InboundState.RUNNING, turn_id, key, *OPEN)
             db.execute("UPDATE inbound SET state = ?, turn_id = ? WHERE key = ? AND state IN (?, ?)", row)
 
-        await self._ask(update)
+        await self._soon(update)
 
     async def settle(self, key: str, state: InboundState, reason: str = "") -> None:
         """This is how it ended."""
-        await self._ask(lambda db: _settle(db, key, state, reason))
+        await self._soon(lambda db: _settle(db, key, state, reason))
+
+    async def written(self) -> None:
+        """All that was handed in so far is on the disk."""
+        await self._ask(lambda db: None)
 
     async def unsettled(self) -> list[InboundMessage]:
         """What was accepted and has not ended, oldest first."""

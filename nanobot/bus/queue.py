@@ -76,8 +76,14 @@ class _Mark:
 
     reached: asyncio.Event = field(default_factory=asyncio.Event)
 
+    async def write(self, journal: Journal) -> None:
+        try:
+            await journal.written()
+        finally:
+            self.reached.set()
 
-_Note = _Beginning | _Settlement
+
+_Note = _Beginning | _Settlement | _Mark
 
 
 class MessageBus:
@@ -91,10 +97,12 @@ class MessageBus:
         self._inbound: _Road[InboundMessage] = _Road()
         self._outbound: _Road[OutboundMessage] = _Road()
         self._journal = journal
-        self._to_keep: asyncio.Queue[OutboundMessage | _Note | _Mark | None] = asyncio.Queue()
+        self._to_keep: asyncio.Queue[OutboundMessage | _Note | None] = asyncio.Queue()
         self._owed: dict[str, InboundMessage] = {}
         """What was left by an earlier life or taken in this one, and has not ended; by its journal key."""
         self._shown: dict[str, tuple[str, ...]] = {}
+        self._writing: set[asyncio.Task[None]] = set()
+        """Notes on their way to the disk."""
         self._refused = False
 
     @property
@@ -250,11 +258,16 @@ class MessageBus:
                 waiting.append(self._to_keep.get_nowait())
             last = None in waiting
             await self._hold(journal, [one for one in waiting if isinstance(one, OutboundMessage)])
-            # one after the other into the journal's hands, and so into one commit
-            await asyncio.gather(*[self._write(journal, one) for one in waiting if isinstance(one, _Note)])
             for one in waiting:
-                if isinstance(one, _Mark):
-                    one.reached.set()
+                if isinstance(one, _Note):
+                    self._begin_to_write(journal, one)
+        self._begin_to_write(journal, _Mark())
+        await asyncio.wait(self._writing)
+
+    def _begin_to_write(self, journal: Journal, note: _Note) -> None:
+        """Into the journal's hands one after the other. Nobody waits for a note, so that it may wait for company."""
+        self._writing.add(writing := asyncio.create_task(self._write(journal, note)))
+        writing.add_done_callback(self._writing.discard)
 
     async def _hold(self, journal: Journal, messages: list[OutboundMessage]) -> None:
         lasting = [message for message in messages if message.kind.lasts]
@@ -281,9 +294,9 @@ class MessageBus:
         except RuntimeError:  # closed: the journal has it for the next start
             log.debug("a message out waits for the next start")
 
-    async def _write(self, journal: Journal, one: _Note) -> None:
+    async def _write(self, journal: Journal, note: _Note) -> None:
         try:
-            await one.write(journal)
+            await note.write(journal)
         except StorageError as error:
             self._tell_of(error)
 

@@ -1,7 +1,7 @@
 """A SQLite database that a thread of its own keeps: WAL, every commit synced, and many writes in one commit.
 
-What many tasks write at the same time shares one commit, and so one fsync. Nothing blocks the event loop; idle, the
-thread costs nothing.
+What many tasks write in one pass of the event loop shares one commit, and so one fsync and one change of threads, which
+cost more than the writing. Nothing blocks the event loop; idle, the thread costs nothing.
 """
 
 import asyncio
@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _MOST_A_COMMIT = 512
+SOON_S = 0.02
+"""How long what nobody waits for may wait for company."""
 
 
 @asynccontextmanager
@@ -55,7 +57,11 @@ class Database:
     def __init__(self, path: Path, schema: str) -> None:
         self._path = path
         self._schema = schema
-        self._work: queue.SimpleQueue[_Work[Any] | None] = queue.SimpleQueue()
+        self._asked: list[_Work[Any]] = []
+        """What the thread was not handed yet."""
+        self._hand_over_at: asyncio.Handle | None = None
+        self._hurries = False
+        self._work: queue.SimpleQueue[list[_Work[Any]] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -71,34 +77,65 @@ class Database:
         """Let go of the file when all is written."""
         thread, self._thread = self._thread, None  # what is asked from here on is told that it is closed
         if thread is not None:
+            self._hand_over()
             self._work.put(None)
             await asyncio.to_thread(thread.join)
 
     async def ask(self, work: Callable[["Connection"], T]) -> T:
         """What it returns, once it is on the disk. Cancelling does not take it back."""
+        done = self._put(work)
+        if not self._hurries:
+            self._hand_over_with(done.get_loop().call_soon(self._hand_over))
+            self._hurries = True
+        return await done
+
+    def soon(self, work: Callable[["Connection"], T]) -> "asyncio.Future[T]":
+        """The same for what nobody has to wait for: it shares the next commit, which comes soon.
+
+        All is done in the order it was asked for, whichever way.
+        """
+        done = self._put(work)
+        if self._hand_over_at is None:
+            self._hand_over_with(done.get_loop().call_later(SOON_S, self._hand_over))
+        return done
+
+    def _put(self, work: Callable[["Connection"], T]) -> "asyncio.Future[T]":
         if self._loop is None or self._thread is None:
             raise StorageError(f"{self._path.name} is closed.")
         done: asyncio.Future[T] = self._loop.create_future()
-        self._work.put(_Work(work, done))
-        return await asyncio.shield(done)
+        self._asked.append(_Work(work, done))
+        return done
+
+    def _hand_over_with(self, handle: asyncio.Handle | None) -> None:
+        if self._hand_over_at is not None:
+            self._hand_over_at.cancel()
+        self._hand_over_at = handle
+
+    def _hand_over(self) -> None:
+        """Let the thread have all that was asked for since the last time."""
+        self._hand_over_with(None)
+        self._hurries = False
+        asked, self._asked = self._asked, []
+        if asked:
+            self._work.put(asked)
 
     def _run(self, opened: "asyncio.Future[None]") -> None:
         try:
             db = _connect(self._path, self._schema)
         except Exception as error:  # told to who opens it
-            self._tell(opened, error=_refusal(self._path, error))
+            self._tell([_Told(opened, error=_refusal(self._path, error))])
             return
-        self._tell(opened, None)
+        self._tell([_Told(opened)])
         try:
-            while (first := self._work.get()) is not None:
-                batch, last = [first], False
+            while (batch := self._work.get()) is not None:
+                last = False
                 with suppress(queue.Empty):
                     while len(batch) < _MOST_A_COMMIT and not last:
                         more = self._work.get_nowait()
                         last = more is None
-                        batch += [more] if more is not None else []
+                        batch += more or []
                 db = self._there(db)
-                self._commit(db, batch)
+                self._tell(self._committed(db, batch))
                 if last:
                     break
         finally:
@@ -119,19 +156,15 @@ class Database:
         log.error("%s was deleted while it was open; it is made anew, with all that was in it", self._path)
         return again
 
-    def _commit(self, db: "Connection", batch: list[_Work[Any]]) -> None:
+    def _committed(self, db: "Connection", batch: list[_Work[Any]]) -> "list[_Told]":
         """All in one commit; where that fails, each by itself, so that one does not spoil the others."""
         try:
             results = self._together(db, batch)
         except Exception as error:  # the disk, or one of them: told to who waits
             if len(batch) == 1:
-                self._tell(batch[0].done, error=_refusal(self._path, error))
-            else:
-                for one in batch:
-                    self._commit(db, [one])
-            return
-        for one, result in zip(batch, results, strict=True):
-            self._tell(one.done, result)
+                return [_Told(batch[0].done, error=_refusal(self._path, error))]
+            return [told for one in batch for told in self._committed(db, [one])]
+        return [_Told(one.done, result) for one, result in zip(batch, results, strict=True)]
 
     def _together(self, db: "Connection", batch: list[_Work[Any]]) -> list[Any]:
         db.execute("BEGIN IMMEDIATE")
@@ -144,19 +177,30 @@ class Database:
             raise
         return results
 
-    def _tell(self, future: "asyncio.Future[Any]", result: object = None, error: Exception | None = None) -> None:
-        def tell() -> None:
-            if future.cancelled():
-                return
-            if error is not None:
-                future.set_exception(error)
-                future.exception()  # who asked may have gone meanwhile
-            else:
-                future.set_result(result)
-
+    def _tell(self, all_told: "list[_Told]") -> None:
         assert self._loop is not None  # noqa: S101 `open` came first
         with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            self._loop.call_soon_threadsafe(tell)
+            self._loop.call_soon_threadsafe(_pass_on, all_told)
+
+
+@dataclass(slots=True)
+class _Told:
+    """What came of a work, for who waits for it."""
+
+    to: "asyncio.Future[Any]"
+    result: object = None
+    error: Exception | None = None
+
+
+def _pass_on(all_told: list[_Told]) -> None:
+    for told in all_told:
+        if told.to.cancelled():
+            continue
+        if told.error is not None:
+            told.to.set_exception(told.error)
+            told.to.exception()  # who asked may have gone meanwhile
+        else:
+            told.to.set_result(told.result)
 
 
 def _connect(path: Path, schema: str) -> "Connection":
