@@ -252,6 +252,10 @@ class FakeModels:
         """What to do next, a step a request. After the last one, the default."""
         self._steps.extend(steps)
 
+    def forget(self) -> None:
+        """Take back the steps that nobody asked for."""
+        self._steps.clear()
+
     # The thread.
 
     def _serve(self) -> None:

@@ -4,11 +4,12 @@ Chat and one-shot know this port alone, so they look and behave the same with ei
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from nanobot.bus.events import InboundMessage, OutboundKind
+from nanobot.bus.events import DeliveryFailedError, InboundMessage, OutboundKind
 from nanobot.cli.inbound import CHANNEL, heard, terminal_message
 
 if TYPE_CHECKING:
@@ -17,6 +18,13 @@ if TYPE_CHECKING:
 
 Joining = Callable[[int], Sequence[InboundMessage]]
 """Takes at most so many of the lines that wait and join the turn that runs."""
+Show = Callable[[str], None]
+"""Shows what comes for a chat beside the answer. Neither blocks nor raises."""
+
+_NOT_FROM_HERE = (
+    "Nothing goes to {channel} from here: no gateway runs. Nothing was sent. Start one with `nanobot gateway`, then "
+    "ask again."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +63,17 @@ class Bot(Protocol):
         ...
 
     async def run_turn(
-        self, message: InboundMessage, sink: "EventSink | None" = None, *, waiting: Joining | None = None
+        self,
+        message: InboundMessage,
+        sink: "EventSink | None" = None,
+        *,
+        waiting: Joining | None = None,
+        show: Show | None = None,
     ) -> "TurnResult":
-        """The turn of a message from the terminal, to its end. Cancelling stops it; what was said is kept."""
+        """The turn of a message from the terminal, to its end. Cancelling stops it; what was said is kept.
+
+        `show` is for who does not listen to `messages` meanwhile: what comes for this chat is handed to it.
+        """
         ...
 
     async def resume(self, session_key: str, sink: "EventSink") -> None:
@@ -80,12 +96,22 @@ class Bot(Protocol):
         """What comes for this chat beside its turns, until cancelled."""
         ...
 
+    async def jobs_wait(self) -> str:
+        """Why jobs that were made here do not run when they are due; empty where somebody runs them."""
+        ...
+
 
 class OwnBot:
     """The bot of this process."""
 
     def __init__(self, runtime: "Runtime") -> None:
+        """The agent gets the `message` tool as a gateway's has it, as far as this terminal reaches."""
+        from nanobot.agent.tools.message import MessageTool  # not for who talks through a gateway
+        from nanobot.runtime import tool_policies
+
         self._runtime = runtime
+        paths = tool_policies(runtime.config, runtime.data_dir, runtime.workspace).paths
+        runtime.tools.register(MessageTool(runtime.bus, _OnlyHere(runtime), paths))
 
     @property
     def name(self) -> str:
@@ -114,11 +140,20 @@ class OwnBot:
         return ModelSeen(model.name, model.limits.window_tokens, model.provider_name, model.reason)
 
     async def run_turn(
-        self, message: InboundMessage, sink: "EventSink | None" = None, *, waiting: Joining | None = None
+        self,
+        message: InboundMessage,
+        sink: "EventSink | None" = None,
+        *,
+        waiting: Joining | None = None,
+        show: Show | None = None,
     ) -> "TurnResult":
         """The turn of a message, recordings made text first."""
         message.content = await heard(self._runtime.config, message.content, message.media)
-        return await self._runtime.loop.run_turn(message, sink, waiting=waiting)
+        turn = self._runtime.loop.run_turn(message, sink, waiting=waiting)
+        if show is None:
+            return await turn
+        async with listening(self, message.session_key, show):
+            return await turn
 
     async def resume(self, session_key: str, sink: "EventSink") -> None:
         """Take up what was cut off."""
@@ -147,8 +182,6 @@ class OwnBot:
 
     async def messages(self, session_key: str) -> AsyncIterator[str]:
         """What comes over the bus. Nobody else is here to send what is for other channels."""
-        from nanobot.errors import NanobotError
-
         while (message := await self._runtime.bus.consume_outbound()) is not None:
             if message.channel == CHANNEL:
                 if message.kind in (OutboundKind.REPLY, OutboundKind.NOTICE) and message.content.strip():
@@ -156,4 +189,41 @@ class OwnBot:
                 if message.receipt is not None:
                     message.receipt.settle()
             elif message.receipt is not None:
-                message.receipt.fail(NanobotError(f"{message.channel} is not connected to this terminal."))
+                message.receipt.fail(DeliveryFailedError(_NOT_FROM_HERE.format(channel=message.channel)))
+
+    async def jobs_wait(self) -> str:
+        """Asked in the store: another process may run them."""
+        import asyncio  # here already
+
+        from nanobot.cron.desk import NEEDS_GATEWAY  # who made a job has it loaded
+
+        return "" if await asyncio.to_thread(self._runtime.cron().is_served) else NEEDS_GATEWAY
+
+
+class _OnlyHere:
+    """The chats that this terminal knows of. Of the channels, none can be reached from here, and the bot says so."""
+
+    def __init__(self, runtime: "Runtime") -> None:
+        channels = runtime.config.channels.switched_on()
+        self.names = [CHANNEL, *(name for name, is_on in channels.items() if is_on)]
+
+    async def find(self, channel: str, name: str) -> str | None:
+        """An id is what it is."""
+        return name
+
+
+@asynccontextmanager
+async def listening(bot: Bot, session_key: str, show: Show) -> AsyncIterator[None]:
+    """Show what comes for this chat, until the block ends."""
+    import asyncio  # here already
+
+    async def listen() -> None:
+        async for text in bot.messages(session_key):
+            show(text)
+
+    hearing = asyncio.create_task(listen(), name="messages")
+    try:
+        yield
+    finally:
+        hearing.cancel()
+        await asyncio.gather(hearing, return_exceptions=True)

@@ -4,9 +4,10 @@ Only what is not known is asked. The platform is asked once, whether it lets the
 """
 
 import asyncio
-import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from shutil import get_terminal_size
+from textwrap import fill
 
 import typer
 
@@ -14,6 +15,7 @@ from nanobot.channels.registry import load_channel
 from nanobot.cli import questions
 from nanobot.cli.common import one_line
 from nanobot.cli.platforms import PLATFORMS, Field, Platform, Values, find_platform
+from nanobot.cli.through_gateway import ask_gateway
 from nanobot.config.masking import shown
 from nanobot.config.paths import Places
 from nanobot.config.schema import Config
@@ -22,7 +24,9 @@ from nanobot.errors import NanobotError
 from nanobot.pairing.store import PairingStore
 
 NONE, AGAIN, SAVE, LEAVE = "none", "again", "save", "leave"
-CONFIG, ANOTHER = "config", "another"
+
+_WIDEST = 110
+"""Longer lines are hard to read."""
 
 Load = Callable[[], Config]
 """The config as it would be without the channel, fresh at each call."""
@@ -76,7 +80,7 @@ def offer_channels(load: Load, places: Places) -> list[ChannelWish]:
 
     while True:
         on = with_all_before().channels.switched_on()
-        enough = "That is all" if wishes else "This terminal is enough for now"
+        enough = "That is all" if any(on.values()) else "This terminal is enough for now"
         rows = [(one.name, f"{one.title}: {'set up' if on.get(one.name) else one.needs}") for one in PLATFORMS]
         try:
             chosen = questions.choose("\nOn which chat app do you want to reach it?", [(NONE, enough), *rows])
@@ -93,6 +97,13 @@ def offer_channels(load: Load, places: Places) -> list[ChannelWish]:
             wishes[platform.name] = wish
 
 
+def how_it_starts(places: Places, config_flag: str) -> str:
+    """What brings channels to life that were saved just now."""
+    if ask_gateway(places, {"do": "report"}) is not None:
+        return "The gateway that runs takes it over within seconds."
+    return f"Start the gateway, and keep it running:\n  nanobot gateway{config_flag}"
+
+
 def is_set_up(platform: Platform, config: Config) -> bool:
     """Whether it is switched on and nothing is left to ask."""
     section = config.channels.section(platform.name)
@@ -106,9 +117,10 @@ def set_up(platform: Platform, load: Load, places: Places, *, anew: bool = False
     Raises EOFError and KeyboardInterrupt, as questions do.
     """
     missing = problem_with_sdk(platform.name)
-    typer.echo(f"\n{missing} Until then it can be set up, but not tried.\n" if missing else "")
-    for line in platform.steps:
-        typer.echo(line)
+    typer.echo("")
+    if missing:
+        typer.echo(f"{missing} Until then it can be set up, but not tried.\n")
+    typer.echo(fill(platform.steps, min(get_terminal_size().columns, _WIDEST), break_on_hyphens=False))
     if _agrees(platform, load(), anew=anew):
         while (values := _ask_values(platform, load(), anew=anew)) is not None:
             wish = ChannelWish(platform, values)
@@ -149,7 +161,6 @@ def _try(platform: Platform, config: Config, places: Places) -> str:
 
 def problem_with_sdk(name: str) -> str:
     """What has to be installed for this channel, with the line that does it; nothing where all is there."""
-    importlib.invalidate_caches()
     try:
         load_channel(name)
     except NanobotError as error:
@@ -163,7 +174,6 @@ async def log_in(name: str, config: Config, places: Places, *, force: bool) -> N
     from nanobot.gateway.roster import Roster
     from nanobot.utils.clock import SystemClock
 
-    load_channel(name)  # what is missing is told once; the roster would write it into the log, too
     clock = SystemClock()
     roster = Roster(config, MessageBus(), places, clock, PairingStore(places, clock))
     if not await roster.open(name):
@@ -190,7 +200,7 @@ def _ask_field(platform: Platform, one: Field, known: str, *, anew: bool) -> str
     """The answer; nothing for a person who has enough of it."""
     if known and not anew:
         path = ("channels", platform.name, camel(one.name))
-        typer.echo(f"{one.words}: {shown(path, known)}, as in the config.")
+        typer.echo(f"{one.words}: {shown(path, known)}, which is set already.")
         return known
     return _shaped(one, "empty: leave it")
 
@@ -199,7 +209,13 @@ def _ask_owner(platform: Platform, places: Places) -> str:
     """How the owner is called there; nothing where they pair, or have."""
     if PairingStore(places).people(platform.name).owners:
         return ""
-    return _shaped(platform.owner, "empty: pair with a code later")
+    try:
+        return _shaped(platform.owner, "empty: pair with a code later")
+    except EOFError:
+        if questions.in_terminal():
+            raise
+        typer.echo("")
+        return ""
 
 
 def _shaped(one: Field, empty: str) -> str:

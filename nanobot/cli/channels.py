@@ -82,7 +82,7 @@ def login(
         _set_up(platform, setup, config, force=force)
         return
     _demand_known(name, [*plugin_names(), *enabled_channels(setup.config.channels)])
-    load_channel(name)
+    load_channel(name)  # a package that is missing is told once; the roster would write it into the log, too
     try:
         asyncio.run(log_in(name, setup.config, places, force=force))
     except ChannelSetupError as error:
@@ -103,7 +103,7 @@ def _demand_known(name: str, others: Iterable[str]) -> None:
 
 
 def _set_up(platform: "Platform", setup: Setup, config: Path | None, *, force: bool) -> None:
-    from nanobot.cli.channel_setup import problem_with_sdk, set_up
+    from nanobot.cli.channel_setup import how_it_starts, problem_with_sdk, set_up
     from nanobot.config.loader import load_config, save_config
 
     places, flag = Places(setup.data_dir), f" -c {config}" if config else ""
@@ -122,10 +122,8 @@ def _set_up(platform: "Platform", setup: Setup, config: Path | None, *, force: b
     typer.echo(f"Config saved: {setup.config_path}")
     if problem_with_sdk(platform.name):
         typer.echo(f"Once its package is there, start the gateway (again): nanobot gateway{flag}")
-    elif ask_gateway(places, {"do": "report"}) is None:
-        typer.echo(f"Start it, and keep it running: nanobot gateway{flag}")
     else:
-        typer.echo("The gateway that runs takes it over within seconds.")
+        typer.echo(how_it_starts(places, flag))
     typer.echo(wish.next_steps(places, flag))
 
 

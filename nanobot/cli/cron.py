@@ -4,6 +4,7 @@ Every change goes through the store's lock; a running gateway sees it within sec
 """
 
 import asyncio
+import sys
 from dataclasses import dataclass
 from datetime import tzinfo
 from itertools import islice
@@ -25,6 +26,7 @@ from nanobot.cli.common import (
     unknown_name,
     warn,
 )
+from nanobot.cli.terminal import is_screen
 from nanobot.cron.service import CronService
 from nanobot.cron.targets import KnownChannels
 from nanobot.cron.types import CronJob, Misfire, Notify
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
 _POLL_S = 0.1
 _PICKED_UP_S = 10.0
 _NO_JOBS = "There are no jobs. Make one with `nanobot cron add`."
+_EXAMPLE = "-c '0 9 * * 1-5' for every weekday at nine"
+_SILENT = "It works in silence. To have its answer sent, add --deliver --channel NAME --to CHAT."
 _NEEDS_GATEWAY = "No gateway is running: jobs run while `nanobot gateway` does."
 
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="A job, as `nanobot cron list` names it.")]
@@ -92,6 +96,8 @@ def add(
     json: JsonOption = False,
 ) -> None:
     """Make a job; prints its next three runs."""
+    if every is None and cron is None and at is None:
+        raise NanobotError(f"When? One of them is needed: -e SECONDS, -c EXPR or --at TIME, such as {_EXAMPLE}.")
     jobs = _open(config, workspace)
     job = jobs.service.add_job(
         name,
@@ -108,6 +114,8 @@ def add(
         show_json({**job.to_json(), "nextRunsMs": jobs.service.next_instants(job)})
     else:
         jobs.tell(job)
+        if not deliver and is_screen(sys.stderr):  # a word for a person, who may wait for it
+            typer.echo(_SILENT, err=True)
 
 
 def list_(

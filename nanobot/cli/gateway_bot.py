@@ -9,7 +9,7 @@ from typing import Any
 
 from nanobot.agent.turn import EventSink, TurnEnded, TurnOutcome, TurnResult, event_from_json
 from nanobot.bus.events import InboundMessage
-from nanobot.cli.bot import Joining, ModelSeen
+from nanobot.cli.bot import Joining, ModelSeen, Show
 from nanobot.errors import NanobotError
 from nanobot.gateway.client import GatewayError, Line, dial
 from nanobot.gateway.wire import settings_in
@@ -59,19 +59,24 @@ class GatewayBot:
         return ModelSeen(str(told["name"]), int(told["window"]), str(told["provider"]), str(told["reason"]))
 
     async def run_turn(
-        self, message: InboundMessage, sink: EventSink | None = None, *, waiting: Joining | None = None
+        self,
+        message: InboundMessage,
+        sink: EventSink | None = None,
+        *,
+        waiting: Joining | None = None,
+        show: Show | None = None,
     ) -> TurnResult:
         """The turn of a message. Cancelling stops it, and waits until it has ended."""
         request = {"do": "turn", "text": message.content, "session": message.session_key, "media": message.media}
         async with dial(self._state) as line:
-            await _there(line).say(request)
-            return await self._until_it_ends(_there(line), sink, waiting)
+            await _there(line).say({**request, "shows": show is not None})
+            return await self._until_it_ends(_there(line), sink, waiting, show)
 
     async def resume(self, session_key: str, sink: EventSink) -> None:
         """Take up what was cut off."""
         async with dial(self._state) as line:
             await _there(line).say({"do": "resume", "session": session_key})
-            await self._until_it_ends(_there(line), sink, None)
+            await self._until_it_ends(_there(line), sink)
 
     async def stop_turn(self, session_key: str) -> bool:
         """Stop the turn that this bot runs."""
@@ -111,27 +116,38 @@ class GatewayBot:
                                 yield str(frame.get("text", ""))
             await asyncio.sleep(_AGAIN_S)
 
-    async def _until_it_ends(self, line: Line, sink: EventSink | None, waiting: Joining | None) -> TurnResult:
+    async def jobs_wait(self) -> str:
+        """They do not: the gateway runs them."""
+        return ""
+
+    async def _until_it_ends(
+        self, line: Line, sink: EventSink | None, waiting: Joining | None = None, show: Show | None = None
+    ) -> TurnResult:
         if sink is not None:  # one without is a command beside the turn, and ends at once
             self._running = line
         try:
-            return await self._events(line, sink, waiting)
+            return await self._events(line, sink, waiting, show)
         except asyncio.CancelledError:
             await line.say({"do": "stop"})
             with suppress(TimeoutError, NanobotError):
                 async with asyncio.timeout(_AGAIN_S):
-                    await self._events(line, sink, waiting)
+                    await self._events(line, sink, waiting, show)
             raise
         finally:
             if self._running is line:
                 self._running = None
 
-    async def _events(self, line: Line, sink: EventSink | None, waiting: Joining | None) -> TurnResult:
+    async def _events(
+        self, line: Line, sink: EventSink | None, waiting: Joining | None, show: Show | None
+    ) -> TurnResult:
         while (frame := await line.hear()) is not None:
             if frame.get("type") == "nothing":
                 return TurnResult(TurnOutcome.ANSWERED, "")
             if frame.get("type") == "joined" and waiting is not None:
                 waiting(int(frame["count"]))
+                continue
+            if frame.get("type") == "message" and show is not None:
+                show(str(frame.get("text", "")))
                 continue
             event = event_from_json(frame)
             if event is not None and sink is not None:

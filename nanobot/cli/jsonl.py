@@ -1,4 +1,7 @@
-"""Turn events as JSON lines, for programs: `nanobot agent --json`. The last line is `turn_ended`."""
+"""Turn events as JSON lines, for programs: `nanobot agent --json`. The last line is `turn_ended`.
+
+What the agent sends to this chat beside its answer is a line `{"type": "message", "text": ...}`.
+"""
 
 import json
 from typing import TextIO
@@ -21,3 +24,7 @@ class JsonLines:
         self.outlet.write(mended(json.dumps(event.to_json(), ensure_ascii=False, default=str)) + "\n")
         if failure := failure_line(event):
             self._aside.write(f"{failure}\n")
+
+    def show(self, text: str) -> None:
+        """A message beside the answer."""
+        self.outlet.write(mended(json.dumps({"type": "message", "text": text}, ensure_ascii=False)) + "\n")

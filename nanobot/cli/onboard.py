@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from nanobot.cli import questions
-from nanobot.cli.channel_setup import ChannelWish, offer_channels
+from nanobot.cli.channel_setup import ChannelWish, how_it_starts, offer_channels
 from nanobot.cli.common import ConfigOption, WorkspaceOption, warn
 from nanobot.cli.interview import (
     Found,
@@ -43,9 +43,6 @@ Next:
   nanobot agent{config} -m "What is in my workspace?"    one answer and out
   nanobot status{config}                                 what is set up, and why"""
 FOR_A_PHONE = "  nanobot channels login telegram{config}                reach it from your phone"
-ON_CHANNELS = """
-For {channels}, as long as this runs:
-  nanobot gateway{config}"""
 
 
 def onboard(
@@ -237,7 +234,7 @@ def _say_what_is_next(plan: Plan, config: str) -> None:
     if not any(load_config().channels.switched_on().values()):
         typer.echo(FOR_A_PHONE.format(config=config))
     if plan.channels:
-        names = " and ".join(channel.platform.title for channel in plan.channels)
-        typer.echo(ON_CHANNELS.format(channels=names, config=config))
-        for line in {channel.next_steps(Places(paths.get_data_dir()), config): None for channel in plan.channels}:
+        places = Places(paths.get_data_dir())
+        typer.echo(f"\n{how_it_starts(places, config)}")
+        for line in {channel.next_steps(places, config): None for channel in plan.channels}:
             typer.echo(line)

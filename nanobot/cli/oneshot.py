@@ -2,11 +2,11 @@
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from nanobot.agent.turn import TurnEvent
+from nanobot.agent.turn import ToolEnded, ToolStarted, TurnEvent
 from nanobot.cli.bot import Bot
 from nanobot.cli.closing import FAILURES, failure_line
 from nanobot.cli.inbound import terminal_message
@@ -14,6 +14,11 @@ from nanobot.cli.outlet import Outlet
 from nanobot.cli.signals import INTERRUPT, KILLS, exit_code_of, on_signals
 from nanobot.cli.terminal import Paint, can_redraw, wants_colour
 from nanobot.errors import StorageError
+
+if TYPE_CHECKING:
+    from nanobot.cli.screen import Screen
+
+_MAKES_A_JOB = ("add", "enable", "run")
 
 
 class Face(Protocol):
@@ -26,6 +31,10 @@ class Face(Protocol):
 
     def __call__(self, event: TurnEvent) -> None:
         """Show what happened."""
+        ...
+
+    def show(self, text: str) -> None:
+        """Show what the agent sent to this chat beside its answer."""
         ...
 
 
@@ -52,6 +61,8 @@ class _OneTurn:
         self._turn: asyncio.Task[int] | None = None
         self._stopping: asyncio.Task[None] | None = None
         self._signal: int | None = None
+        self._calls_for_a_job: set[str] = set()
+        self._has_made_a_job = False
 
     async def run(self, text: str, media: Sequence[str]) -> int:
         self._turn = asyncio.create_task(self._ask(text, media))
@@ -71,11 +82,18 @@ class _OneTurn:
         self._stop()
 
     async def _ask(self, text: str, media: Sequence[str]) -> int:
-        result = await self._bot.run_turn(terminal_message(text, self._session_key, media), self._watch)
+        message = terminal_message(text, self._session_key, media)
+        result = await self._bot.run_turn(message, self._watch, show=self._face.show)
+        if self._has_made_a_job and (remark := await self._bot.jobs_wait()):
+            Outlet(sys.stderr).write(f"Note: {remark}\n")  # whatever the model said: it will not ring by itself
         return 1 if result.outcome in FAILURES else 0
 
     def _watch(self, event: TurnEvent) -> None:
         self._face(event)
+        if isinstance(event, ToolStarted) and event.name == "cron" and event.arguments.get("action") in _MAKES_A_JOB:
+            self._calls_for_a_job.add(event.call_id)
+        if isinstance(event, ToolEnded) and event.call_id in self._calls_for_a_job and event.ok:
+            self._has_made_a_job = True
         if self._face.outlet.closed:
             self._stop()
 
@@ -126,9 +144,13 @@ async def _screen(*, markdown: bool) -> AsyncIterator[Face]:
 class _Watched:
     """A screen as a face; a failure is told on stderr, wherever that goes."""
 
-    def __init__(self, screen: Callable[[TurnEvent], None], outlet: Outlet) -> None:
+    def __init__(self, screen: "Screen", outlet: Outlet) -> None:
         self._screen = screen
         self.outlet = outlet
+
+    def show(self, text: str) -> None:
+        """A message beside the answer."""
+        self._screen.note("(message)", text, ours=False)
 
     def __call__(self, event: TurnEvent) -> None:
         self._screen(event)

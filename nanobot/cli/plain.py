@@ -44,6 +44,13 @@ class PlainAnswer:
         if handler is not None:
             handler(event)
 
+    def show(self, text: str) -> None:
+        """A message beside the answer: what the agent sent to this chat by its tool. A paragraph of its own."""
+        self._speaking = False
+        self._text_delta(TextDelta(text=text))
+        self._speaking = False
+        self._end_line()
+
     def _text_delta(self, event: TextDelta) -> None:
         if not self._speaking:
             if any(self._said):
@@ -63,6 +70,7 @@ class PlainAnswer:
     def _tool_ended(self, event: ToolEnded) -> None:
         arguments = self._arguments.pop(event.call_id, {})
         if self._tells:
+            self._end_line()
             self._tell(ended_lines(event, arguments, _ASIDE_COLUMNS, self._paint)[0])
 
     def _turn_ended(self, event: TurnEnded) -> None:
@@ -70,10 +78,15 @@ class PlainAnswer:
         if closing.answer:
             self._speaking = False
             self._text_delta(TextDelta(text=closing.answer))
-        if any(self._said) and not self._at_line_start():
-            self._write("\n")
+        self._end_line()
         if closing.remark and not self.outlet.closed:
             self._complain(failure_line(event) or closing.remark)
+
+    def _end_line(self) -> None:
+        """What was said stands on lines of its own; what is said next begins below."""
+        if any(self._said) and not self._at_line_start():
+            self._said[-1].append("\n")
+            self._write("\n")
 
     def _at_line_start(self) -> bool:
         return bool(self._said and self._said[-1]) and self._said[-1][-1].endswith("\n")

@@ -1,16 +1,20 @@
-"""The chat where lines cannot be drawn anew: a dumb terminal, or a pipe behind it. Line in, answer out."""
+"""The chat where lines cannot be drawn anew: a dumb terminal, or a pipe behind it. Line in, answer out.
+
+While it waits for a line it shows what comes for the chat, and jobs of the terminal run when they are due.
+"""
 
 import asyncio
 import sys
+import threading
 from collections.abc import Callable, Coroutine
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from functools import partial
 from typing import Any
 
-from nanobot.cli.bot import Bot
+from nanobot.cli.bot import Bot, listening
 from nanobot.cli.inbound import LEAVING, terminal_message
 from nanobot.cli.plain import PlainAnswer
-from nanobot.cli.terminal import mended, say
+from nanobot.cli.terminal import mended, say, visible
 from nanobot.errors import StorageError
 
 
@@ -21,7 +25,7 @@ def plain_chat(opened: AbstractAsyncContextManager[tuple[Bot, str]]) -> int:
         bot, session_key = runner.run(lives.enter_async_context(opened))
         try:
             heard = _shown(runner, partial(_go_on, bot, session_key))
-            while heard and (line := _next_line()) is not None:
+            while heard and (line := _next_line(runner, bot, session_key)) is not None:
                 if line.strip():
                     heard = _shown(runner, partial(_turn, bot, line, session_key))
         finally:
@@ -47,16 +51,42 @@ async def _go_on(bot: Bot, session_key: str, face: PlainAnswer) -> None:
 
 
 async def _turn(bot: Bot, line: str, session_key: str, face: PlainAnswer) -> None:
-    await bot.run_turn(terminal_message(line, session_key), face)
+    await bot.run_turn(terminal_message(line, session_key), face, show=face.show)
 
 
-def _next_line() -> str | None:
+def _next_line(runner: asyncio.Runner, bot: Bot, session_key: str) -> str | None:
     """What the person typed; None where they leave."""
     say(sys.stderr, "> ")
     try:
-        line = sys.stdin.readline()
+        line = runner.run(_typed(bot, session_key))
     except KeyboardInterrupt:
         line = ""
     if not line or line.strip().lower() in LEAVING:
         return None
     return mended(line.rstrip("\r\n"))
+
+
+async def _typed(bot: Bot, session_key: str) -> str:
+    """The next line of the keyboard, empty at its end; messages that come meanwhile are shown."""
+    loop = asyncio.get_running_loop()
+    typed: asyncio.Future[str] = loop.create_future()
+
+    def settle(line: str) -> None:
+        if not typed.done():
+            typed.set_result(line)
+
+    def read() -> None:
+        try:
+            line = sys.stdin.readline()
+        except (OSError, ValueError):  # the terminal is gone
+            line = ""
+        with suppress(RuntimeError):  # so is the chat: nobody waits for the line
+            loop.call_soon_threadsafe(settle, line)
+
+    def show(text: str) -> None:
+        say(sys.stdout, f"\n{mended(visible(text))}\n")
+        say(sys.stderr, "> ")
+
+    async with listening(bot, session_key, show):
+        threading.Thread(target=read, name="keyboard", daemon=True).start()  # a read cannot be cancelled
+        return await typed

@@ -46,7 +46,7 @@ class Platform:
     title: str
     needs: str
     """In the menu: what a person has to have."""
-    steps: tuple[str, ...]
+    steps: str
     """Where they get it."""
     fields: tuple[Field, ...]
     owner: Field
@@ -129,8 +129,8 @@ PLATFORMS: tuple[Platform, ...] = (
         title="Telegram",
         needs="the token of a bot, which @BotFather makes you in a minute",
         steps=(
-            "In Telegram, write to @BotFather (https://t.me/BotFather): /newbot, a name, and a user name that ends in",
-            "bot. It answers with a token.",
+            "In Telegram, write to @BotFather (https://t.me/BotFather): /newbot, a name, and a user name that ends in "
+            "bot. It answers with a token."
         ),
         fields=(
             Field(
@@ -153,8 +153,8 @@ PLATFORMS: tuple[Platform, ...] = (
         title="Discord",
         needs="the token of a bot from discord.com/developers/applications",
         steps=(
-            "At https://discord.com/developers/applications: New Application. On the page Bot, switch on MESSAGE",
-            "CONTENT INTENT and save; then Reset Token, and copy the token.",
+            "At https://discord.com/developers/applications: New Application. On the page Bot, switch on MESSAGE "
+            "CONTENT INTENT and save; then Reset Token, and copy the token."
         ),
         fields=(
             Field(
@@ -176,11 +176,11 @@ PLATFORMS: tuple[Platform, ...] = (
     Platform(
         name="slack",
         title="Slack",
-        needs="two tokens of an app of yours (xoxb- and xapp-) from api.slack.com/apps",
+        needs="two tokens (xoxb- and xapp-) of an app from api.slack.com/apps",
         steps=(
-            "At https://api.slack.com/apps: Create New App, From a manifest (docs/guides/slack.md has it to paste).",
-            "Install App gives you the Bot User OAuth Token (xoxb-). Basic Information, App-Level Tokens: generate one",
-            "with the scope connections:write (xapp-).",
+            "At https://api.slack.com/apps: Create New App, From a manifest (docs/guides/slack.md has it to paste). "
+            "Install App gives you the Bot User OAuth Token (xoxb-). Basic Information, App-Level Tokens: generate one "
+            "with the scope connections:write (xapp-)."
         ),
         fields=(
             Field(
@@ -209,8 +209,8 @@ PLATFORMS: tuple[Platform, ...] = (
         title="E-mail",
         needs="a mailbox of the bot's own, and its (app) password",
         steps=(
-            "Make a mailbox for the bot; do not take yours. Gmail, iCloud, Yahoo, Fastmail and others want an app",
-            "password: their security settings make one. IMAP may have to be switched on there, too.",
+            "Make a mailbox for the bot; do not take yours. Gmail, iCloud, Yahoo, Fastmail and others want an app "
+            "password: their security settings make one. IMAP may have to be switched on there, too."
         ),
         fields=(
             Field(
@@ -237,7 +237,7 @@ PLATFORMS: tuple[Platform, ...] = (
         name="websocket",
         title="WebSocket",
         needs="a server on this machine, for clients of your own",
-        steps=("A token is made for you; docs/guides/websocket.md has a client of twenty lines.",),
+        steps="A token is made for you; docs/guides/websocket.md has a client of twenty lines.",
         fields=(),
         owner=Field(
             "owner",

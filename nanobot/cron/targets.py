@@ -35,7 +35,8 @@ class KnownChannels:
             )
         if not self._channels[channel]:
             raise CronError(
-                f"The channel {channel} is not switched on, so nothing would arrive. Set channels.{channel}.enabled."
+                f"The channel {channel} is not switched on, so nothing would arrive. Set channels.{channel}.enabled, "
+                f"or let `nanobot channels login {channel}` ask what it needs."
             )
 
 

@@ -13,7 +13,7 @@ import secrets
 import socket
 import sys
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -252,7 +252,10 @@ class ControlServer:
         talk.tell({"type": "ran", "text": text_of(result.content), "error": bool(result.error)})
 
     async def _turn(self, request: Frame, talk: _Talk) -> None:
-        """A message's turn, with its events; lines that wait meanwhile may join it."""
+        """A message's turn, with its events; lines that wait meanwhile may join it.
+
+        With `shows`, what is sent to this chat meanwhile is told too: the client does not listen for it besides.
+        """
         key = self._session_of(request)
         media = [str(path) for path in request.get("media", ())]
         waiting: list[InboundMessage] = []
@@ -273,7 +276,8 @@ class ControlServer:
                 _from_terminal(str(line["text"]), key, line.get("media", ())) for line in frame.get("lines", ())
             ]
 
-        await _until_it_ends(turn(), talk, told)
+        with self._shown(key, talk) if request.get("shows") else nullcontext():
+            await _until_it_ends(turn(), talk, told)
 
     async def _resume(self, request: Frame, talk: _Talk) -> None:
         """The turn of a session that was cut off, if there is one."""
@@ -286,11 +290,14 @@ class ControlServer:
 
     async def _listen(self, request: Frame, talk: _Talk) -> None:
         """What comes for a chat at the terminal, until it leaves."""
-        chat_id = _chat_of(str(request["session"]))
-        with self._terminal.shown_by(chat_id, lambda text: talk.tell({"type": "message", "text": text})):
+        with self._shown(str(request["session"]), talk):
             talk.tell({"type": "listening"})
             while await talk.hear() is not None:
                 pass
+
+    def _shown(self, key: str, talk: _Talk) -> AbstractContextManager[None]:
+        """Tell the client what is sent to the chat of this session, until the block ends."""
+        return self._terminal.shown_by(_chat_of(key), lambda text: talk.tell({"type": "message", "text": text}))
 
     async def _send(self, request: Frame, talk: _Talk) -> None:
         """A message out, to a chat or to a person; the platform's ids of it."""

@@ -51,6 +51,8 @@ class LiveConfig:
     async def look(self) -> None:
         """Read the file and apply what is new in it."""
         try:
+            if _stamp(self._file) is None:  # to be silent everywhere is nothing that a deleted file may ask for
+                raise ConfigError(f"{self._file} is gone. Put it back.")
             fresh = await asyncio.to_thread(load_config, self._file)
         except ConfigError as error:
             self.problem = f"the config was changed and cannot be used; what was before still holds: {error}"

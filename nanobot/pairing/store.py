@@ -182,10 +182,9 @@ def _taken_out(book: Book, code: str) -> tuple[Pending, Book]:
 def _not_paired(book: Book, channel: str, sender: Sender) -> NotPairedError:
     known = book.everyone(channel)
     if not known:
-        channels = ", ".join(sorted(book.people())) or "no channel"
-        return NotPairedError(
-            f"Nobody has paired on {channel!r}; somebody has on {channels}. See `nanobot pairing list`."
-        )
+        others = ", ".join(sorted(book.people()))
+        there = f"; somebody has on {others}" if others else ", nor anywhere else"
+        return NotPairedError(f"Nobody has paired on {channel!r}{there}. See `nanobot pairing list`.")
     return NotPairedError(f"{sender.id!r} has not paired on {channel}; who has: {', '.join(map(repr, known))}.")
 
 

@@ -10,7 +10,7 @@ import queue
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -97,11 +97,27 @@ class Database:
                         more = self._work.get_nowait()
                         last = more is None
                         batch += [more] if more is not None else []
+                db = self._there(db)
                 self._commit(db, batch)
                 if last:
                     break
         finally:
             db.close()
+
+    def _there(self, db: "Connection") -> "Connection":
+        """The same; where somebody deleted its file, a new one with all that was in it.
+
+        A deleted file goes on to be written as long as it is open, and is gone at the next start.
+        """
+        if self._path.exists():
+            return db
+        try:
+            again = _restored(db, self._path, self._schema)
+        except Exception as error:  # told to who asks: the disk, or what took the file away
+            log.error("%s was deleted and cannot be made anew: %s", self._path.name, error)  # noqa: TRY400
+            return db
+        log.error("%s was deleted while it was open; it is made anew, with all that was in it", self._path)
+        return again
 
     def _commit(self, db: "Connection", batch: list[_Work[Any]]) -> None:
         """All in one commit; where that fails, each by itself, so that one does not spoil the others."""
@@ -177,6 +193,21 @@ def _opened(path: Path, schema: str) -> "Connection":
         db.close()
         raise
     return db
+
+
+def _restored(db: "Connection", path: Path, schema: str) -> "Connection":
+    """A copy of it at its place, opened; it itself is closed, since its end deletes the WAL that lies there."""
+    import sqlite3
+
+    make_private_folder(path.parent)
+    copy = path.with_name(f"{path.name}.copy")
+    copy.unlink(missing_ok=True)
+    copy.touch(0o600)
+    with closing(sqlite3.connect(copy)) as target:
+        db.backup(target)
+    db.close()
+    copy.replace(path)
+    return _opened(path, schema)
 
 
 def _refusal(path: Path, error: Exception) -> StorageError:

@@ -5,10 +5,13 @@ one-shot does not pay for it.
 """
 
 import logging
+import os
+import select
 import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
 _KEEP = 5
 _ROTATE_BYTES = 10_000_000
@@ -58,7 +61,12 @@ class _ToLoguru(logging.Handler):
         logger.configure(extra={"source": "nanobot"})
         if self._place.stderr_level and sys.stderr is not None:
             logger.add(
-                sys.stderr, level=self._place.stderr_level, format=line, colorize=False, diagnose=False, catch=False
+                _Unblocked(sys.stderr),
+                level=self._place.stderr_level,
+                format=line,
+                colorize=False,
+                diagnose=False,
+                catch=False,
             )
         if self._place.file:
             try:
@@ -85,9 +93,33 @@ class _ToLoguru(logging.Handler):
                 print(f"No log is written: {self._place.file or 'stderr'}: {reason}.", file=sys.stderr)  # noqa: T201
 
 
-def _private(path: str, flags: int) -> int:
-    import os
+class _Unblocked:
+    """A stream, as far as somebody reads it: a pager that waits, or a stopped terminal, must not stop us.
 
+    What it does not take at once is left out; the file has it.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> None:
+        """Write what it takes. Raises OSError."""
+        try:
+            descriptor = self._stream.fileno()
+        except (OSError, ValueError, AttributeError):
+            descriptor = -1
+        if descriptor < 0 or os.name == "nt":  # where streams cannot be asked
+            self._stream.write(text)
+            self._stream.flush()
+            return
+        data = text.encode(errors="backslashreplace")
+        for start in range(0, len(data), select.PIPE_BUF):  # so much a pipe takes whole, once it takes anything
+            if not select.select([], [descriptor], [], 0)[1]:
+                return
+            os.write(descriptor, data[start : start + select.PIPE_BUF])
+
+
+def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 

@@ -155,7 +155,11 @@ async def test_several_channels_in_one_go(telegram, slack):
 
     assert [*channels()] == ["telegram", "slack"]
     assert owners() == {"slack": ["U0ANNA"]}
-    assert "For Telegram and Slack, as long as this runs:" in result.stdout
+    assert "Write to your bot on Slack: it knows you." in result.stdout
+    assert (
+        "Start the gateway, and keep it running:\n  nanobot gateway\nWrite to your bot on Telegram: it answers"
+        in result.stdout
+    )
 
 
 @pytest.mark.usefixtures("telegram")
@@ -209,7 +213,7 @@ async def test_login_asks_what_is_missing_and_leaves_the_rest_as_it_is_written(t
     result = await command("channels", "login", "Telegram", answers="\n")
 
     assert result.exit_code == 0, result.output
-    assert "as in the config" in result.stdout
+    assert "which is set already" in result.stdout
     assert json.loads(config_path().read_bytes()) == {
         "mine": 1,
         "channels": {"telegram": {"token": "${TELEGRAM_TOKEN}", "streaming": False, "enabled": True}},
@@ -248,6 +252,15 @@ async def test_login_without_anybody_to_ask_says_which_keys_to_set():
     assert result.exit_code == 1
     assert "channels.slack.botToken, channels.slack.appToken" in result.stderr
     assert not config_path().exists()
+
+
+@pytest.mark.usefixtures("telegram")
+async def test_a_script_may_pipe_the_token_and_nothing_else():
+    result = await command("channels", "login", "telegram", answers=f"{TOKEN}\n")
+
+    assert result.exit_code == 0, result.output
+    assert channels() == {"telegram": {"enabled": True, "token": TOKEN}}
+    assert "nanobot pairing approve CODE --owner" in result.stdout
 
 
 @pytest.mark.parametrize(("name", "hint"), [("telegarm", "Did you mean telegram?"), ("fax", "It has telegram")])
@@ -356,8 +369,11 @@ async def test_without_the_package_it_is_set_up_untried_with_the_line_that_insta
     monkeypatch.setitem(sys.modules, "slack_sdk", None)
 
     result = await command("channels", "login", "slack", answers=f"{BOT_TOKEN}\n{APP_TOKEN}\n\n")
+    tried = await command("channels", "login", "slack")
 
     assert result.exit_code == 0, result.output
+    assert tried.stderr.startswith("Error: Slack needs a package")
+    assert tried.stderr.endswith("then start the gateway again.\n")
     assert f"{sys.executable} -m pip install 'nanobot[slack]'" in result.stdout
     assert "not tried" in result.stdout
     assert channels()["slack"]["enabled"] is True

@@ -37,6 +37,17 @@ async def test_a_channel_is_switched_off_and_on_and_the_others_stay(running: Ope
         assert here.toy.got() == ["hello"]
 
 
+async def test_a_config_that_is_deleted_switches_nothing_off(running: OpenGateway):
+    async with running("hello") as here:
+        members = here.gateway.members.known
+        (here.home / "config.json").unlink()
+        await soon(lambda: "is gone" in (members["config"].problem() or ""))
+        here.toy.write("hi", message_id="1")
+        await soon(here.toy.got)
+
+        assert here.toy.got() == ["hello"]
+
+
 async def test_new_settings_begin_a_channel_anew_and_what_waited_for_it_is_sent(running: OpenGateway, tmp_path):
     async with running() as here:
         bus, manager = here.gateway.runtime.bus, here.gateway.roster.manager

@@ -168,6 +168,7 @@ FIELDS: dict[str, dict[str, str]] = {
         **COMMON,
         "content": "text or null",
         "error": TEXT,
+        "told": TEXT,
         "tool_calls": "calls",
         "reasoning_content": TEXT,
         "thinking_blocks": "blocks",

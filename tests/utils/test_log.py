@@ -32,3 +32,24 @@ def test_what_an_sdk_logs_is_in_our_log_with_its_name_and_its_traceback(tmp_path
     assert "token=1" not in text
     if sys.platform != "win32":
         assert log.stat().st_mode & 0o077 == 0
+
+
+TALKER = """
+import logging, sys
+from pathlib import Path
+from nanobot.utils.log import LogPlace, set_up_logging
+
+set_up_logging(LogPlace(Path(sys.argv[1]) / "gateway.log", "INFO", "INFO"))
+for number in range(300):
+    logging.getLogger("nanobot").info("%d %s", number, "x" * 500)
+"""
+
+
+def test_a_stderr_that_nobody_reads_stops_nobody(tmp_path: Path):
+    with subprocess.Popen([sys.executable, "-c", TALKER, str(tmp_path)], stderr=subprocess.PIPE) as talker:
+        assert talker.wait(20) == 0
+        assert talker.stderr is not None
+        shown = talker.stderr.read().decode()
+
+    assert "nanobot 0 xxx" in shown
+    assert "nanobot 299 xxx" in (tmp_path / "gateway.log").read_text(encoding="utf-8")

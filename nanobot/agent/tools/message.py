@@ -92,7 +92,7 @@ class MessageTool(Tool):
         if channel not in self._chats.names:
             if channel == here.channel and not chat_id:
                 return ToolResult.failed("Here your answer is what is read: write it as your answer.")
-            known = ", ".join(self._chats.names) or "none"
+            known = ", ".join(sorted(self._chats.names)) or "none"
             return ToolResult.failed(f"There is no channel {channel!r} switched on. Channels: {known}.")
         if not chat_id and channel != here.channel:
             return ToolResult.failed(f"Which chat on {channel}? Give chat_id: no message goes to a chat by chance.")

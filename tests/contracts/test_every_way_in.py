@@ -1,0 +1,256 @@
+"""The same words, whichever way they come in: a one-shot, a chat, a channel of a gateway, a chat through that gateway.
+
+Each scenario is said over all of them, to real child processes with a model on loopback. What people read must be the
+same, or one way must say at once that it cannot. Subagents and MCP are not offered by any way yet; what is asked of
+them is answered by all alike, and all offer the model the very same tools.
+"""
+
+import json
+import re
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from itertools import count
+from typing import Any
+
+import pytest
+
+from tests.fake_models import Calls, Fail, FakeModels, Fitting, Say, Step
+from tests.gateway.toy import GatewayHome, until
+
+if sys.platform == "win32":
+    pytest.skip("pseudo-terminals are a POSIX thing", allow_module_level=True)
+
+import pexpect
+
+pytestmark = pytest.mark.xdist_group("every way in")
+
+NO_GATEWAY = "No gateway is running: jobs begin when `nanobot gateway` is started."
+
+
+def echo(body: dict[str, Any]) -> Step:
+    """The model tells what its tools said."""
+    asked = max(number for number, row in enumerate(body["messages"]) if row["role"] == "assistant")
+    return Say("\n".join(str(row["content"]) for row in body["messages"][asked + 1 :]))
+
+
+def knows(body: dict[str, Any]) -> Step:
+    return Say("You like tea." if "She likes tea." in json.dumps(body["messages"][0]) else "I know nothing of you.")
+
+
+def cron(**arguments: Any) -> Calls:
+    return Calls(("cron", arguments))
+
+
+def soon(body: dict[str, Any]) -> Step:
+    at = datetime.now().astimezone() + timedelta(seconds=1.1)
+    return cron(action="add", message="Say that it is time", at=at.isoformat(timespec="milliseconds"))
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What is said, what the model does about it, and what is the last that is read of it."""
+
+    said: str
+    script: Sequence[Step]
+    ends: str
+
+
+@dataclass(frozen=True)
+class Scenario:
+    turns: Sequence[Turn]
+    other: Mapping[str, str] = field(default_factory=dict)
+    """By way in, the words that refuse, or that are said besides: the one difference there may be."""
+
+
+def one(said: str, *script: Step, ends: str, **other: str) -> Scenario:
+    return Scenario([Turn(said, script, ends)], {way.replace("_", " "): words for way, words in other.items()})
+
+
+NOT_FROM_HERE = "Nothing goes to toy from here: no gateway runs. Nothing was sent."
+
+SCENARIOS = {
+    "a plain answer": one("how much?", Say("Forty-two."), ends="Forty-two."),
+    "files": one(
+        "note it",
+        Calls(("write_file", {"path": "notes.txt", "content": "milk\n"})),
+        Calls(("read_file", {"path": "notes.txt"})),
+        Fitting(echo),
+        ends="milk",
+    ),
+    "a message to this very chat": one(
+        "tea?", Calls(("message", {"content": "The kettle is on."})), Say("That was all."), ends="That was all."
+    ),
+    "a message to another chat": one(
+        "tell Ben",
+        Calls(("message", {"content": "hello Ben", "channel": "toy", "chat_id": "8"})),
+        Fitting(echo),
+        ends="oy",
+        one_shot=NOT_FROM_HERE,
+        chat=NOT_FROM_HERE,
+    ),
+    "a reminder that rings": Scenario(
+        [Turn("remind me", [Fitting(soon), Say("It is set."), Say("It is time!")], "It is time!")],
+        {"one shot": NO_GATEWAY},
+    ),
+    "a command": one("/help", ends="/usage"),
+    "a command that is none": one("/hlep", ends="/help"),
+    "nothing to stop": one("/stop", ends="running"),
+    "memory": Scenario(
+        [
+            Turn(
+                "I like tea",
+                [
+                    Calls(("exec", {"command": "mkdir -p memory && echo 'She likes tea.' > memory/MEMORY.md"})),
+                    Say("Noted."),
+                ],
+                "Noted.",
+            ),
+            Turn("what do you know?", [Fitting(knows)], "tea."),
+        ]
+    ),
+    "a model that fails": one("hello?", Fail(401, "bad key"), ends="providers.custom"),
+    "what nobody can do: a chat that is none, a time that is past, subagents and MCP": one(
+        "delegate",
+        Calls(
+            ("message", {"content": "hello Ben", "channel": "pigeon", "chat_id": "8"}),
+            ("cron", {"action": "add", "message": "x", "at": "2001-01-01T00:00"}),
+            ("spawn", {"task": "x"}),
+            ("mcp_home_lamp", {}),
+        ),
+        Fitting(echo),
+        ends="'mcp_home_lamp'. Tools: ",
+    ),
+}
+
+
+class Way(ABC):
+    """A way in."""
+
+    @abstractmethod
+    def say(self, turn: Turn, *, until_it_says: str) -> str:
+        """Say it; all that is read because of it, once that is read."""
+
+
+class OneShot(Way):
+    def __init__(self, home: GatewayHome) -> None:
+        self._home = home
+
+    def say(self, turn: Turn, *, until_it_says: str) -> str:
+        end = self._home.ask(turn.said)
+        return end.out + end.aside
+
+
+class Chat(Way):
+    """A plain chat on a pseudo-terminal."""
+
+    def __init__(self, home: GatewayHome) -> None:
+        environ = {**home.environ, "TERM": "dumb"}
+        self.child = pexpect.spawn(
+            sys.executable, ["-m", "nanobot", "agent"], env=environ, encoding="utf-8", timeout=15, echo=False
+        )
+        self.child.delaybeforesend = None
+        self.child.expect("> $")
+
+    def say(self, turn: Turn, *, until_it_says: str) -> str:
+        self.child.sendline(turn.said)
+        self.child.expect_exact(until_it_says)
+        read = self.child.before + self.child.after
+        self.child.expect("> $")
+        return str(read + self.child.before)
+
+
+class Channel(Way):
+    """A chat of a platform."""
+
+    def __init__(self, home: GatewayHome) -> None:
+        self._toy = home.toy
+        self._numbers = count(1)
+
+    def say(self, turn: Turn, *, until_it_says: str) -> str:
+        before = len(self._toy.got("7"))
+        self._toy.write(turn.said, message_id=f"m{next(self._numbers)}")
+        until(lambda: until_it_says in "\n".join(self._toy.got("7")[before:]))
+        return "\n".join(self._toy.got("7")[before:])
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[FakeModels]:
+    with FakeModels() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def daemon(server: FakeModels, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayHome]:
+    home = GatewayHome(tmp_path_factory.mktemp("daemon"), server)
+    with home.gateway():
+        yield home
+
+
+@pytest.fixture(scope="module")
+def ways(daemon: GatewayHome, server: FakeModels, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Way]]:
+    alone, chatting = (GatewayHome(tmp_path_factory.mktemp(name), server) for name in ("alone", "chatting"))
+    with ExitStack() as stack:
+        chats = [Chat(chatting), Chat(daemon)]
+        for chat in chats:
+            stack.callback(chat.child.close, force=True)
+        yield {
+            "one shot": OneShot(alone),
+            "chat": chats[0],
+            "channel": Channel(daemon),
+            "chat through the gateway": chats[1],
+        }
+
+
+TOOL_LINE = re.compile(r"^  \w+(?: .*)?  \d+\.\d\ds(?: .*)?$")
+DIFFERS = (
+    (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d [+-]\d\d:\d\d", "TIME"),
+    (r"\b[0-9a-f]{8}\b|(?<=message )[\w-]+", "ID"),
+    (r"cli:direct|toy:7", "HERE"),
+    (r"^Error: ", ""),
+)
+
+
+def plain(text: str) -> list[str]:
+    """The lines that were read, without what has to differ: ids, times, this chat's name; prompts and tool lines."""
+    for pattern, name in DIFFERS:
+        text = re.sub(pattern, name, text, flags=re.MULTILINE)
+    lines = [line for line in text.splitlines() if not TOOL_LINE.match(line)]
+    return [line.removeprefix("> ").strip() for line in lines if line.strip("> ")]
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=SCENARIOS.keys())
+def test_every_way_in_says_the_same_or_says_why_not(ways: dict[str, Way], server: FakeModels, scenario: Scenario):
+    read: dict[str, list[str]] = {}
+    for name, way in ways.items():
+        read[name] = []
+        for turn in scenario.turns:
+            server.script(*turn.script)
+            read[name] += plain(way.say(turn, until_it_says=scenario.other.get(name, turn.ends)))
+            server.forget()
+
+    for name, words in scenario.other.items():
+        assert words in "\n".join(read.pop(name))
+    told = read["channel"]
+    assert read == dict.fromkeys(read, told)
+    assert scenario.turns[-1].ends in "\n".join(told)
+
+
+def test_every_way_in_offers_the_model_the_same_tools(ways: dict[str, Way], server: FakeModels):
+    offered = []
+    for way in ways.values():
+        way.say(Turn("hi", [], "ok"), until_it_says="ok")
+        offered.append(server.chats[-1].json["tools"])
+
+    assert offered == [offered[0]] * len(ways)
+
+
+def test_a_one_shot_through_a_gateway_prints_what_was_sent_to_it(daemon: GatewayHome, server: FakeModels):
+    server.script(Calls(("message", {"content": "The kettle is on."})), Say("That was all."))
+
+    end = daemon.ask("tea?", "-s", "cli:other")
+
+    assert (end.out, end.aside) == ("The kettle is on.\n\nThat was all.\n", "")
