@@ -37,13 +37,7 @@ class TelegramChannel(PostingChannel):
     group_interval_s: ClassVar[float] = 3.0
     """A group takes twenty messages a minute, edits included (core.telegram.org/bots/faq)."""
 
-    def __init__(
-        self,
-        config: TelegramConfig,
-        bus: MessageBus,
-        *,
-        pace: Pace | None = None,
-    ) -> None:
+    def __init__(self, config: TelegramConfig, bus: MessageBus, *, pace: Pace | None = None) -> None:
         super().__init__(config, bus)
         self._section = config
         self._pace = pace or Pace()
