@@ -1,31 +1,12 @@
 """The channel that docs/guides/channels.md has whole: installed as a package, it serves in a gateway of its own."""
 
 import json
-import re
 import socket
-import tomllib
-from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
+from tests.channels.own import install
 from tests.fake_models import FakeModels, Say
 from tests.gateway.toy import GatewayHome, free_port, until
-from tests.house.repo import ROOT, text_of
-
-GUIDE = text_of(ROOT / "docs" / "guides" / "channels.md").partition("## A channel of your own")[2]
-
-
-def install(site: Path) -> None:
-    """What an installer makes of the two files."""
-    project, code = (re.search(rf"```{kind}\n(.*?)```", GUIDE, re.DOTALL) for kind in ("text", "python"))
-    assert project is not None and code is not None
-    told: dict[str, Any] = tomllib.loads(project[1])["project"]
-    (info := site / f"{told['name'].replace('-', '_')}-{told['version']}.dist-info").mkdir()
-    (info / "METADATA").write_text(
-        f"Metadata-Version: 2.1\nName: {told['name']}\nVersion: {told['version']}\n", encoding="utf-8"
-    )
-    offered = [f"{name} = {target}" for name, target in told["entry-points"]["nanobot.channels"].items()]
-    (info / "entry_points.txt").write_text("\n".join(["[nanobot.channels]", *offered, ""]), encoding="utf-8")
-    (site / "nanobot_lines.py").write_text(code[1], encoding="utf-8")
 
 
 class Client:
