@@ -6,6 +6,7 @@ in its place whole or not at all. Old files go: see MediaStore.
 
 import asyncio
 import hashlib
+import logging
 import os
 import re
 import secrets
@@ -19,13 +20,13 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Protocol
 from urllib.parse import urlsplit
 
-from loguru import logger
-
 from nanobot.errors import NanobotError
 from nanobot.utils.aio import finish
 from nanobot.utils.clock import Clock, SystemClock
 from nanobot.utils.files import O_BINARY, PRIVATE_FILE, make_private_folder, without_waiting, write_whole
-from nanobot.utils.text import human_size
+from nanobot.utils.text import human_size, in_a_tag
+
+log = logging.getLogger(__name__)
 
 EMPTY_MESSAGE = "[empty message]"
 _PARTIAL = ".part"
@@ -164,7 +165,7 @@ class MediaStore:
                 here = await asyncio.to_thread(self._find, stem)
                 path = here or await self._download(attachment, stem, chunks)
             except Exception as error:  # the wall of a connection: an SDK's download may fail in any way
-                logger.warning("A {} could not be downloaded: {}", attachment.kind, _reason(error))
+                log.warning("a %s could not be downloaded: %s", attachment.kind, _reason(error))
                 return Kept(attachment.kind, None)
         return Kept(await asyncio.to_thread(_kind_of, path, attachment.kind), path)
 
@@ -232,7 +233,10 @@ async def one_chunk(data: bytes) -> AsyncIterator[bytes]:
 
 
 async def as_content(text: str, kept: Sequence[Kept], transcriber: Transcriber | None = None) -> str:
-    """What the message says to the model: the words, a tag for each attachment, and what is said in a recording."""
+    """What the message says to the model: the words, a tag for each attachment, and what is said in a recording.
+
+    Where nobody could hear one, its tag says why, so that the person can be told.
+    """
     parts = [text.strip()]
     for one in kept:
         parts.append(one.tag)
@@ -240,10 +244,10 @@ async def as_content(text: str, kept: Sequence[Kept], transcriber: Transcriber |
             try:
                 said = (await transcriber.transcribe(one.path)).strip()
             except NanobotError as error:
-                logger.warning("A recording stays without its words: {}", error)
-                continue
+                log.warning("a recording stays without its words: %s", error)
+                said = f"failed, {error}"
             if said:
-                parts.append(f"[transcription: {said}]")
+                parts.append(f"[transcription: {in_a_tag(said)}]")
     return "\n".join(part for part in parts if part) or EMPTY_MESSAGE
 
 
