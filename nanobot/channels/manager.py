@@ -199,7 +199,7 @@ class ChannelManager:
         waits = deque(self._waits_s[: self._tries.get(channel.name, len(self._waits_s))])
         limited, limited_s = 0, 0.0
         while True:
-            await channel.reachable(message.chat_id)
+            await _until_reachable(channel, message.chat_id)
             await self._bus.sending(message)
             try:
                 async with asyncio.timeout(SEND_S):
@@ -242,6 +242,13 @@ class ChannelManager:
         await self._bus.failed(message, error)
         if message.kind.lasts:
             await self._dead_letter(message, error)
+
+
+async def _until_reachable(channel: BaseChannel, chat_id: str) -> None:
+    try:
+        await channel.reachable(chat_id)
+    except Exception:  # the wall of a connection: sending will show whether it can be reached
+        log.exception("%s: asking whether a chat can be reached broke", channel.name)
 
 
 def _may_have_it(error: Exception) -> bool:

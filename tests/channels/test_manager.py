@@ -255,6 +255,20 @@ async def test_a_channel_whose_stop_breaks_leaves_the_others_alone(caplog):
     assert "sulking: its stop broke" in caplog.text
 
 
+async def test_a_channel_that_breaks_when_asked_whether_a_chat_can_be_reached_is_handed_the_message(caplog):
+    class Lost(Wall):
+        async def reachable(self, chat_id: str) -> None:
+            raise KeyError(chat_id)
+
+    bus = MessageBus()
+    wall = Lost(bus)
+    async with running(wall, bus):
+        await asyncio.wait_for(bus.post_outbound(out("here all the same")).wait(), 5)
+
+    assert wall.written == [("1", "here all the same")]
+    assert "wall: asking whether a chat can be reached broke" in caplog.text
+
+
 async def test_a_channel_that_does_not_end_its_stop_is_left(caplog):
     class Lingering(Wall):
         async def stop(self) -> None:
