@@ -160,7 +160,10 @@ class GatewayBot:
 def _there(line: Line | None) -> Line:
     """The line, where somebody is at its other end."""
     if line is None:
-        raise GatewayError("The gateway does not answer any more. Start nanobot again; the session is kept.")
+        raise GatewayError(
+            "The gateway does not answer any more. Leave and start `nanobot agent` again: it goes on with this "
+            "session, with a gateway or without."
+        )
     return line
 
 
