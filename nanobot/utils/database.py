@@ -101,6 +101,7 @@ class Database:
                 self._commit(db, batch)
                 if last:
                     break
+            db = self._there(db)
         finally:
             db.close()
 
