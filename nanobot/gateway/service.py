@@ -28,7 +28,7 @@ from nanobot.gateway.health import HealthServer
 from nanobot.gateway.heart import heartbeat_member
 from nanobot.gateway.jobs import jobs_member
 from nanobot.gateway.live import LOOK_S, LiveConfig
-from nanobot.gateway.lock import only_one
+from nanobot.gateway.lock import Holder, is_lost, only_one
 from nanobot.gateway.members import Member, Members
 from nanobot.gateway.pulse import Pulse, tell_service_manager
 from nanobot.gateway.report import SILENT_S, Watch
@@ -174,7 +174,7 @@ async def open_gateway(
     environ = os.environ if environ is None else environ
     streaming: list[Roster] = []  # the runtime is asked of channels that are made after it
     async with AsyncExitStack() as lives:
-        lives.enter_context(only_one(places))
+        holder = lives.enter_context(only_one(places))
         bus = MessageBus(await lives.enter_async_context(open_journal(places.journal)))
         await lives.enter_async_context(bus.open())
         runtime = await lives.enter_async_context(
@@ -191,6 +191,7 @@ async def open_gateway(
             )
         )
         gateway = await _assemble(runtime, places, options, wishes, environ, services)
+        gateway.members.add(Member("lock", lambda: _until_it_is_lost(places, holder, wishes, options.look_s)))
         streaming.append(gateway.roster)
         lives.push_async_callback(gateway.roster.close_recordings)
         _announce(gateway)
@@ -259,6 +260,14 @@ async def _assemble(
     ):
         members.add(member)
     return Gateway(runtime, roster, members, watch, health, control, wishes)
+
+
+async def _until_it_is_lost(places: Places, holder: Holder, wishes: Wishes, look_s: float) -> None:
+    """Begin anew where the state folder was taken away: nobody finds the socket, and nothing keeps a second one out."""
+    while not is_lost(places, holder):  # noqa: ASYNC110 no file tells that it is deleted
+        await asyncio.sleep(look_s)
+    log.error("%s was taken away, or another gateway has it; this one begins anew", places.state)
+    wishes.restart()
 
 
 def _nobody_can_reach_it(roster: Roster, file: Path) -> str:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 from typing import Any
 
 import pytest
@@ -80,6 +81,23 @@ async def test_a_lock_file_of_somebody_who_died_counts_for_nothing(running: Open
 
     async with running() as here:
         assert holder_of(here.gateway.watch.places) is not None
+
+
+async def test_one_whose_state_folder_is_taken_away_begins_anew_and_forgets_nothing(running: OpenGateway):
+    async with running("hello") as here:
+        here.toy.write("hi", message_id="1")
+        await soon(here.toy.got)
+        shutil.rmtree(here.home / "state")
+
+        async with asyncio.timeout(5):
+            left = await here.gateway.wait()
+    async with running("again") as here:
+        here.toy.write("hi", message_id="1")
+        here.toy.write("and now", message_id="2")
+        await soon(lambda: len(here.toy.got()) > 1)
+
+    assert left is Leave.RESTART
+    assert here.toy.got() == ["hello", "again"]
 
 
 async def test_a_member_that_breaks_is_begun_anew_and_the_others_never_know(running: OpenGateway):
