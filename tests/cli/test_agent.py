@@ -411,12 +411,13 @@ if sys.platform != "win32":
         child.sendline("one")
         child.expect(r"\*\*first\*\*")
         child.expect("> ")
-        child.sendline("two")
+        child.sendline("two and @AGENTS.md")
         child.expect("second")
         child.sendline("exit")
 
         assert "\x1b" not in whole(child)
         assert child.exitstatus == 0
+        assert str(bot.home / "workspace" / "AGENTS.md") in asked(server)
 
     def test_a_plain_chat_takes_up_what_was_cut_off(bot, server):
         server.script(Hang("Half of"), Say(" the answer."))
