@@ -7,6 +7,7 @@ may be).
 
 import asyncio
 import contextlib
+import threading
 from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Callable
 from datetime import datetime
@@ -45,6 +46,7 @@ class SessionManager:
         self.folder = self._files.path
         self._live: WeakValueDictionary[str, Session] = WeakValueDictionary()
         self._recent: OrderedDict[str, Session] = OrderedDict()
+        self._remembering = threading.Lock()  # sessions are read in threads, several at a time
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._commits = GroupCommit(self._files.write_lock)
 
@@ -60,13 +62,15 @@ class SessionManager:
             self._live[key] = session
         elif self._is_outdated(session):
             self._load(session)
-        self._remember(session)
+        with self._remembering:
+            self._remember(session)
         return session
 
     def invalidate(self, key: str) -> None:
         """Forget what is in memory; the next asking reads the disk."""
         self._live.pop(key, None)
-        self._recent.pop(key, None)
+        with self._remembering:
+            self._recent.pop(key, None)
 
     @contextlib.asynccontextmanager
     async def hold(self, key: str, on_wait: Callable[[], None] | None = None) -> AsyncIterator[Session]:

@@ -29,6 +29,7 @@ PEOPLE = 6
 """On each channel."""
 LONGEST_S = 60.0
 DEAD = "The model this chat asks for is gone."
+NO_SPACE = "No space left on device"
 JOBS = {"job-hourly": ("slack", 2), "job-once": ("email", 4)}
 """Which chat is told that they are done."""
 HEART = ("discord", 5)
@@ -69,6 +70,8 @@ class Day:
         self.lives = Lives(home, str(self.clock))
         self.said: list[tuple[str, int, str]] = []
         self.dead: list[tuple[str, int]] = []
+        self.refused: set[str] = set()
+        """What names what was said while the disk was full: its outcome may be a word about that."""
         self.ledger: list[Hour] = []
         self.chance = Random(11)
 
@@ -196,7 +199,7 @@ class Day:
 
     def problems(self) -> list[str]:
         """What is wrong at its end."""
-        found = [one for name, chat, token in self.said for one in judged(name, self.mouths[name], chat, token)]
+        found = [one for said in self.said for one in self.judged(*said)]
         found += elsewhere(self.mouths, self.said)
         found += [f"{one} heard {n} words" for one in self.dead if (n := self.words_of_death(*one)) != 1]
         ran = Counter(row["name"] for row in self.history() if row["outcome"] == "ran")
@@ -210,7 +213,15 @@ class Day:
         found += [f"{self.beats} heartbeats in {self.step} steps"] * (self.beats != self.step + 1)
         found += [f"{self.accounted()} of {self.due()} instants are accounted for"] * (self.accounted() != self.due())
         found += ["nobody's second word joined"] * (not sum(hour.joined for hour in self.ledger))
-        return found + unsettled(self.home.data, len(self.said) + len(self.dead), failed=len(self.dead))
+        failed = len(self.dead) + len(self.refused)
+        found += unsettled(self.home.data, len(self.said) + len(self.dead), failed=failed)
+        print(*found, sep="\n")
+        return found
+
+    def judged(self, name: str, chat: int, token: str) -> list[str]:
+        """What is wrong with what came of this message."""
+        told = token in self.refused and any(NO_SPACE in text for text in self.mouths[name].shown(chat))
+        return [] if told else judged(name, self.mouths[name], chat, token)
 
     def print(self) -> None:
         """The ledger."""
@@ -270,11 +281,13 @@ async def play(day: Day, disk: Path | None, hours: Sequence[str], who: int) -> N
             day.lives.kill()
             await day.answered()
         elif hour == "full" and disk is not None:
-            full = fill(disk)
+            full, before = fill(disk), len(day.said)
             await day.hour("the disk is full for a while", here)
             await asyncio.sleep(0.5)
             full.unlink()
-            await day.mouths["websocket"].cut()  # a client that was refused says it again when it comes back
+            for name in ("websocket", "slack"):  # what was refused is said again when they come back; Slack's own way
+                await day.mouths[name].cut()  # is to do so after a minute
+            day.refused |= {token for _, _, token in day.said[before:]}
             await day.answered()
         else:
             await day.hour("an hour as others" if hour != "full" else "no small disk may be mounted", here)
