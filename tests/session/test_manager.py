@@ -5,6 +5,7 @@ import json
 import os
 import stat
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -538,3 +539,18 @@ async def test_many_sessions_share_their_rounds(tmp_path: Path, manager: Session
     fresh = SessionManager(tmp_path)
     assert all(contents(fresh.get_or_create(session.key)) == [session.key, "ok"] for session in sessions)
     assert len(fresh.list_sessions()) == 50
+
+
+@pytest.mark.slow
+def test_sessions_may_be_opened_in_many_threads_at_once(tmp_path: Path):
+    manager = SessionManager(tmp_path)
+    keys = [f"phone:{number}" for number in range(600)]
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)  # threads change so often that whoever walks what another changes is caught
+    try:
+        with ThreadPoolExecutor(8) as threads:
+            opened = list(threads.map(manager.get_or_create, keys))
+    finally:
+        sys.setswitchinterval(usual)
+
+    assert [session.key for session in opened] == keys
