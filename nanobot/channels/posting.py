@@ -19,6 +19,7 @@ from nanobot.channels.errors import NotConnectedError, SendError, UndeliverableE
 from nanobot.channels.media import MediaError, Outgoing, outgoing
 from nanobot.channels.text.dialects import PLAIN, Dialect
 from nanobot.channels.text.pieces import Piece, pieces
+from nanobot.utils.newest import put_newest
 
 log = logging.getLogger(__name__)
 
@@ -238,9 +239,7 @@ class PostingChannel(BaseChannel):
         return self._keep_stream(left)
 
     def _keep_stream(self, stream: _Stream) -> _Stream:
-        while len(self._streams) >= _MOST_STREAMS:
-            del self._streams[next(iter(self._streams))]
-        self._streams[stream.turn_id] = stream
+        put_newest(self._streams, stream.turn_id, stream, _MOST_STREAMS)
         return stream
 
     def _start_typing(self, to: Address) -> None:

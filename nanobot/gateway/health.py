@@ -6,7 +6,6 @@ patience: who asks badly costs nothing.
 
 import asyncio
 import errno
-import ipaddress
 import logging
 import re
 from collections.abc import Awaitable, Callable
@@ -15,6 +14,7 @@ from contextlib import suppress
 import h11
 
 from nanobot.gateway.report import Report, metrics
+from nanobot.utils.http import is_loopback
 from nanobot.utils.text import sound_json
 
 log = logging.getLogger(__name__)
@@ -109,7 +109,7 @@ class HealthServer:
     def _is_meant(self, asked: str) -> bool:
         """Whether a local client names us so. A web page whose own name leads here (DNS rebinding) does not."""
         name = asked.rpartition(":")[0] if re.search(r":\d*\Z", asked) else asked
-        return not _is_loopback(self._host) or name.lower() == self._host.lower() or _is_loopback(name.strip("[]"))
+        return not is_loopback(self._host) or name.lower() == self._host.lower() or is_loopback(name.strip("[]"))
 
     async def _page(self, method: bytes, path: bytes) -> tuple[int, str, bytes]:
         if method not in (b"GET", b"HEAD"):
@@ -121,13 +121,3 @@ class HealthServer:
             return 200, "text/plain; version=0.0.4; charset=utf-8", metrics(report).encode("utf-8", "replace")
         body = sound_json(report, indent=2) + "\n"
         return 200 if report["status"] == "ok" else 503, "application/json; charset=utf-8", body.encode()
-
-
-def _is_loopback(host: str) -> bool:
-    """Whether this names no machine but this one."""
-    if host.lower().rstrip(".") == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
