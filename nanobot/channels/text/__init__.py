@@ -2,6 +2,6 @@
 
 Channels import it; it knows no platform's SDK, and the parser is imported when the first answer goes out. Read pieces
 (what a channel calls) and draft (the same while the answer still grows). Below: measures (how platforms count), spans
-and layout (what hangs together), splitting (where to cut), then tables, writing (one walk over the parsed text) and
-dialects (a table of how each platform writes).
+and layout (what hangs together), splitting (where to cut), then reading (the parsed text, with nothing lost), tables,
+writing (one walk over it) and dialects (a table of how each platform writes).
 """
