@@ -63,18 +63,9 @@ class InboundMessage:
 
     def to_json(self) -> dict[str, Any]:
         """The message as JSON keeps it; what is as usual is left out."""
-        usual: dict[str, object] = {
-            "media": [],
-            "metadata": {},
-            "session_key_override": None,
-            "message_id": None,
-            "thread_id": None,
-            "quiet": False,
-            "journal_key": None,
-        }
         told = {one.name: getattr(self, one.name) for one in fields(self)}
         told["timestamp"] = self.timestamp.isoformat()
-        return {name: value for name, value in told.items() if name not in usual or value != usual[name]}
+        return {name: value for name, value in told.items() if value or name not in _LEFT_OUT}
 
     @classmethod
     def from_json(cls, told: Mapping[str, Any]) -> "InboundMessage":
@@ -237,4 +228,6 @@ class OutboundMessage:
         )
 
 
+_LEFT_OUT = {"media", "metadata", "session_key_override", "message_id", "thread_id", "quiet", "journal_key"}
 _OPTIONAL = ("reply_to", "media", "metadata", "turn_id", "thread_id", "answers")
+"""What a message in, and one out, does not say where it is empty."""

@@ -153,12 +153,9 @@ class PostingChannel(BaseChannel):
             case _:
                 return await self.send(message)
 
-    async def receive(self, sender_id: str, chat_id: str, content: str, *args: Any, **kwargs: Any) -> bool:
-        """As in BaseChannel; who is let in sees that the bot is at work."""
-        accepted = await super().receive(sender_id, chat_id, content, *args, **kwargs)
-        if accepted:
-            self._start_typing(Address(self.name, chat_id, kwargs.get("thread_id")))
-        return accepted
+    def accepted(self, to: Address) -> None:
+        """Who is let in sees that the bot is at work."""
+        self._start_typing(to)
 
     async def stop(self) -> None:
         """Nothing more is shown."""
