@@ -211,7 +211,11 @@ class PostingChannel(BaseChannel):
             if number >= len(stream.ids):
                 how = Posting(reply_to=stream.reply_to if number == 0 else None)  # it is heard once, when it begins
                 await self.bus.showing(stream.turn_id, (*stream.ids, ""))
-                stream.ids.append(await self.post(to, piece, how))
+                try:
+                    stream.ids.append(await self.post(to, piece, how))
+                except SendError as error:
+                    stream.unsure = stream.unsure or error.may_have_it
+                    raise
                 stream.shown.append(piece)
                 await self.bus.showing(stream.turn_id, (*stream.ids, *([""] if stream.unsure else ())))
             elif stream.shown[number] != piece:

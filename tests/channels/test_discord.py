@@ -24,7 +24,7 @@ from nanobot.testing import Bot
 from tests.contracts.discord import world as there
 from tests.contracts.discord.gateway import INVALID, RECONNECT
 from tests.contracts.discord.world import Message
-from tests.contracts.life import Life, live, until
+from tests.contracts.life import Life, delta, live, until
 from tests.contracts.platform_discord import DiscordPlatform
 
 
@@ -525,6 +525,21 @@ async def test_a_message_whose_answer_was_lost_is_there_once(discord, tmp_path):
 
     assert [one.text for one in discord.shown()] == ["only once"]
     assert [body["enforce_nonce"] for body in discord.rest.bodies] == [True, True]
+
+
+async def test_an_answer_whose_beginning_may_be_there_already_says_so(discord, tmp_path):
+    async with live(discord, tmp_path, silent=True) as life:
+        await discord.says("hello")
+        message = await life.hears("hello")
+        discord.rest.loses_answers = 1
+        delta(life, message, "one ")
+        life.answers(message, "one two")
+        await life.posted(message, "next")
+
+    beginning, answer, _ = discord.shown()
+    assert beginning.text == "one"
+    assert answer.text.startswith("one two")
+    assert "received this before" in answer.text
 
 
 async def test_a_message_that_may_be_older_than_its_nonce_says_that_it_may_be_a_repeat(discord, tmp_path):
