@@ -65,6 +65,7 @@ class _ToLoguru(logging.Handler):
                 level=self._place.stderr_level,
                 format=line,
                 colorize=False,
+                backtrace=False,
                 diagnose=False,
                 catch=False,
             )
@@ -79,6 +80,7 @@ class _ToLoguru(logging.Handler):
                     retention=_KEEP,
                     opener=_private,
                     encoding="utf-8",
+                    backtrace=False,
                     diagnose=False,
                     catch=False,
                 )
