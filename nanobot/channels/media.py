@@ -6,6 +6,7 @@ in its place whole or not at all. Old files go: see MediaStore.
 
 import asyncio
 import hashlib
+import logging
 import os
 import re
 import secrets
@@ -19,13 +20,13 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Protocol
 from urllib.parse import urlsplit
 
-from loguru import logger
-
 from nanobot.errors import NanobotError
 from nanobot.utils.aio import finish
 from nanobot.utils.clock import Clock, SystemClock
 from nanobot.utils.files import O_BINARY, PRIVATE_FILE, make_private_folder, without_waiting, write_whole
 from nanobot.utils.text import human_size
+
+log = logging.getLogger(__name__)
 
 EMPTY_MESSAGE = "[empty message]"
 _PARTIAL = ".part"
@@ -42,6 +43,12 @@ class MediaKind(StrEnum):
     AUDIO = "audio"
     VIDEO = "video"
     FILE = "file"
+
+    @classmethod
+    def of_type(cls, content_type: str | None) -> "MediaKind":
+        """By what a platform says of it, such as `image/png`; a voice no content type tells."""
+        main = (content_type or "").partition("/")[0].lower()
+        return cls(main) if main in (cls.IMAGE, cls.AUDIO, cls.VIDEO) else cls.FILE
 
 
 class MediaError(NanobotError):
@@ -164,7 +171,7 @@ class MediaStore:
                 here = await asyncio.to_thread(self._find, stem)
                 path = here or await self._download(attachment, stem, chunks)
             except Exception as error:  # the wall of a connection: an SDK's download may fail in any way
-                logger.warning("A {} could not be downloaded: {}", attachment.kind, _reason(error))
+                log.warning("a %s could not be downloaded: %s", attachment.kind, _reason(error))
                 return Kept(attachment.kind, None)
         return Kept(await asyncio.to_thread(_kind_of, path, attachment.kind), path)
 
@@ -240,7 +247,7 @@ async def as_content(text: str, kept: Sequence[Kept], transcriber: Transcriber |
             try:
                 said = (await transcriber.transcribe(one.path)).strip()
             except NanobotError as error:
-                logger.warning("A recording stays without its words: {}", error)
+                log.warning("a recording stays without its words: %s", error)
                 continue
             if said:
                 parts.append(f"[transcription: {said}]")

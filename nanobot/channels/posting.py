@@ -21,6 +21,7 @@ from nanobot.channels.media import MediaError, Outgoing, outgoing
 from nanobot.channels.text.dialects import PLAIN, Dialect
 from nanobot.channels.text.growing import so_far
 from nanobot.channels.text.pieces import Piece, pieces
+from nanobot.utils.newest import put_newest
 
 log = logging.getLogger(__name__)
 
@@ -273,9 +274,7 @@ class PostingChannel(BaseChannel):
         return self._keep_stream(stream)
 
     def _keep_stream(self, stream: _Stream) -> _Stream:
-        while len(self._streams) >= _MOST_STREAMS:
-            del self._streams[next(iter(self._streams))]
-        self._streams[stream.turn_id] = stream
+        put_newest(self._streams, stream.turn_id, stream, _MOST_STREAMS)
         return stream
 
     def _start_typing(self, to: Address) -> None:

@@ -10,7 +10,6 @@ import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 
 from nanobot import __version__
@@ -34,6 +33,7 @@ from nanobot.gateway.pulse import Pulse, tell_service_manager
 from nanobot.gateway.report import SILENT_S, Watch
 from nanobot.gateway.roster import Roster
 from nanobot.gateway.terminal import TerminalChannel
+from nanobot.gateway.wishes import Leave, Wishes
 from nanobot.providers.base import LLMProvider
 from nanobot.runtime import Runtime, build_runtime, tool_policies
 from nanobot.security.secrets import Redactor, secrets_of
@@ -47,13 +47,6 @@ SENDS_S = 1.0
 """How long what they said may take to its platforms then."""
 GOODBYE_S = 0.5
 """How long the members have to let go."""
-
-
-class Leave(StrEnum):
-    """Why the gateway ends."""
-
-    STOP = "stop"
-    RESTART = "restart"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +71,7 @@ class Gateway:
     watch: Watch
     health: HealthServer
     control: ControlServer
-    wishes: "Wishes"
+    wishes: Wishes
 
     async def wait(self) -> Leave:
         """Until somebody wants it to end. Raises ConfigError where no channel can be used before its owner acts."""
@@ -102,34 +95,6 @@ class Gateway:
         if not channels or any(channel.evidence.state is not ChannelState.FAILED for channel in channels):
             await asyncio.Event().wait()
         return " ".join(f"{channel.name}: {channel.evidence.last_error}" for channel in channels)
-
-
-class Wishes:
-    """What somebody wants of a gateway that runs: that it ends, or begins anew."""
-
-    def __init__(self) -> None:
-        self._told = asyncio.Event()
-        self._leave = Leave.STOP
-
-    def stop(self) -> None:
-        """End in good order."""
-        self._told.set()
-
-    def restart(self) -> None:
-        """End in good order, and begin anew."""
-        if not self._told.is_set():
-            self._leave = Leave.RESTART
-        self._told.set()
-
-    @property
-    def told(self) -> bool:
-        """Whether one of them is wished already."""
-        return self._told.is_set()
-
-    async def wait(self) -> Leave:
-        """Until one of them is wished."""
-        await self._told.wait()
-        return self._leave
 
 
 Service = Callable[[Runtime, Roster], Member]

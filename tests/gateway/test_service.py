@@ -13,7 +13,8 @@ from nanobot.errors import ConfigError, InstanceLockedError
 from nanobot.gateway.heart import Heart
 from nanobot.gateway.lock import holder_of
 from nanobot.gateway.members import Member
-from nanobot.gateway.service import Leave, Options
+from nanobot.gateway.service import Options
+from nanobot.gateway.wishes import Leave
 from nanobot.messages.types import ChatMessage
 from nanobot.runtime import Runtime
 from tests.gateway.conftest import OpenGateway, Running

@@ -1,16 +1,17 @@
 """What a channel calls: an answer in Markdown becomes the messages its platform takes, each whole by itself."""
 
+import logging
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-
-from loguru import logger
 
 from nanobot.channels.text.dialects import Dialect, Rendered
 from nanobot.channels.text.layout import Layout, lay_out
 from nanobot.channels.text.measures import furthest
 from nanobot.channels.text.splitting import SHORTEST, Part, next_part
 from nanobot.channels.text.writing import Entity
+
+log = logging.getLogger(__name__)
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _WHOLE = 1 << 62
@@ -75,7 +76,7 @@ def rendered(markdown: str, dialect: Dialect) -> Rendered:
     try:
         return dialect.render(markdown)
     except Exception as error:  # a parser of anything may fail on anything, and the words must go out
-        logger.warning("An answer goes out as plain text: {} could not render it ({!r}).", dialect.name, error)
+        log.warning("an answer goes out as plain text: %s could not render it (%r)", dialect.name, error)
         return Rendered(markdown.strip("\n"))
 
 
