@@ -297,7 +297,8 @@ async def _run_here(jobs: _Jobs, job: CronJob) -> "HistoryRow | None":
         jobs.service.on_job = on_job
         ran = await jobs.service.run_job(job.id, force=True)
     if ran and may_tell(job) and payload.channel != "cli":
-        typer.echo(f"Not sent to {payload.channel}:{payload.to}: channels are open in the gateway only.", err=True)
+        there = one_line(f"{payload.channel}:{payload.to}")
+        typer.echo(f"Not sent to {there}: channels are open in the gateway only.", err=True)
     return jobs.service.history(job.id)[-1] if ran else None
 
 

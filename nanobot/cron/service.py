@@ -36,7 +36,7 @@ from nanobot.cron.types import (
     Misfire,
     Notify,
 )
-from nanobot.errors import StorageError
+from nanobot.errors import NanobotError, StorageError
 from nanobot.messages.types import Provenance
 from nanobot.utils.aio import finish
 from nanobot.utils.clock import Clock, SystemClock
@@ -118,6 +118,7 @@ class CronService:
         thread_id: str | None = None,
         notify: Notify = Notify.ALWAYS,
         provenance: Provenance = Provenance.OWNER,
+        asked_by: str | None = None,
         misfire: Misfire = Misfire.RUN_ONCE,
         misfire_within_s: float | None = None,
     ) -> CronJob:
@@ -146,6 +147,7 @@ class CronService:
                 thread_id=thread_id,
                 notify=notify,
                 provenance=provenance,
+                asked_by=asked_by,
             ),
             created_at_ms=now,
             updated_at_ms=now,
@@ -420,7 +422,8 @@ class CronService:
         except JobSkippedError as skipped:
             ended = Ended("skipped", str(skipped))
         except Exception as error:  # whatever a job's own code raises is how the run ended
-            log.warning("The job %s (%s) failed.", job.name, job.id, exc_info=True)
+            is_odd = not isinstance(error, NanobotError)
+            log.warning("The job %r (%s) failed: %r", job.name, job.id, str(error), exc_info=is_odd)
             ended = Ended("error", str(error) or type(error).__name__)
         ended = replace(ended, duration_ms=round((self._clock.monotonic() - began_s) * 1000))
         await finish(asyncio.to_thread(self._finish, job, ended))
