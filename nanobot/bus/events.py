@@ -119,6 +119,32 @@ class OutboundKind(StrEnum):
         return self in (OutboundKind.REPLY, OutboundKind.NOTICE)
 
 
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """What a platform shows of an answer that grows."""
+
+    ids: tuple[str, ...] = ()
+    """Of its messages there."""
+    pending: str = ""
+    """The nonce of one more that is being posted: the platform may have it. Empty where there is none."""
+    since: float = 0.0
+    """When that was tried first, by `time.time`."""
+    doubtful: bool = False
+    """Whether there may be one more whose id nobody knows, and which the person may read twice."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain data, without what is as usual."""
+        found = {"ids": [*self.ids], "pending": self.pending, "since": self.since, "doubtful": self.doubtful}
+        return {name: value for name, value in found.items() if value}
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> "Growth":
+        """What `to_json` gave."""
+        return cls(
+            tuple(found.get("ids", ())), found.get("pending", ""), found.get("since", 0.0), found.get("doubtful", False)
+        )
+
+
 class DeliveryFailedError(NanobotError):
     """The platform did not take a message, and will not. Says why, in words for the owner."""
 

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from nanobot.bus.events import InboundMessage, OutboundMessage, Receipt
+from nanobot.bus.events import Growth, InboundMessage, OutboundMessage, Receipt
 from nanobot.bus.journal import InboundState, Journal
 from nanobot.errors import StorageError
 from nanobot.utils.aio import finish
@@ -100,7 +100,7 @@ class MessageBus:
         self._to_keep: asyncio.Queue[OutboundMessage | _Note | None] = asyncio.Queue()
         self._owed: dict[str, InboundMessage] = {}
         """What was left by an earlier life or taken in this one, and has not ended; by its journal key."""
-        self._shown: dict[str, tuple[str, ...]] = {}
+        self._shown: dict[str, Growth] = {}
         self._writing: set[asyncio.Task[None]] = set()
         """Notes on their way to the disk."""
         self._refused = False
@@ -199,14 +199,14 @@ class MessageBus:
         if self._journal is not None and message.journal_id is not None:
             await self._keep_or_tell(self._journal.sending(message.journal_id, message.sent_ids))
 
-    async def showing(self, turn_id: str, platform_ids: tuple[str, ...]) -> None:
-        """The answer of this turn is seen under these ids as it grows; an empty one is about to be. Never raises."""
+    async def showing(self, turn_id: str, growth: Growth) -> None:
+        """So much is seen of the answer of this turn as it grows, or is about to be. Never raises."""
         if self._journal is not None:
-            await self._keep_or_tell(self._journal.showing(turn_id, platform_ids))
+            await self._keep_or_tell(self._journal.showing(turn_id, growth))
 
-    def shown(self, turn_id: str) -> tuple[str, ...]:
-        """Under which ids the answer of this turn was seen when a crash came; told once."""
-        return self._shown.pop(turn_id, ())
+    def shown(self, turn_id: str) -> Growth | None:
+        """What was seen of the answer of this turn when a crash came; told once."""
+        return self._shown.pop(turn_id, None)
 
     async def sent(self, message: OutboundMessage, platform_ids: tuple[str, ...]) -> None:
         """The platform has it; whoever waits for its receipt hears of it. Never raises."""

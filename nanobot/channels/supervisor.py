@@ -20,13 +20,18 @@ LONGEST_WAIT_S = 30.0
 """A network that comes back is noticed within this."""
 SETUP_WAIT_S = 300.0
 """How often a channel is tried whose owner has to change something: they may have done so at the platform."""
+GOODBYE_S = 5.0
+"""How long a channel may take to say goodbye; nobody waits longer, neither a stop nor a changed config."""
 
 
 class Supervisor:
     """The life of one channel. Never ends by itself, whatever the channel does."""
 
-    def __init__(self, channel: BaseChannel, *, first_wait_s: float = FIRST_WAIT_S) -> None:
+    def __init__(
+        self, channel: BaseChannel, *, first_wait_s: float = FIRST_WAIT_S, goodbye_s: float = GOODBYE_S
+    ) -> None:
         self._channel = channel
+        self._goodbye_s = goodbye_s
         self._first_wait_s = first_wait_s
 
     async def run(self) -> None:
@@ -41,7 +46,7 @@ class Supervisor:
                 failures = 0 if lived else failures + 1
                 await asyncio.sleep(wait_s)
         finally:
-            await self._channel.stop()
+            await self._say_goodbye()
             self._channel.evidence.turn(ChannelState.OFF)
 
     async def _once(self, failures: int) -> float:
@@ -63,6 +68,15 @@ class Supervisor:
             log.warning("%s: not connected (%s); trying again until it is", name, error)
         evidence.turn(ChannelState.DOWN, error)
         return wait_s
+
+    async def _say_goodbye(self) -> None:
+        try:
+            async with asyncio.timeout(self._goodbye_s):
+                await self._channel.stop()
+        except TimeoutError:
+            log.warning("%s: its stop took longer than %g s, and is left", self._channel.name, self._goodbye_s)
+        except Exception:  # the wall of a connection: what is raised here would end every other channel too
+            log.exception("%s: its stop broke", self._channel.name)
 
     async def _until_it_stalls(self) -> None:
         """Run the connection; cut it off when the platform has given no sign for too long. Raises what it raises."""

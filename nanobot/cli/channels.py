@@ -44,7 +44,7 @@ def status(config: ConfigOption = None, json: JsonOption = False) -> None:
         show_rows(headings[:-1], [row[:-1] for row in rows], empty=empty)
         for name, *_, error in rows:
             if error:
-                typer.echo(f"\n{name}: {one_line(error.removeprefix(f'{name}: '))}")
+                typer.echo(f"\n{one_line(name)}: {one_line(error.removeprefix(f'{name}: '))}")
     else:
         show_rows(headings, rows, empty=empty)
     if report is None and channels:

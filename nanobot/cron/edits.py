@@ -52,6 +52,7 @@ class JobEdits:
         thread_id: str | None = None,
         notify: Notify = Notify.ALWAYS,
         provenance: Provenance = Provenance.OWNER,
+        asked_by: str | None = None,
         misfire: Misfire = Misfire.RUN_ONCE,
         misfire_within_s: float | None = None,
     ) -> CronJob:
@@ -80,6 +81,7 @@ class JobEdits:
                 thread_id=thread_id,
                 notify=notify,
                 provenance=provenance,
+                asked_by=asked_by,
             ),
             created_at_ms=now,
             updated_at_ms=now,

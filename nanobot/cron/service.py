@@ -23,7 +23,7 @@ from nanobot.cron.rounds import Begun, Ended, Rounds, WasBegun
 from nanobot.cron.store import Book, CronStore
 from nanobot.cron.targets import Targets
 from nanobot.cron.types import CronError, CronJob, Due, JobSkippedError
-from nanobot.errors import StorageError
+from nanobot.errors import NanobotError, StorageError
 from nanobot.utils.aio import finish
 from nanobot.utils.clock import Clock, SystemClock
 
@@ -264,7 +264,8 @@ class CronService(JobEdits):
         except JobSkippedError as skipped:
             ended = Ended("skipped", str(skipped))
         except Exception as error:  # whatever a job's own code raises is how the run ended
-            log.warning("The job %s (%s) failed.", job.name, job.id, exc_info=True)
+            is_odd = not isinstance(error, NanobotError)
+            log.warning("The job %r (%s) failed: %r", job.name, job.id, str(error), exc_info=is_odd)
             ended = Ended("error", str(error) or type(error).__name__)
         ended = replace(ended, duration_ms=round((self._clock.monotonic() - began_s) * 1000))
         await finish(asyncio.to_thread(self._finish, job, ended))

@@ -15,6 +15,7 @@ from nanobot.channels.evidence import Evidence
 from nanobot.channels.manager import ChannelManager, DeadLetter
 from nanobot.channels.media import MediaStore
 from nanobot.channels.registry import load_channel
+from nanobot.channels.supervisor import told_of
 from nanobot.config.channels import ChannelsConfig
 from nanobot.config.paths import Places
 from nanobot.config.schema import Config
@@ -36,6 +37,13 @@ def section_of(channels: ChannelsConfig, name: str) -> Any:
     if name in type(channels).model_fields:
         return getattr(channels, name)
     return (channels.model_extra or {}).get(name, {})
+
+
+def _defect(name: str, error: Exception) -> str:
+    return (
+        f"channels.{name} cannot be made: {told_of(error)}. That is for its package to mend; until then set "
+        f"channels.{name}.enabled to false."
+    )
 
 
 class Recordings:
@@ -122,8 +130,8 @@ class Roster:
         try:
             channel = self._make(name)
         except Exception as error:  # the wall of a connection: a plugin's constructor may do anything
-            self.broken[name] = str(error) or type(error).__name__
             ours = isinstance(error, NanobotError)
+            self.broken[name] = str(error) if ours and str(error) else _defect(name, error)
             log.error("%s: %s", name, self.broken[name], exc_info=not ours)  # noqa: TRY400 ours says it in a line
             return False
         await self.manager.change(name, channel)

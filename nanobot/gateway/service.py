@@ -29,6 +29,7 @@ from nanobot.gateway.jobs import jobs_member
 from nanobot.gateway.live import LOOK_S, LiveConfig
 from nanobot.gateway.lock import Holder, is_lost, only_one
 from nanobot.gateway.members import Member, Members
+from nanobot.gateway.owners import tell_owner
 from nanobot.gateway.pulse import Pulse, tell_service_manager
 from nanobot.gateway.report import SILENT_S, Watch
 from nanobot.gateway.roster import Roster
@@ -216,7 +217,7 @@ async def _assemble(
         Member("channels", roster.manager.run),
         Member("dead letters", lambda: letters.run(runtime, roster.manager)),
         Member("pulse", pulse.run, silent_s=lambda: pulse.silent_s, stale_s=SILENT_S),
-        jobs_member(runtime),
+        jobs_member(runtime, lambda text: tell_owner(runtime, roster.manager, roster.names, text)),
         *([heart] if (heart := heartbeat_member(runtime, roster)) is not None else []),
         Member("config", live.run, problem=lambda: live.problem),
         Member("health", health.run, problem=lambda: health.problem),

@@ -19,6 +19,7 @@ from nanobot.channels.errors import (
 )
 from nanobot.channels.evidence import ChannelState
 from nanobot.channels.manager import ChannelManager
+from nanobot.channels.supervisor import Supervisor
 
 
 class Wall(BaseChannel):
@@ -233,6 +234,42 @@ async def test_a_platform_that_gives_no_sign_of_life_is_connected_to_anew():
         async with asyncio.timeout(5):
             while wall.starts < 2:
                 await asyncio.sleep(0.01)
+
+
+async def test_a_channel_whose_stop_breaks_leaves_the_others_alone(caplog):
+    class Sulking(Wall):
+        name = "sulking"
+
+        async def stop(self) -> None:
+            raise ValueError("not like this")
+
+    bus = MessageBus()
+    wall = Wall(bus)
+    async with running(wall, bus) as manager:
+        await manager.change("sulking", Sulking(bus))
+        await asyncio.wait_for(manager.evidence()["sulking"].connected.wait(), 5)
+        await manager.change("sulking", None)
+        await asyncio.wait_for(bus.post_outbound(out("still here")).wait(), 5)
+
+    assert wall.written == [("1", "still here")]
+    assert "sulking: its stop broke" in caplog.text
+
+
+async def test_a_channel_that_does_not_end_its_stop_is_left(caplog):
+    class Lingering(Wall):
+        async def stop(self) -> None:
+            await asyncio.Event().wait()
+
+    wall = Lingering(MessageBus())
+    life = asyncio.create_task(Supervisor(wall, goodbye_s=0.01).run())
+    await asyncio.wait_for(wall.evidence.connected.wait(), 5)
+
+    life.cancel()
+    done, _ = await asyncio.wait([life], timeout=5)
+
+    assert done
+    assert wall.evidence.state is ChannelState.OFF
+    assert "wall: its stop took longer than 0.01 s" in caplog.text
 
 
 async def test_a_channel_its_owner_has_to_mend_is_red_and_said_once(caplog):

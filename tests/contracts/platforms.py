@@ -155,6 +155,7 @@ PLATFORMS: dict[str, str] = {
     "email": "tests.contracts.platform_email:EmailPlatform",
     "websocket": "tests.contracts.platform_websocket:WebSocketPlatform",
     "slack": "tests.contracts.platform_slack:SlackPlatform",
+    "lines": "tests.contracts.platform_lines:LinesPlatform",
 }
 """By name, `module:Class`; built with a folder to work in. A line here is all that a new platform adds to this file.
 

@@ -41,7 +41,7 @@ async def test_one_that_cannot_start_is_red_with_what_to_do_and_the_others_work(
         "broken": "failed",
         "slak": "failed",
     }
-    assert "this toy falls apart" in caplog.text
+    assert "channels.broken cannot be made: RuntimeError: this toy falls apart. That is for its pack" in caplog.text
     assert "install the package" in report["channels"]["slak"]["lastError"]
     assert report["status"] == "failing"
 

@@ -133,10 +133,15 @@ class Day:
     async def answered(self) -> None:
         """Wait until everybody of this hour has an answer; what has none by then is told of at the end of the day."""
         said = self.said[self._before :]
+
+        def has_answer(name: str, chat: int, token: str) -> bool:
+            return bool(seen(self.mouths[name], chat, token))
+
         with suppress(TimeoutError):
-            await until(lambda: all(seen(self.mouths[name], chat, token) for name, chat, token in said))
-        self.ledger[-1].said = len(said)
-        self.ledger[-1].answered = sum(bool(seen(self.mouths[name], chat, token)) for name, chat, token in said)
+            await until(lambda: all(has_answer(*one) or self.is_told_why_not(*one) for one in said))
+        hour = self.ledger[-1]
+        hour.said, hour.answered = len(said), sum(has_answer(*one) for one in said)
+        hour.told_why_not = sum(self.is_told_why_not(*one) for one in said if not has_answer(*one))
 
     async def goes_on(self) -> None:
         """It is later: jobs and the heartbeat have their time."""
@@ -220,8 +225,12 @@ class Day:
 
     def judged(self, name: str, chat: int, token: str) -> list[str]:
         """What is wrong with what came of this message."""
-        told = token in self.refused and any(NO_SPACE in text for text in self.mouths[name].shown(chat))
+        told = self.is_told_why_not(name, chat, token)
         return [] if told else judged(name, self.mouths[name], chat, token)
+
+    def is_told_why_not(self, name: str, chat: int, token: str) -> bool:
+        """Whether this was said to a full disk, and its person heard so."""
+        return token in self.refused and any(NO_SPACE in text for text in self.mouths[name].shown(chat))
 
     def print(self) -> None:
         """The ledger."""

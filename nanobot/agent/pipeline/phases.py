@@ -222,6 +222,7 @@ class Pipeline:
                 clock=parts.clock,
                 asker=message.provenance,
                 origin=message.origin,
+                sender_id=message.sender_id,
                 quiet=message.quiet,
                 answers=message.journal_key,
             ),
