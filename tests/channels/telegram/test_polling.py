@@ -20,7 +20,7 @@ from nanobot.channels.telegram import TelegramChannel
 from nanobot.channels.telegram.polling import RENUMBERED_S, Pace, Tray
 from tests.contracts.fake_telegram import BAD_GATEWAY, BOT, CONFLICT, CUT
 from tests.contracts.life import live, until
-from tests.contracts.platform_telegram import ANNA, ZOE
+from tests.contracts.platform_telegram import ANNA, QUICK, ZOE
 
 
 def from_json(path: Path) -> dict[str, Any]:
@@ -178,6 +178,18 @@ async def test_one_broken_poll_is_no_news(telegram, tmp_path, caplog):
 
         assert life.channel.evidence.state is ChannelState.UP
     assert "not connected" not in caplog.text
+
+
+async def test_who_holds_no_poll_open_is_not_asked_without_end(telegram, tmp_path):
+    telegram.server.hasty = True
+    async with live(telegram, tmp_path) as life:
+        await life.asked("hello")
+        polls = telegram.server.polls
+        await asyncio.sleep(0.5)
+        asked = telegram.server.polls - polls
+        await life.asked("still here?")
+
+    assert 0 < asked <= 0.5 / QUICK.busy_s + 1
 
 
 def test_by_the_sums_it_is_back_within_a_minute_and_never_taken_for_stalled():
