@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from nanobot.channels.errors import NotConnectedError, RateLimitedError, SendError
+from nanobot.channels.errors import ChannelSetupError, NotConnectedError, RateLimitedError, SendError
 from nanobot.channels.evidence import ChannelState, Evidence
 from nanobot.channels.telegram.state import State
 from nanobot.errors import StorageError
@@ -136,7 +136,7 @@ class Poller:
                 self._evidence.sign()
                 await asyncio.sleep(min(max(error.retry_after_s, self._pace.busy_s), _LONGEST_PAUSE_S))
                 continue
-            except NotConnectedError:
+            except (NotConnectedError, ChannelSetupError):  # servers are known to refuse a good token for a moment
                 if not is_sound:
                     raise
                 wait_s, is_sound = 0.0, False  # a line may break now and then; a second time in a row it is gone
