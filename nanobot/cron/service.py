@@ -10,7 +10,7 @@ import asyncio
 import inspect
 import logging
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
@@ -85,6 +85,9 @@ class CronService:
         self._rounds = Rounds(self._clock, timezone, leases, self._store.history, was_begun)
         self._runs: set[asyncio.Task[None]] = set()
         self._task: asyncio.Task[None] | None = None
+        self._ended: list[tuple[CronJob, Ended]] = []
+        """Runs whose end nobody has begun to write down."""
+        self._writing = asyncio.Lock()
         self._leaving: set[asyncio.Task[None]] = set()
         """What was stopped and has not ended yet: it may still hold our locks."""
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -252,6 +255,7 @@ class CronService:
             return
         self._rounds.leases = Leases(self._store.locks)
         self._loop, self._wake, self._looked = asyncio.get_running_loop(), asyncio.Event(), False
+        self._writing = asyncio.Lock()
         self._ticked_s = self._clock.monotonic()
         if self.on_job is not None:
             await finish(asyncio.to_thread(self._take_locks))
@@ -426,7 +430,7 @@ class CronService:
             log.warning("The job %r (%s) failed: %r", job.name, job.id, str(error), exc_info=is_odd)
             ended = Ended("error", str(error) or type(error).__name__)
         ended = replace(ended, duration_ms=round((self._clock.monotonic() - began_s) * 1000))
-        await finish(asyncio.to_thread(self._finish, job, ended))
+        await finish(self._written_down(job, ended))
 
     def _called(self, job: CronJob, due: Due) -> Awaitable[str | None]:
         if self.on_job is None:
@@ -437,13 +441,30 @@ class CronService:
             return self.on_job(job)
         return self.on_job(job, due)
 
-    def _finish(self, job: CronJob, ended: Ended) -> None:
-        """Write down how a run ended. Never raises: what the disk refuses is kept in memory."""
+    async def _written_down(self, job: CronJob, ended: Ended) -> None:
+        """How a run ended is on the disk when this returns: with all that ended while another was written, at once."""
+        self._ended.append((job, ended))
+        async with self._writing:
+            together, self._ended = self._ended, []
+            if together:
+                await asyncio.to_thread(self._finish, together)
+
+    def _finish(self, together: Sequence[tuple[CronJob, Ended]]) -> None:
+        """Write down how these runs ended. Never raises: what the disk refuses is kept in memory."""
+
+        def end(book: Book, rows: list[HistoryRow]) -> None:
+            for job, ended in together:
+                self._rounds.ended(book, rows, job, ended)
+
         try:
-            self._keeper.change(lambda book, rows: self._rounds.ended(book, rows, job, ended))
+            self._keeper.change(end)
         except (StorageError, CronError) as error:
-            log.warning("How the job %s (%s) ended (%s) cannot be written: %s", job.name, job.id, ended.status, error)
-        self._rounds.running.pop(job.id, None)
+            for job, ended in together:
+                log.warning(
+                    "How the job %r (%s) ended (%s) cannot be written: %s", job.name, job.id, ended.status, error
+                )
+        for job, _ in together:
+            self._rounds.running.pop(job.id, None)
         self._nudge()
 
     # -- beside them -------------------------------------------------------------------------------------------------
