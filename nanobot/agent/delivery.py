@@ -27,17 +27,24 @@ class Delivery:
         self._policy = policy
         self._reply_to = message.message_id
         self._answers = message.journal_key
+        self._said = ""
+        """Words that are progress as soon as the turn goes on behind them. Where it ends there, the reply has them."""
 
     def __call__(self, event: events.TurnEvent) -> None:
         """Send what the policy lets through."""
         policy = self._policy
+        match event:
+            case events.ToolStarted() | events.StepStarted():
+                self._tell_progress(event)
+            case events.TurnEnded(text=text) if self._said not in text:
+                self._tell_progress(event)
         match event:
             case events.TextDelta(text=text) if policy.streaming:
                 self._post(OutboundKind.STREAM_DELTA, text, event)
             case events.TextEnded(text=text) if policy.streaming:
                 self._post(OutboundKind.STREAM_END, text, event)
             case events.TextEnded(text=text, final=False) if policy.progress:
-                self._post(OutboundKind.PROGRESS, text, event)
+                self._said = text
             case events.ToolStarted(name=name, arguments=arguments) if policy.tool_hints:
                 self._post(OutboundKind.TOOL_HINT, hint(name, arguments), event)
             case events.ReasoningEnded(text=text) if policy.reasoning:
@@ -52,6 +59,11 @@ class Delivery:
                 self._post(OutboundKind.REPLY, text, event)
             case _:
                 pass
+
+    def _tell_progress(self, event: events.TurnEvent) -> None:
+        if self._said:
+            self._post(OutboundKind.PROGRESS, self._said, event)
+            self._said = ""
 
     def _post(self, kind: OutboundKind, text: str, event: events.TurnEvent) -> None:
         self._bus.post_outbound(

@@ -24,7 +24,7 @@ from nanobot.errors import NanobotError
 from nanobot.utils.aio import finish
 from nanobot.utils.clock import Clock, SystemClock
 from nanobot.utils.files import O_BINARY, PRIVATE_FILE, make_private_folder, without_waiting, write_whole
-from nanobot.utils.text import human_size
+from nanobot.utils.text import human_size, in_a_tag
 
 log = logging.getLogger(__name__)
 
@@ -239,7 +239,10 @@ async def one_chunk(data: bytes) -> AsyncIterator[bytes]:
 
 
 async def as_content(text: str, kept: Sequence[Kept], transcriber: Transcriber | None = None) -> str:
-    """What the message says to the model: the words, a tag for each attachment, and what is said in a recording."""
+    """What the message says to the model: the words, a tag for each attachment, and what is said in a recording.
+
+    Where nobody could hear one, its tag says why, so that the person can be told.
+    """
     parts = [text.strip()]
     for one in kept:
         parts.append(one.tag)
@@ -248,9 +251,9 @@ async def as_content(text: str, kept: Sequence[Kept], transcriber: Transcriber |
                 said = (await transcriber.transcribe(one.path)).strip()
             except NanobotError as error:
                 log.warning("a recording stays without its words: %s", error)
-                continue
+                said = f"failed, {error}"
             if said:
-                parts.append(f"[transcription: {said}]")
+                parts.append(f"[transcription: {in_a_tag(said)}]")
     return "\n".join(part for part in parts if part) or EMPTY_MESSAGE
 
 

@@ -174,7 +174,8 @@ def _ask_key(spec: ProviderSpec, config: Config, before: Wish) -> str | None:
         if answer != ANOTHER:
             return {BEFORE: before.api_key, CONFIG: None, ENVIRONMENT: ""}[answer]
     empty = "empty: go on without a model" if spec.needs_key else "empty for none"
-    return questions.ask_secret(f"Key for {spec.display_name} ({empty})")
+    whose = "this endpoint" if spec.name == "custom" else spec.display_name
+    return questions.ask_secret(f"Key for {whose} ({empty})")
 
 
 def _ask_model(spec: ProviderSpec, config: Config, before: Wish, base: str | None) -> str:

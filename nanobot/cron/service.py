@@ -9,7 +9,7 @@ loop; `start`, `run_job` and `close` do.
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -68,6 +68,9 @@ class CronService(JobEdits):
         self._on_problem = on_problem
         self._runs: set[asyncio.Task[None]] = set()
         self._task: asyncio.Task[None] | None = None
+        self._ended: list[tuple[CronJob, Ended]] = []
+        """Runs whose end nobody has begun to write down."""
+        self._writing = asyncio.Lock()
         self._leaving: set[asyncio.Task[None]] = set()
         """What was stopped and has not ended yet: it may still hold our locks."""
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -94,6 +97,7 @@ class CronService(JobEdits):
             return
         self._rounds.leases = Leases(self._store.locks)
         self._loop, self._wake, self._looked = asyncio.get_running_loop(), asyncio.Event(), False
+        self._writing = asyncio.Lock()
         self._ticked_s = self._clock.monotonic()
         if self.on_job is not None:
             await finish(asyncio.to_thread(self._take_locks))
@@ -268,7 +272,7 @@ class CronService(JobEdits):
             log.warning("The job %r (%s) failed: %r", job.name, job.id, str(error), exc_info=is_odd)
             ended = Ended("error", str(error) or type(error).__name__)
         ended = replace(ended, duration_ms=round((self._clock.monotonic() - began_s) * 1000))
-        await finish(asyncio.to_thread(self._finish, job, ended))
+        await finish(self._written_down(job, ended))
 
     def _called(self, job: CronJob, due: Due) -> Awaitable[str | None]:
         if self.on_job is None:
@@ -279,13 +283,30 @@ class CronService(JobEdits):
             return self.on_job(job)
         return self.on_job(job, due)
 
-    def _finish(self, job: CronJob, ended: Ended) -> None:
-        """Write down how a run ended. Never raises: what the disk refuses is kept in memory."""
+    async def _written_down(self, job: CronJob, ended: Ended) -> None:
+        """How a run ended is on the disk when this returns: with all that ended while another was written, at once."""
+        self._ended.append((job, ended))
+        async with self._writing:
+            together, self._ended = self._ended, []
+            if together:
+                await asyncio.to_thread(self._finish, together)
+
+    def _finish(self, together: Sequence[tuple[CronJob, Ended]]) -> None:
+        """Write down how these runs ended. Never raises: what the disk refuses is kept in memory."""
+
+        def end(book: Book, rows: list[HistoryRow]) -> None:
+            for job, ended in together:
+                self._rounds.ended(book, rows, job, ended)
+
         try:
-            self._keeper.change(lambda book, rows: self._rounds.ended(book, rows, job, ended))
+            self._keeper.change(end)
         except (StorageError, CronError) as error:
-            log.warning("How the job %s (%s) ended (%s) cannot be written: %s", job.name, job.id, ended.status, error)
-        self._rounds.running.pop(job.id, None)
+            for job, ended in together:
+                log.warning(
+                    "How the job %r (%s) ended (%s) cannot be written: %s", job.name, job.id, ended.status, error
+                )
+        for job, _ in together:
+            self._rounds.running.pop(job.id, None)
         self._nudge()
 
     # -- beside them -------------------------------------------------------------------------------------------------

@@ -30,9 +30,8 @@ class KnownChannels:
         if channel not in self._channels:
             near = nearest(channel, self._channels, 1)
             hint = f"Did you mean {near[0]}? " if near else ""
-            raise CronError(
-                f"There is no channel {channel!r}. {hint}Channels: {', '.join(sorted(self._channels)) or 'none'}."
-            )
+            there = ", ".join(sorted(name for name, is_on in self._channels.items() if is_on)) or "none"
+            raise CronError(f"There is no channel {channel!r}. {hint}Switched on: {there}.")
         if not self._channels[channel]:
             raise CronError(
                 f"The channel {channel} is not switched on, so nothing would arrive. Set channels.{channel}.enabled, "

@@ -33,7 +33,7 @@ from nanobot.providers.failures import error_of, read_refusal
 from nanobot.security.secrets import redact, secrets_in
 from nanobot.utils.clients import load_httpx, reason_of
 from nanobot.utils.http import HttpPools, is_loopback
-from nanobot.utils.text import human_size
+from nanobot.utils.text import human_size, in_a_tag
 
 if TYPE_CHECKING:
     import httpx
@@ -351,13 +351,8 @@ async def with_transcriptions(text: str, media: Sequence[str], chosen: ChosenTra
 
 async def _tag(path: Path, chosen: ChosenTranscriber) -> str:
     if chosen.transcriber is None:
-        return f"[transcription: failed, {_plain(chosen.reason)}]"
+        return f"[transcription: failed, {in_a_tag(chosen.reason)}]"
     try:
-        return f"[transcription: {_plain(await chosen.transcriber.transcribe(path))}]"
+        return f"[transcription: {in_a_tag(await chosen.transcriber.transcribe(path))}]"
     except ProviderError as error:
-        return f"[transcription: failed, {_plain(str(error))}]"
-
-
-def _plain(text: str) -> str:
-    """On one line and without brackets, so that the tag ends where it seems to end."""
-    return " ".join(text.replace("[", "(").replace("]", ")").split())
+        return f"[transcription: failed, {in_a_tag(str(error))}]"

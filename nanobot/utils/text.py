@@ -83,6 +83,11 @@ def clip_line(line: str, limit: int) -> str:
     return line if len(line) <= limit else f"{line[:limit]}... [{len(line) - limit} more characters]"
 
 
+def in_a_tag(text: str) -> str:
+    """On one line and without brackets, so that a tag such as `[transcription: text]` ends where it seems to end."""
+    return " ".join(text.replace("[", "(").replace("]", ")").split())
+
+
 def nearest(name: str, names: Iterable[str], count: int = 3, *, cutoff: float = 0.6) -> list[str]:
     """The names that look most like this one, best first; none where none is near. Case is no difference.
 

@@ -1,5 +1,7 @@
 """Turn events become messages to the turn's own address: the reply once, the rest as the policy lets through."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from nanobot.agent import turn as events
@@ -18,10 +20,10 @@ TURN: list[events.TurnEvent] = [
 ]
 
 
-async def delivered(policy: DeliveryPolicy) -> list[OutboundMessage]:
+async def delivered(policy: DeliveryPolicy, turn: Sequence[events.TurnEvent] = tuple(TURN)) -> list[OutboundMessage]:
     bus = MessageBus()
     deliver = Delivery(bus, InboundMessage("telegram", "ann", "42", "hi", message_id="m1", thread_id="3"), policy)
-    for event in TURN:
+    for event in turn:
         deliver(event)
     bus.close()
     return [message async for message in _drained(bus)]
@@ -44,6 +46,20 @@ async def _drained(bus: MessageBus):
 )
 async def test_the_policy_says_what_goes_out_beside_the_reply(policy, kinds):
     assert [message.kind for message in await delivered(policy)] == kinds
+
+
+@pytest.mark.parametrize(
+    ("reply", "told"),
+    [("One, two", ["One, two"]), ("The model broke.", ["One, two", "The model broke."])],
+)
+async def test_an_answer_that_was_broken_off_is_read_once(reply, told):
+    turn = [
+        events.TextEnded(text="One, two", final=False),
+        events.StepEnded(step=1, finish_reason="interrupted", usage={}),
+        events.TurnEnded(outcome=events.TurnOutcome.STOPPED, text=reply),
+    ]
+
+    assert [message.content for message in await delivered(DeliveryPolicy(), turn)] == told
 
 
 async def test_all_of_it_goes_to_the_address_of_the_turn_and_only_the_reply_quotes_the_message():

@@ -181,7 +181,11 @@ async def test_it_works_outside_of_a_turn(asking: Asking):
 
 @pytest.mark.parametrize(
     ("channel", "said"),
-    [("telegrm", "Did you mean telegram?"), ("slack", "not switched on"), ("nowhere", "There is no channel")],
+    [
+        ("telegrm", "Did you mean telegram?"),
+        ("slack", "not switched on"),
+        ("nowhere", "There is no channel 'nowhere'. Switched on: telegram."),
+    ],
 )
 def test_a_channel_that_cannot_be_reached_is_named(asking: Asking, channel: str, said: str):
     targets = KnownChannels({"telegram": True, "slack": False})

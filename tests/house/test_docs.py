@@ -185,6 +185,19 @@ def test_every_option_in_the_pages_exists():
     assert ("agent", "", "-m") in named
 
 
+def test_the_words_of_the_container_are_known(monkeypatch, tmp_path):
+    text = text_of(ROOT / "docs" / "guides" / "deploy" / "Dockerfile")
+    (health,) = re.findall(r'HEALTHCHECK [^\[]*CMD (\["nanobot".*\])', text)
+    for name, value in re.findall(r"(NANOBOT_\w+)=(\S+)", text):
+        monkeypatch.setenv(name, value)
+
+    config = load_config(tmp_path / "config.json")
+    helped = CliRunner().invoke(app, [*json.loads(health)[1:], "--help"])
+
+    assert (config.gateway.host, config.agents.defaults.workspace) == ("0.0.0.0", "/data/workspace")
+    assert helped.exit_code == 0
+
+
 def lines_for_us(page: Path) -> Iterator[list[str]]:
     """The words behind `nanobot` of every line that a shell is to run."""
     for body in blocks(page, "sh") + blocks(page, "bash"):

@@ -1,12 +1,16 @@
-"""The channel that docs/guides/channels.md has whole: installed as a package, it serves in a gateway of its own."""
+"""What the guides have whole works as it stands there: a channel of one's own, a client for WebSocket."""
 
 import json
+import re
 import socket
+import subprocess
+import sys
 from typing import Self
 
 from tests.channels.own import install
 from tests.fake_models import FakeModels, Say
 from tests.gateway.toy import GatewayHome, free_port, until
+from tests.house.repo import ROOT, text_of
 
 
 class Client:
@@ -53,3 +57,28 @@ def test_the_channel_of_the_guide_answers_who_may_speak_and_takes_a_message_once
     assert "I talk only with people my owner knows." in str(to_zoe)
     assert len(model.chats) == 1
     assert gateway.returncode == 0
+
+
+def test_the_client_of_the_websocket_guide_says_whether_it_is_let_in_and_shows_what_comes(tmp_path):
+    (code,) = re.findall(r"```python\n(.*?)```", text_of(ROOT / "docs" / "guides" / "websocket.md"), re.DOTALL)
+    (script := tmp_path / "chat.py").write_text(code, encoding="utf-8")
+    with FakeModels(default=Say("Good morning.")) as model:
+        home, port = GatewayHome(tmp_path / "home", model, toys=()), free_port()
+        home.change(channels={"websocket": {"enabled": True, "port": port, "token": "t", "allowFrom": []}})
+        with home.gateway():
+            until(lambda: "websocket: connected" in home.log)
+            words = [sys.executable, "-u", script, f"ws://127.0.0.1:{port}", "t"]
+            with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8") as client:
+                assert client.stdin is not None and client.stdout is not None
+                print("hello", file=client.stdin, flush=True)
+                refused = [client.stdout.readline() for _ in range(5)]
+                (code,) = re.findall(r"approve (\w+) --owner", "".join(refused))
+                home.run("pairing", "approve", code, "--owner")
+                print("hello", file=client.stdin, flush=True)
+                answer = client.stdout.readline()
+                print(file=client.stdin, flush=True)
+                left = client.wait(10)
+
+    assert "(not taken: nobody has let you in yet)\n" in refused
+    assert answer == "Good morning.\n"
+    assert left == 0
