@@ -34,6 +34,7 @@ from nanobot.config.paths import Places
 from nanobot.config.provider_table import context_window
 from nanobot.config.saver import BACKUPS
 from nanobot.config.schema import Config
+from nanobot.errors import StorageError
 from nanobot.pairing.book import Role
 from nanobot.pairing.senders import Sender
 from nanobot.pairing.store import PairingStore
@@ -73,6 +74,8 @@ class Runtime:
     """The jobs, opened when they are first asked for. Who lives for days starts them, with an `on_job`."""
     pairing: PairingStore
     vitals: Vitals
+    may_speak: Callable[[str, str, str], bool]
+    """Whether on a channel this sender may speak in this chat. Raises NanobotError where nobody can say."""
 
 
 @asynccontextmanager
@@ -114,7 +117,8 @@ async def build_runtime(
     def cron() -> "CronService":
         return _cron_service(config, workspace, places, clock, sessions)
 
-    tools.register(CronTool(lambda: _cron_desk(cron())))
+    may_speak = partial(_may_speak, config, pairing)
+    tools.register(CronTool(lambda: _cron_desk(cron(), may_speak)))
     context = ContextBuilder(
         workspace, clock=clock, name=defaults.bot_name, disabled_skills=frozenset(defaults.disabled_skills)
     )
@@ -161,7 +165,20 @@ async def build_runtime(
         if idle is not None:
             lives.push_async_callback(idle.close)
         yield Runtime(
-            config, data_dir, workspace, loop, bus, sessions, tools, context, models, clock, cron, pairing, vitals
+            config,
+            data_dir,
+            workspace,
+            loop,
+            bus,
+            sessions,
+            tools,
+            context,
+            models,
+            clock,
+            cron,
+            pairing,
+            vitals,
+            may_speak,
         )
 
 
@@ -242,10 +259,24 @@ def _cron_service(
     return service
 
 
-def _cron_desk(service: "CronService") -> Jobs:
+def _cron_desk(service: "CronService", may_speak: Callable[[str, str, str], bool]) -> Jobs:
     from nanobot.cron.desk import CronDesk
 
-    return CronDesk(service)
+    return CronDesk(service, may_speak)
+
+
+def _may_speak(config: Config, pairing: PairingStore, channel: str, sender_id: str, chat_id: str) -> bool:
+    """Whether this sender is let in on that channel. Raises ConfigError, StorageError where nobody can say."""
+    from nanobot.channels.access import AccessPolicy, may_still_speak
+
+    if channel not in config.channels.switched_on():  # the terminal: it is the owner's
+        return True
+    policy = AccessPolicy.of(channel, config.channels.section(channel))
+    if may_still_speak(policy, pairing.people(channel), sender_id, chat_id):
+        return True
+    if pairing.problem:
+        raise StorageError(pairing.problem)
+    return False
 
 
 def tool_policies(

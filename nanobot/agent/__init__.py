@@ -3,6 +3,6 @@
 Runtime and what stands above it may import it. Reading order: turn (plain data) and vitals (what /status tells) ->
 run/runner (model and tools until an answer) -> context, memory, skills (the prompt) -> session_window (what a model is
 shown of a session) and context_report (the same for a person) -> pipeline (one turn, phase by phase) -> slash_commands
--> loop, intake and lanes (a message finds its lane) -> delivery -> trace (what happened, kept and run again); and
-beside the turns idle -> consolidation -> save_memory (old messages go into memory).
+-> loop, earlier (what a crash left), intake and lanes (a message finds its lane) -> delivery -> trace (what happened,
+kept and run again); and beside the turns idle -> consolidation -> save_memory (old messages go into memory).
 """

@@ -10,10 +10,11 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 
 from nanobot.agent.delivery import Delivery, DeliveryPolicy, hint
+from nanobot.agent.earlier import sort_out
 from nanobot.agent.idle import IdleWatch
 from nanobot.agent.intake import Intake
 from nanobot.agent.lanes import Lanes
-from nanobot.agent.pipeline.left_over import Fate, LeftOver, fates_of, left_over_turns
+from nanobot.agent.pipeline.left_over import Fate, LeftOver, left_over_turns
 from nanobot.agent.pipeline.phases import COME_BACK, GOES_ON_LATER, Pipeline
 from nanobot.agent.pipeline.work import Ending, Parts, Turn, Waiting, new_turn
 from nanobot.agent.slash_commands import Command, SlashCommands, parse_command
@@ -45,8 +46,6 @@ _RECEIPT = "Noted. I am still at work; I read this as soon as I can."
 _GIVEN_UP = "The turn that your message had joined was given up. Send the message again."
 _STATES = {TurnOutcome.REFUSED: InboundState.REFUSED, TurnOutcome.FAILED: InboundState.FAILED}
 """What the journal calls these ends; all others are answers."""
-_TO_BE_ASKED = (Origin.CLI, Origin.API)
-"""Who waits for the result of a turn in person; after a crash nobody does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,44 +306,15 @@ class AgentLoop:
         return turn.resumes if began is None else began < place
 
     async def _take_up_all(self, turns: asyncio.TaskGroup) -> list[InboundMessage]:
-        """Take up what was cut off, but for turns whose person waited at a terminal or in a program that is gone.
-
-        Returns messages that were accepted before this start and that no turn has taken on yet, oldest first.
-        """
-        left = await asyncio.to_thread(left_over_turns, self._parts.turns_folder)
-        going_on = {one.turn_id: one for one in left.values() if one.message.origin not in _TO_BE_ASKED}
-        joined: dict[str, list[InboundMessage]] = {}
-        anew = []
-        taken_up = {one.message.journal_key for one in going_on.values()}
+        """Take up what an earlier life left; the messages among it that no turn has taken on yet, oldest first."""
         unsettled = self.bus.unsettled()
         self._earlier = {message.journal_key or "": place for place, message in enumerate(unsettled)}
-        unsettled = [message for message in unsettled if message.journal_key not in taken_up]
-        fates = await asyncio.to_thread(self._fates_of, unsettled)
-        for message in unsettled:
-            fate = fates.get(message.journal_key or "")
-            if fate is None:
-                anew.append(message)
-            elif fate.turn_id in going_on:
-                joined.setdefault(fate.turn_id, []).append(message)
-            else:
-                self._end_at_last(message, fate)
-        for turn_id, one in going_on.items():
-            turns.create_task(self._go_on(one, joined.get(turn_id, [])))
-        return anew
-
-    def _fates_of(self, messages: Sequence[InboundMessage]) -> dict[str, Fate]:
-        """By journal key, what became of those that a turn took on. Blocks on the disk."""
-        by_session: dict[str, set[str]] = {}
-        for message in messages:
-            by_session.setdefault(message.session_key, set()).add(message.journal_key or "")
-        fates: dict[str, Fate] = {}
-        for session_key, journal_keys in by_session.items():
-            try:
-                session = self._parts.sessions.get_or_create(session_key)
-                fates |= fates_of(session.since(0), journal_keys)  # one turn may be longer than what a model is shown
-            except StorageError as error:
-                log.warning("what became of messages in session %s cannot be seen: %s", session_key, error)
-        return fates
+        earlier = await asyncio.to_thread(sort_out, self._parts.turns_folder, self._parts.sessions, unsettled)
+        for message, fate in earlier.over:
+            self._end_at_last(message, fate)
+        for one in earlier.turns:
+            turns.create_task(self._go_on(one, earlier.joined.get(one.turn_id, [])))
+        return earlier.anew
 
     def _end_at_last(self, message: InboundMessage, fate: Fate) -> None:
         """The crash came between the end of its turn and the sending of the reply. What was sent is not sent again."""

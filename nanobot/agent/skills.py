@@ -22,7 +22,7 @@ from nanobot.utils.resources import skills_dir
 
 SKILL_FILE = "SKILL.md"
 _HOST_FOR_S = 2.0
-"""How long the programs on the PATH are taken to be as they were."""
+"""How long the programs on the PATH, and the skills that come with nanobot, are taken to be as they were."""
 MAX_BYTES = 256_000
 """A larger SKILL.md is no text for a prompt."""
 
@@ -32,6 +32,8 @@ _OUR_METADATA = ("nanobot", "openclaw")
 _SYSTEMS = {"macos": "darwin", "windows": "win32"}
 
 _Stamp = tuple[int, int, int]
+_File = tuple[str, str, str, _Stamp]
+"""Of a SKILL.md: its source, its skill's name, its path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,27 +69,33 @@ class SkillsLoader:
     """The skills of a workspace, before built-in ones of the same name. Those named in `disabled` do not exist."""
 
     def __init__(self, workspace: Path, builtin_skills_dir: Path | None = None, disabled: Collection[str] = ()) -> None:
-        self._folders = {"workspace": workspace / "skills", "builtin": builtin_skills_dir or skills_dir()}
+        self._own = workspace / "skills"
+        self._shipped = builtin_skills_dir or skills_dir()
         self._disabled = frozenset(disabled)
         self._manuals: dict[str, _Manual] = {}
         self._known: dict[str, Skill] = {}
-        self._files: list[tuple[str, str, str, _Stamp]] | None = None
-        self._looked_at = 0.0
+        self._files: list[_File] = []
+        self._shipped_files: list[_File] = []
+        self._looked_at = -_HOST_FOR_S
         self._variables: set[str] = set()
         self._last_host: tuple[str | None, ...] = ()
         self._skills: tuple[Skill, ...] = ()
 
     def skills(self) -> tuple[Skill, ...]:
         """Every skill, by name. The very same tuple while neither a file nor, for a few seconds, the host changes."""
-        files = [(source, *file) for source, folder in self._folders.items() for file in _skill_files(folder)]
         now, host = time.monotonic(), self._host()
-        if files != self._files or host != self._last_host or now - self._looked_at > _HOST_FOR_S:
+        is_time = now - self._looked_at >= _HOST_FOR_S
+        if is_time:
+            self._looked_at = now
+            self._shipped_files = [("builtin", *file) for file in _skill_files(self._shipped)]
+        files = [*(("workspace", *file) for file in _skill_files(self._own)), *self._shipped_files]
+        if is_time or files != self._files or host != self._last_host:
             found: dict[str, Skill] = {}
             for source, name, path, stamp in files:
                 if name not in found and name not in self._disabled:
                     found[name] = self._look_at(name, path, source, stamp)
             self._skills = tuple(found[name] for name in sorted(found))
-            self._files, self._looked_at = files, now
+            self._files = files
             self._variables = {name for path in self._known for name in _variables(self._manuals[path].front)}
             self._last_host = self._host()
         return self._skills

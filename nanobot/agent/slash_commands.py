@@ -25,7 +25,7 @@ from nanobot.usage.budget import Limits
 from nanobot.usage.sums import Summary, said
 from nanobot.usage.types import dollars
 from nanobot.utils.aio import finish
-from nanobot.utils.text import nearest
+from nanobot.utils.text import clip_line, nearest
 
 _COMMAND = re.compile(r"^/([a-z][a-z_-]*)(?:@\w+)?(?:\s+(.*))?$", re.IGNORECASE | re.DOTALL)
 
@@ -172,7 +172,7 @@ class SlashCommands:
         if name not in self._table:
             near = nearest(command.name, self.names())
             hint = f"Did you mean {' or '.join('/' + one for one in near)}?" if near else "Type /help for the list."
-            return f"There is no command /{command.name}. {hint}"
+            return f"There is no command /{clip_line(command.name, 60)}. {hint}"
         if name in self.FOR_OWNERS and not _is_from_owner(message):
             return await self._refused(name, message)
         return await self._table[name].answer(session, command.argument)

@@ -63,18 +63,9 @@ class InboundMessage:
 
     def to_json(self) -> dict[str, Any]:
         """The message as JSON keeps it; what is as usual is left out."""
-        usual: dict[str, object] = {
-            "media": [],
-            "metadata": {},
-            "session_key_override": None,
-            "message_id": None,
-            "thread_id": None,
-            "quiet": False,
-            "journal_key": None,
-        }
         told = {one.name: getattr(self, one.name) for one in fields(self)}
         told["timestamp"] = self.timestamp.isoformat()
-        return {name: value for name, value in told.items() if name not in usual or value != usual[name]}
+        return {name: value for name, value in told.items() if value or name not in _LEFT_OUT}
 
     @classmethod
     def from_json(cls, told: Mapping[str, Any]) -> "InboundMessage":
@@ -126,6 +117,32 @@ class OutboundKind(StrEnum):
     def lasts(self) -> bool:
         """Whether it must reach the person also through a crash; the rest shows how the work goes, while it goes."""
         return self in (OutboundKind.REPLY, OutboundKind.NOTICE)
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """What a platform shows of an answer that grows."""
+
+    ids: tuple[str, ...] = ()
+    """Of its messages there."""
+    pending: str = ""
+    """The nonce of one more that is being posted: the platform may have it. Empty where there is none."""
+    since: float = 0.0
+    """When that was tried first, by `time.time`."""
+    doubtful: bool = False
+    """Whether there may be one more whose id nobody knows, and which the person may read twice."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain data, without what is as usual."""
+        found = {"ids": [*self.ids], "pending": self.pending, "since": self.since, "doubtful": self.doubtful}
+        return {name: value for name, value in found.items() if value}
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> "Growth":
+        """What `to_json` gave."""
+        return cls(
+            tuple(found.get("ids", ())), found.get("pending", ""), found.get("since", 0.0), found.get("doubtful", False)
+        )
 
 
 class DeliveryFailedError(NanobotError):
@@ -237,4 +254,6 @@ class OutboundMessage:
         )
 
 
+_LEFT_OUT = {"media", "metadata", "session_key_override", "message_id", "thread_id", "quiet", "journal_key"}
 _OPTIONAL = ("reply_to", "media", "metadata", "turn_id", "thread_id", "answers")
+"""What a message in, and one out, does not say where it is empty."""

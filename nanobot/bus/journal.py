@@ -16,7 +16,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from nanobot.bus.events import InboundMessage, OutboundKind, OutboundMessage
+from nanobot.bus.events import Growth, InboundMessage, OutboundKind, OutboundMessage
 from nanobot.utils.text import is_sound, sound_json
 
 if TYPE_CHECKING:
@@ -109,12 +109,12 @@ class Journal(Protocol):
         """The platform is about to be handed the rest of it; it has the pieces with these ids."""
         ...
 
-    async def showing(self, turn_id: str, platform_ids: tuple[str, ...]) -> None:
-        """The turn's answer is seen under these ids as it grows; an empty one is about to be."""
+    async def showing(self, turn_id: str, growth: Growth) -> None:
+        """So much is seen of the turn's answer as it grows, or is about to be."""
         ...
 
-    async def shown(self) -> dict[str, tuple[str, ...]]:
-        """By turn, under which ids an answer was seen that is not sent yet."""
+    async def shown(self) -> dict[str, Growth]:
+        """By turn, what was seen of an answer that is not sent yet."""
         ...
 
     async def sent(self, journal_id: int, platform_ids: tuple[str, ...]) -> None:
@@ -143,7 +143,7 @@ CREATE TABLE IF NOT EXISTS outbound (
     id INTEGER PRIMARY KEY, state TEXT NOT NULL, body TEXT, reply_of TEXT UNIQUE, text_of TEXT UNIQUE, answers TEXT,
     platform_ids TEXT, reason TEXT, created_at REAL NOT NULL, settled_at REAL);
 CREATE INDEX IF NOT EXISTS outbound_state ON outbound (state);
-CREATE TABLE IF NOT EXISTS shown (turn_id TEXT PRIMARY KEY, platform_ids TEXT NOT NULL, settled_at REAL NOT NULL);
+CREATE TABLE IF NOT EXISTS shown (turn_id TEXT PRIMARY KEY, growth TEXT NOT NULL, settled_at REAL NOT NULL);
 """
 
 
@@ -251,15 +251,15 @@ class SqliteJournal:
 
         await self._ask(update)
 
-    async def showing(self, turn_id: str, platform_ids: tuple[str, ...]) -> None:
-        """The turn's answer is seen under these ids as it grows; an empty one is about to be."""
-        row = (turn_id, sound_json(platform_ids), time.time())
+    async def showing(self, turn_id: str, growth: Growth) -> None:
+        """So much is seen of the turn's answer as it grows, or is about to be."""
+        row = (turn_id, sound_json(growth.to_json()), time.time())
         await self._ask(lambda db: db.execute("INSERT OR REPLACE INTO shown VALUES (?, ?, ?)", row).rowcount)
 
-    async def shown(self) -> dict[str, tuple[str, ...]]:
-        """By turn, under which ids an answer was seen that is not sent yet."""
-        rows = await self._ask(lambda db: db.execute("SELECT turn_id, platform_ids FROM shown").fetchall())
-        return {turn_id: tuple(json.loads(ids)) for turn_id, ids in rows}
+    async def shown(self) -> dict[str, Growth]:
+        """By turn, what was seen of an answer that is not sent yet."""
+        rows = await self._ask(lambda db: db.execute("SELECT turn_id, growth FROM shown").fetchall())
+        return {turn_id: Growth.from_json(json.loads(growth)) for turn_id, growth in rows}
 
     async def sent(self, journal_id: int, platform_ids: tuple[str, ...]) -> None:
         """The platform has it, under these ids."""

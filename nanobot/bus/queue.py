@@ -5,12 +5,12 @@ With a journal beside them, also through a crash.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from nanobot.bus.events import InboundMessage, OutboundMessage, Receipt
+from nanobot.bus.events import Growth, InboundMessage, OutboundMessage, Receipt
 from nanobot.bus.journal import InboundState, Journal
 from nanobot.errors import StorageError
 from nanobot.utils.aio import finish
@@ -100,7 +100,7 @@ class MessageBus:
         self._to_keep: asyncio.Queue[OutboundMessage | _Note | None] = asyncio.Queue()
         self._owed: dict[str, InboundMessage] = {}
         """What was left by an earlier life or taken in this one, and has not ended; by its journal key."""
-        self._shown: dict[str, tuple[str, ...]] = {}
+        self._shown: dict[str, Growth] = {}
         self._writing: set[asyncio.Task[None]] = set()
         """Notes on their way to the disk."""
         self._refused = False
@@ -197,40 +197,28 @@ class MessageBus:
     async def sending(self, message: OutboundMessage) -> None:
         """The platform is about to be handed what of it is not in `sent_ids`. Never raises."""
         if self._journal is not None and message.journal_id is not None:
-            try:
-                await self._journal.sending(message.journal_id, message.sent_ids)
-            except StorageError as error:
-                self._tell_of(error)
+            await self._keep_or_tell(self._journal.sending(message.journal_id, message.sent_ids))
 
-    async def showing(self, turn_id: str, platform_ids: tuple[str, ...]) -> None:
-        """The answer of this turn is seen under these ids as it grows; an empty one is about to be. Never raises."""
+    async def showing(self, turn_id: str, growth: Growth) -> None:
+        """So much is seen of the answer of this turn as it grows, or is about to be. Never raises."""
         if self._journal is not None:
-            try:
-                await self._journal.showing(turn_id, platform_ids)
-            except StorageError as error:
-                self._tell_of(error)
+            await self._keep_or_tell(self._journal.showing(turn_id, growth))
 
-    def shown(self, turn_id: str) -> tuple[str, ...]:
-        """Under which ids the answer of this turn was seen when a crash came; told once."""
-        return self._shown.pop(turn_id, ())
+    def shown(self, turn_id: str) -> Growth | None:
+        """What was seen of the answer of this turn when a crash came; told once."""
+        return self._shown.pop(turn_id, None)
 
     async def sent(self, message: OutboundMessage, platform_ids: tuple[str, ...]) -> None:
         """The platform has it; whoever waits for its receipt hears of it. Never raises."""
         if self._journal is not None and message.journal_id is not None:
-            try:
-                await self._journal.sent(message.journal_id, platform_ids)
-            except StorageError as error:
-                self._tell_of(error)
+            await self._keep_or_tell(self._journal.sent(message.journal_id, platform_ids))
         if message.receipt is not None:
             message.receipt.settle(platform_ids)
 
     async def failed(self, message: OutboundMessage, error: Exception) -> None:
         """The platform will not have it; whoever waits for its receipt hears of it. Never raises."""
         if self._journal is not None and message.journal_id is not None:
-            try:
-                await self._journal.failed(message.journal_id, str(error))
-            except StorageError as refusal:
-                self._tell_of(refusal)
+            await self._keep_or_tell(self._journal.failed(message.journal_id, str(error)))
         if message.receipt is not None:
             message.receipt.fail(error)
 
@@ -266,7 +254,7 @@ class MessageBus:
 
     def _begin_to_write(self, journal: Journal, note: _Note) -> None:
         """Into the journal's hands one after the other. Nobody waits for a note, so that it may wait for company."""
-        self._writing.add(writing := asyncio.create_task(self._write(journal, note)))
+        self._writing.add(writing := asyncio.create_task(self._keep_or_tell(note.write(journal))))
         writing.add_done_callback(self._writing.discard)
 
     async def _hold(self, journal: Journal, messages: list[OutboundMessage]) -> None:
@@ -294,9 +282,10 @@ class MessageBus:
         except RuntimeError:  # closed: the journal has it for the next start
             log.debug("a message out waits for the next start")
 
-    async def _write(self, journal: Journal, note: _Note) -> None:
+    async def _keep_or_tell(self, writing: Awaitable[None]) -> None:
+        """See it to the disk; where that refuses, say so and go on."""
         try:
-            await note.write(journal)
+            await writing
         except StorageError as error:
             self._tell_of(error)
 

@@ -173,6 +173,13 @@ def _let_in(people: People, lists: Sequence[SenderList], knock: Knock) -> Allowe
     return Allowed(Provenance.PERSON) if is_named else None
 
 
+def may_still_speak(policy: AccessPolicy, people: People, sender_id: str, chat_id: str) -> bool:
+    """Whether one who once wrote in this chat is still somebody who may, whatever kind of chat it is."""
+    knock = Knock(sender_id, chat_id, is_private=False)
+    is_trusted = policy.allow_from.names(Sender.of(chat_id))
+    return is_trusted or _let_in(people, [policy.allow_from, policy.direct_allow_from], knock) is not None
+
+
 def _refused(channel: str, who: Sender, key: str) -> str:
     if not who.key:
         return f"{channel}: a sender without an id that could be listed is not heard"

@@ -113,6 +113,7 @@ class Backlog:
         for frame in self._frames:
             if frame.seq <= seq:
                 frame.arrived.set()
+        self._forget()  # what was owed may go now
 
     async def wait_after(self, seq: int) -> None:
         """Return as soon as there is more than that number. Safe to cancel."""

@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, ClassVar
 
-from nanobot.bus.events import InboundMessage, MenuEntry, OutboundKind, OutboundMessage
+from nanobot.bus.events import Address, InboundMessage, MenuEntry, OutboundKind, OutboundMessage
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.access import Access, AccessPolicy, Allowed, Knock, Pair, decide
 from nanobot.channels.evidence import ChannelState, Evidence
@@ -109,7 +109,10 @@ class BaseChannel(ABC):
         own = type(self).send_delta is not BaseChannel.send_delta
         return own and bool(_setting(self.config, "streaming", usual=True))
 
-    # The three that follow do nothing where a channel has nothing to show: that is no stub, it is the answer.
+    # The four that follow do nothing where a channel has nothing to show: that is no stub, it is the answer.
+
+    def accepted(self, to: Address) -> None:  # noqa: B027
+        """A message from there is on the disk, and its turn comes: show that the bot is at work. Never raises."""
 
     async def send_delta(self, chat_id: str, delta: str, metadata: Mapping[str, Any] | None = None) -> None:  # noqa: B027
         """More of an answer that grows. `_stream_end` in the metadata says that this part of it is whole."""
@@ -238,6 +241,7 @@ class BaseChannel(ABC):
         accepted = await self.bus.publish_inbound(message)
         if accepted:
             self.evidence.came()
+            self.accepted(Address(self.name, chat_id, thread_id))
         return accepted
 
     def _session_of(

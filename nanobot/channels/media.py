@@ -44,6 +44,12 @@ class MediaKind(StrEnum):
     VIDEO = "video"
     FILE = "file"
 
+    @classmethod
+    def of_type(cls, content_type: str | None) -> "MediaKind":
+        """By what a platform says of it, such as `image/png`; a voice no content type tells."""
+        main = (content_type or "").partition("/")[0].lower()
+        return cls(main) if main in (cls.IMAGE, cls.AUDIO, cls.VIDEO) else cls.FILE
+
 
 class MediaError(NanobotError):
     """An attachment cannot be sent. The text says why, and what to do."""

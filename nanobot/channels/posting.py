@@ -7,18 +7,21 @@ message yet is posted. So what stands there at the end is the reply, whatever ca
 
 import asyncio
 import logging
+import secrets
 import time
 from abc import abstractmethod
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from nanobot.bus.events import Address, Button, OutboundKind, OutboundMessage
+from nanobot.bus.events import Address, Button, Growth, OutboundKind, OutboundMessage
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.base import MAY_REPEAT, BaseChannel
 from nanobot.channels.errors import NotConnectedError, SendError, UndeliverableError
 from nanobot.channels.media import MediaError, Outgoing, outgoing
 from nanobot.channels.text.dialects import PLAIN, Dialect
+from nanobot.channels.text.growing import so_far
 from nanobot.channels.text.pieces import Piece, pieces
+from nanobot.utils.newest import put_newest
 
 log = logging.getLogger(__name__)
 
@@ -53,8 +56,17 @@ class _Stream:
     reply_to: str | None = None
     whole: bool = False
     """Whether this part is at its end. What comes then is another part, or the reply itself."""
-    unsure: bool = False
-    """Whether a crash came while a message was posted: there may be one more."""
+    pending: str = ""
+    """The nonce of a message that is being posted, or was when a crash or a broken line came: there may be one more."""
+    since: float = 0.0
+    """When that was tried first, by the journal's clock."""
+    doubtful: bool = False
+    """Whether there may be one more that cannot be found again."""
+
+    @property
+    def growth(self) -> Growth:
+        """As the journal keeps it."""
+        return Growth(tuple(self.ids), self.pending, self.since, self.doubtful)
 
 
 class PostingChannel(BaseChannel):
@@ -129,7 +141,11 @@ class PostingChannel(BaseChannel):
         """Whether the person may have it already: not while the platform drops what comes with the same nonce."""
         if not message.may_repeat or message.journal_id is None:
             return message.may_repeat
-        return not 0 <= time.time() - message.held_at < self.takes_once_s  # the journal's clock, which survives a crash
+        return not self._takes_once(message.held_at)
+
+    def _takes_once(self, since: float) -> bool:
+        """Whether the platform still drops what comes again with a nonce of that time, by a clock that outlives us."""
+        return 0 <= time.time() - since < self.takes_once_s
 
     async def deliver(self, message: OutboundMessage) -> tuple[str, ...]:
         """Show a message of any kind; its ids there."""
@@ -152,12 +168,9 @@ class PostingChannel(BaseChannel):
             case _:
                 return await self.send(message)
 
-    async def receive(self, sender_id: str, chat_id: str, content: str, *args: Any, **kwargs: Any) -> bool:
-        """As in BaseChannel; who is let in sees that the bot is at work."""
-        accepted = await super().receive(sender_id, chat_id, content, *args, **kwargs)
-        if accepted:
-            self._start_typing(Address(self.name, chat_id, kwargs.get("thread_id")))
-        return accepted
+    def accepted(self, to: Address) -> None:
+        """Who is let in sees that the bot is at work."""
+        self._start_typing(to)
 
     async def stop(self) -> None:
         """Nothing more is shown."""
@@ -170,7 +183,7 @@ class PostingChannel(BaseChannel):
         if stream is None or stream.whole:
             stream = self._keep_stream(_Stream(message.turn_id or "", reply_to=message.reply_to))
         stream.text += message.content
-        await self._show(to, stream, stream.text)
+        await self._show(to, stream, so_far(stream.text))
 
     async def _end_part(self, to: Address, message: OutboundMessage) -> None:
         stream = self._streams.get(message.turn_id or "")
@@ -186,10 +199,12 @@ class PostingChannel(BaseChannel):
         stream = self._stream_of(message)
         if stream is None:
             return await self.send(message)
-        message.may_repeat = stream.unsure or (message.may_repeat and not stream.ids)
-        if stream.unsure:
-            message.held_at = 0.0  # what grew had no nonce by which the platform could know it
-        if stream.ids and stream.text.strip() in message.content:
+        if stream.pending and not self._takes_once(stream.since):
+            stream.pending, stream.doubtful = "", True
+        message.may_repeat = stream.doubtful or (message.may_repeat and not (stream.ids or stream.pending))
+        if stream.doubtful:
+            message.held_at = 0.0  # the nonce of the message does not help against what grew
+        if (stream.ids or stream.pending) and stream.text.strip() in message.content:
             try:
                 await self._show(to, stream, message.content + (MAY_REPEAT if message.may_repeat else ""))
             except UndeliverableError as error:  # somebody deleted it
@@ -200,7 +215,7 @@ class PostingChannel(BaseChannel):
                 del self._streams[stream.turn_id]
                 return sent
         del self._streams[stream.turn_id]
-        await self.bus.showing(stream.turn_id, ())
+        await self.bus.showing(stream.turn_id, Growth())
         return await self.send(message)
 
     async def _show(self, to: Address, stream: _Stream, text: str) -> None:
@@ -209,14 +224,32 @@ class PostingChannel(BaseChannel):
             return
         for number, piece in enumerate(pieces(text, self.dialect)):
             if number >= len(stream.ids):
-                how = Posting(reply_to=stream.reply_to if number == 0 else None)  # it is heard once, when it begins
-                await self.bus.showing(stream.turn_id, (*stream.ids, ""))
-                stream.ids.append(await self.post(to, piece, how))
-                stream.shown.append(piece)
-                await self.bus.showing(stream.turn_id, (*stream.ids, *([""] if stream.unsure else ())))
+                await self._post_growing(to, stream, piece)
             elif stream.shown[number] != piece:
                 await self.edit(to, stream.ids[number], piece)
                 stream.shown[number] = piece
+
+    async def _post_growing(self, to: Address, stream: _Stream, piece: Piece) -> None:
+        """One message more. Where the one of a try before is there already, it is made to say this."""
+        is_again = bool(stream.pending)
+        if not is_again:
+            stream.pending, stream.since = secrets.token_hex(8), time.time()
+            await self.bus.showing(stream.turn_id, stream.growth)
+        how = Posting(reply_to=None if stream.ids else stream.reply_to, nonce=stream.pending)  # it is heard once
+        try:
+            posted = await self.post(to, piece, how)
+            if is_again and self._takes_once(stream.since):
+                await self.edit(to, posted, piece)
+            elif is_again:
+                stream.doubtful = True
+        except SendError as error:
+            if not (is_again or error.may_have_it):
+                stream.pending = ""
+            raise
+        stream.pending = ""
+        stream.ids.append(posted)
+        stream.shown.append(piece)
+        await self.bus.showing(stream.turn_id, stream.growth)
 
     async def _acknowledge(self, to: Address, message: OutboundMessage) -> None:
         """A message waits its turn: a sign on it where there are signs, else a word."""
@@ -231,16 +264,14 @@ class PostingChannel(BaseChannel):
         turn_id = message.turn_id or ""
         if turn_id in self._streams:
             return self._streams[turn_id]
-        if not (ids := self.bus.shown(turn_id)):
+        if (left := self.bus.shown(turn_id)) is None:
             return None
-        known = [one for one in ids if one]
-        left = _Stream(turn_id, ids=known, shown=[None] * len(known), unsure=len(known) < len(ids))
-        return self._keep_stream(left)
+        stream = _Stream(turn_id, ids=[*left.ids], shown=[None] * len(left.ids))
+        stream.pending, stream.since, stream.doubtful = left.pending, left.since, left.doubtful
+        return self._keep_stream(stream)
 
     def _keep_stream(self, stream: _Stream) -> _Stream:
-        while len(self._streams) >= _MOST_STREAMS:
-            del self._streams[next(iter(self._streams))]
-        self._streams[stream.turn_id] = stream
+        put_newest(self._streams, stream.turn_id, stream, _MOST_STREAMS)
         return stream
 
     def _start_typing(self, to: Address) -> None:

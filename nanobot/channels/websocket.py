@@ -7,7 +7,6 @@ answered a ping that was sent behind it (RFC 6455, 5.5.2: pongs come in order); 
 
 import asyncio
 import hmac
-import ipaddress
 import logging
 import os
 import secrets
@@ -45,6 +44,7 @@ from nanobot.channels.frames import (
 from nanobot.channels.media import Attachment, Kept, MediaKind
 from nanobot.config.channels import WebSocketConfig
 from nanobot.errors import NanobotError, StorageError
+from nanobot.utils.http import is_loopback
 
 PROTOCOL = 1
 HELLO_S = 10.0
@@ -102,7 +102,7 @@ class WebSocketChannel(BaseChannel):
     async def start(self) -> None:
         """Listen until this is cancelled. Raises ChannelSetupError where that is not possible or not wise."""
         section = self._section
-        is_local = _is_loopback(section.host)
+        is_local = is_loopback(section.host)
         if not section.token and not is_local:
             raise ChannelSetupError(
                 f"channels.websocket.token is empty, and channels.websocket.host is {section.host}: anybody who can "
@@ -367,15 +367,6 @@ async def _say_goodbye(socket: ServerConnection, code: int, reason: str) -> None
     except ConnectionClosed:
         return
     await socket.close(code)
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _tls(section: WebSocketConfig) -> ssl.SSLContext | None:

@@ -44,7 +44,7 @@ def status(config: ConfigOption = None, json: JsonOption = False) -> None:
         show_rows(headings[:-1], [row[:-1] for row in rows], empty=empty)
         for name, *_, error in rows:
             if error:
-                typer.echo(f"\n{name}: {one_line(error.removeprefix(f'{name}: '))}")
+                typer.echo(f"\n{one_line(name)}: {one_line(error.removeprefix(f'{name}: '))}")
     else:
         show_rows(headings, rows, empty=empty)
     if report is None and channels:
@@ -53,10 +53,8 @@ def status(config: ConfigOption = None, json: JsonOption = False) -> None:
 
 def _not_running(config: "ConfigOption") -> dict[str, dict[str, Any]]:
     """What can be said of channels that nobody runs: whether each could be loaded."""
-    from nanobot.gateway.roster import enabled_channels
-
     found: dict[str, dict[str, Any]] = {}
-    for name in enabled_channels(read_setup(config, None).config.channels):
+    for name in read_setup(config, None).config.channels.enabled:
         try:
             load_channel(name)
             found[name] = {"state": "off", "lastError": ""}
@@ -73,7 +71,6 @@ def login(
     """Set a channel up by questions, or try what is set up."""
     from nanobot.cli.channel_setup import is_set_up, log_in  # the engine of channels with it
     from nanobot.cli.platforms import find_platform
-    from nanobot.gateway.roster import enabled_channels
 
     setup = read_setup(config, None)
     name, places = name.lower(), Places(setup.data_dir)
@@ -81,7 +78,7 @@ def login(
     if platform is not None and (force or not is_set_up(platform, setup.config)):
         _set_up(platform, setup, config, force=force)
         return
-    _demand_known(name, [*plugin_names(), *enabled_channels(setup.config.channels)])
+    _demand_known(name, [*plugin_names(), *setup.config.channels.enabled])
     load_channel(name)  # a package that is missing is told once; the roster would write it into the log, too
     try:
         asyncio.run(log_in(name, setup.config, places, force=force))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nanobot.cli.terminal import is_screen, visible
+from nanobot.cli.terminal import harmless_json, is_screen, visible
 from nanobot.errors import NanobotError
 from nanobot.utils.text import nearest
 
@@ -85,8 +85,8 @@ def say_text(text: str) -> None:
 
 
 def show_json(value: object) -> None:
-    """As JSON, for programs."""
-    typer.echo(json.dumps(value, ensure_ascii=False, indent=2, default=str))
+    """As JSON, for programs; nothing in it steers a terminal."""
+    typer.echo(harmless_json(json.dumps(value, ensure_ascii=False, indent=2, default=str)))
 
 
 def show_rows(

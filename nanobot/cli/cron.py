@@ -137,7 +137,7 @@ def list_(
                 told_schedule(job.schedule, jobs.zone(job)),
                 _target(job),
                 told_instant(job.state.next_run_at_ms, jobs.zone(job)) if job.enabled else "switched off",
-                job.state.last_status or "",
+                "at work" if job.state.running is not None else job.state.last_status or "",
             )
             for job in found
         ]
@@ -204,19 +204,20 @@ def history(
     if json:
         show_json(shown)
         return
+    ended = [
+        (
+            told_instant(row["dueAtMs"], _zone_of_row(jobs, row)),
+            row["jobId"],
+            row["name"],
+            row["outcome"],
+            f"{row['durationMs'] / 1000:.1f} s" if "durationMs" in row else "",
+            _remark(row),
+        )
+        for row in shown
+    ]
     show_rows(
         ("Due", "Job", "Name", "Outcome", "Took", "Remark"),
-        [
-            (
-                told_instant(row["dueAtMs"], _zone_of_row(jobs, row)),
-                row["jobId"],
-                row["name"],
-                row["outcome"],
-                f"{row['durationMs'] / 1000:.1f} s" if "durationMs" in row else "",
-                _remark(row),
-            )
-            for row in shown
-        ],
+        [*_under_way(jobs, job_id), *ended],
         empty="No job was due yet.",
     )
     if len(rows) > last:
@@ -297,7 +298,8 @@ async def _run_here(jobs: _Jobs, job: CronJob) -> "HistoryRow | None":
         jobs.service.on_job = on_job
         ran = await jobs.service.run_job(job.id, force=True)
     if ran and may_tell(job) and payload.channel != "cli":
-        typer.echo(f"Not sent to {payload.channel}:{payload.to}: channels are open in the gateway only.", err=True)
+        there = one_line(f"{payload.channel}:{payload.to}")
+        typer.echo(f"Not sent to {there}: channels are open in the gateway only.", err=True)
     return jobs.service.history(job.id)[-1] if ran else None
 
 
@@ -311,6 +313,16 @@ def _target(job: CronJob) -> str:
 def _zone_of_row(jobs: _Jobs, row: "HistoryRow") -> tzinfo:
     job = jobs.service.get_job(row["jobId"])
     return jobs.zone(job or CronJob("", ""))
+
+
+def _under_way(jobs: _Jobs, job_id: str | None) -> list[tuple[str, ...]]:
+    """A row for each run that has not ended: its chat may not have the answer yet."""
+    found = [job for job in jobs.service.list_jobs(include_disabled=True) if job_id in (None, job.id)]
+    return [
+        (told_instant(lease.due_ms, jobs.zone(job)), job.id, job.name, "at work", "", "not ended, or not delivered yet")
+        for job in found
+        if (lease := job.state.running) is not None
+    ]
 
 
 def _remark(row: "HistoryRow") -> str:

@@ -33,7 +33,8 @@ def run(
 
     from nanobot.cli.signals import INTERRUPT, KILLS, exit_code_of, on_signals
     from nanobot.config.paths import Places
-    from nanobot.gateway.service import Leave, Options, Wishes, serve
+    from nanobot.gateway.service import Options, serve
+    from nanobot.gateway.wishes import Leave, Wishes
     from nanobot.utils.log import LogPlace, set_up_logging
 
     setup = read_setup(config, workspace, warns=False)  # the log has them

@@ -9,7 +9,7 @@ from typing import TextIO
 from nanobot.agent.turn import TurnEvent
 from nanobot.cli.closing import failure_line
 from nanobot.cli.outlet import Outlet
-from nanobot.cli.terminal import mended
+from nanobot.cli.terminal import harmless_json
 
 
 class JsonLines:
@@ -21,10 +21,10 @@ class JsonLines:
 
     def __call__(self, event: TurnEvent) -> None:
         """Write the event. Never raises; when nobody reads any more, the outlet says so."""
-        self.outlet.write(mended(json.dumps(event.to_json(), ensure_ascii=False, default=str)) + "\n")
+        self.outlet.write(harmless_json(json.dumps(event.to_json(), ensure_ascii=False, default=str)) + "\n")
         if failure := failure_line(event):
             self._aside.write(f"{failure}\n")
 
     def show(self, text: str) -> None:
         """A message beside the answer."""
-        self.outlet.write(mended(json.dumps({"type": "message", "text": text}, ensure_ascii=False)) + "\n")
+        self.outlet.write(harmless_json(json.dumps({"type": "message", "text": text}, ensure_ascii=False)) + "\n")

@@ -45,8 +45,8 @@ def approve(
     typer.echo(f"{_named(found)} may speak now{', as owner' if owner else ''}.")
     if not store.people(found.channel).owners:
         typer.echo(
-            f"Nobody is owner on {found.channel} yet, so owner-only commands work in the terminal alone. If this was "
-            "you, write /pairing there and approve the code you get with --owner.",
+            f"Nobody is owner on {one_line(found.channel)} yet, so owner-only commands work in the terminal alone. "
+            "If this was you, write /pairing there and approve the code you get with --owner.",
             err=True,
         )
 
@@ -101,7 +101,7 @@ def _clock_time(row: dict[str, Any]) -> str:
 
 
 def _named(one: Pending) -> str:
-    return f"{one_line(one.sender_id)} on {one.channel}"
+    return f"{one_line(one.sender_id)} on {one_line(one.channel)}"
 
 
 def _is_listed(config: Config, channel: str, sender_id: str) -> bool:

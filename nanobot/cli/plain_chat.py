@@ -13,6 +13,7 @@ from typing import Any
 
 from nanobot.cli.bot import Bot, listening
 from nanobot.cli.inbound import LEAVING, terminal_message
+from nanobot.cli.mentions import mentioned_files
 from nanobot.cli.plain import PlainAnswer
 from nanobot.cli.terminal import mended, say, visible
 from nanobot.errors import StorageError
@@ -51,7 +52,8 @@ async def _go_on(bot: Bot, session_key: str, face: PlainAnswer) -> None:
 
 
 async def _turn(bot: Bot, line: str, session_key: str, face: PlainAnswer) -> None:
-    await bot.run_turn(terminal_message(line, session_key), face, show=face.show)
+    files = await asyncio.to_thread(mentioned_files, line, bot.workspace)
+    await bot.run_turn(terminal_message(line, session_key, files), face, show=face.show)
 
 
 def _next_line(runner: asyncio.Runner, bot: Bot, session_key: str) -> str | None:

@@ -1,6 +1,7 @@
 """What each platform wants before it lets a bot in: what is asked, where a person finds it, how the answer looks.
 
-Data alone; `channel_setup` asks. A new channel is a row here.
+`channel_setup` asks by it. A new channel is a row here; where data cannot say what follows from the answers (the
+servers of a mailbox, a token that we make), the row names a function above it.
 """
 
 import re

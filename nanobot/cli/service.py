@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from nanobot.cli.common import ConfigOption, JsonOption, one_line, read_setup, show_json
+from nanobot.cli.terminal import visible
 from nanobot.cli.through_gateway import NO_GATEWAY, ask_gateway, places_of
 from nanobot.config.paths import Places, absolute
 from nanobot.errors import NanobotError
@@ -43,7 +44,7 @@ def status(config: ConfigOption = None, json: JsonOption = False) -> None:
 
 
 def _show(report: dict[str, Any]) -> None:
-    up = ", ".join(f"{name} {told['state']}" for name, told in report["channels"].items()) or "none"
+    up = ", ".join(f"{one_line(name)} {told['state']}" for name, told in report["channels"].items()) or "none"
     counts = report["messages"]
     told = ", ".join(f"{counts[name]} {name}" for name in ("received", "answered", "refused", "queued"))
     typer.echo(f"Gateway: pid {report['pid']}, nanobot {report['version']}, up {report['uptimeS']:.0f} s")
@@ -92,7 +93,7 @@ def _follow(file: Path) -> None:
 
 
 def _say(data: bytes) -> None:
-    typer.echo(data.decode("utf-8", "replace"), nl=False)
+    typer.echo(visible(data.decode("utf-8", "replace")), nl=False)
 
 
 def install(config: ConfigOption = None) -> None:

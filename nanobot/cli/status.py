@@ -88,7 +88,7 @@ def _report(setup: Setup, *, everything: bool) -> Report:
         settings=sources(setup.config) if everything else list(_unusual(setup.config)),
         sessions=len(sessions.list_sessions()),
         gateway=ask_gateway(Places(setup.data_dir), {"do": "report"}),
-        channels=tuple(name for name, is_on in setup.config.channels.switched_on().items() if is_on),
+        channels=tuple(setup.config.channels.enabled),
         jobs=_jobs(setup),
         skills=skills.skills(),
         warnings=load_warnings(setup.config),

@@ -5,6 +5,7 @@ import re
 from typing import TextIO
 
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_BEYOND_JSON = re.compile("[\x7f-\x9f]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -22,6 +23,11 @@ def _only_escapes(text: str) -> bool:
 def visible(text: str) -> str:
     """The text without what would steer the terminal: a model or a tool may not move the cursor or set a title."""
     return _CONTROL.sub("", mended(text).replace("\r\n", "\n").replace("\r", "\n"))
+
+
+def harmless_json(text: str) -> str:
+    """JSON, in which what may steer a terminal and JSON leaves as it is (DEL, C1) is escaped as well."""
+    return _BEYOND_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", mended(text))
 
 
 def say(stream: TextIO, text: str) -> None:

@@ -247,3 +247,8 @@ class ChannelsConfig(Section):
         known = {name: one.enabled for name, one in sections.items() if isinstance(one, ChannelConfig)}
         theirs = {name: one.get("enabled") is True for name, one in sections.items() if isinstance(one, dict)}
         return known | theirs
+
+    @property
+    def enabled(self) -> list[str]:
+        """Those that are switched on, in the order of the schema, then plugins'."""
+        return [name for name, is_on in self.switched_on().items() if is_on]

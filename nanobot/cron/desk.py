@@ -4,6 +4,7 @@ Every refusal is a NanobotError whose text says what would be right. Store and c
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import TypeVar
 
 from nanobot.cron.judging import job_zone
@@ -13,6 +14,8 @@ from nanobot.cron.wording import job_zone_or_host, schedule_of, told_instant, to
 from nanobot.messages.types import least_trusted
 
 T = TypeVar("T")
+MaySpeak = Callable[[str, str, str], bool]
+"""Whether on a channel this sender may speak in this chat."""
 
 NEEDS_GATEWAY = (
     "No gateway is running: jobs begin when `nanobot gateway` is started. Those of the terminal run while a chat is "
@@ -23,8 +26,10 @@ NEEDS_GATEWAY = (
 class CronDesk:
     """The jobs as the agent asks for them. Where nobody runs them, its answers say so."""
 
-    def __init__(self, service: CronService) -> None:
+    def __init__(self, service: CronService, may_speak: MaySpeak | None = None) -> None:
+        """Whom `may_speak` knows as let in themselves is kept with a job as who asked for it."""
         self._service = service
+        self._may_speak = may_speak or (lambda channel, sender_id, chat_id: False)
 
     async def add(
         self,
@@ -42,6 +47,7 @@ class CronDesk:
         session_key: str | None,
         notify: str | None,
         provenance: str,
+        asked_by: str | None,
     ) -> str:
         """Make a job; what was made, with its next three runs."""
 
@@ -50,6 +56,7 @@ class CronDesk:
             schedule = schedule_of(
                 every_seconds=every_seconds, cron_expr=cron_expr, at=at, tz=tz, user_zone=service.timezone
             )
+            is_known = asked_by and channel and self._may_speak(channel, asked_by, to or "")
             job = service.add_job(
                 name or "",
                 schedule,
@@ -62,6 +69,7 @@ class CronDesk:
                 thread_id=thread_id,
                 notify=Notify(notify or Notify.ALWAYS),
                 provenance=least_trusted([provenance]),
+                asked_by=asked_by if is_known else None,
             )
             return self._told(job)
 

@@ -2,48 +2,33 @@
 
 A round reads the store under its lock, judges what is due, leases what is to be run and writes it all back in one step;
 so two processes on one store run an instant once, and whoever finds the lease of a dead one settles it. Between rounds
-there is a look at the clock and at the file every two seconds, which costs microseconds. Jobs and their edits need no
-event loop; `start`, `run_job` and `close` do.
+there is a look at the clock and at the file every two seconds, which costs microseconds. Edits (`edits`) need no event
+loop; `start`, `run_job` and `close` do.
 """
 
 import asyncio
 import inspect
 import logging
-import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from copy import deepcopy
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
+from nanobot.cron.edits import JobEdits
 from nanobot.cron.history import HistoryRow
-from nanobot.cron.judging import job_zone
 from nanobot.cron.keeper import Keeper
 from nanobot.cron.leases import Leases
 from nanobot.cron.rounds import Begun, Ended, Rounds, WasBegun
-from nanobot.cron.schedule import check, instants, next_instant
 from nanobot.cron.store import Book, CronStore
-from nanobot.cron.targets import Targets, check_target
-from nanobot.cron.types import (
-    CronError,
-    CronJob,
-    CronPayload,
-    CronSchedule,
-    Due,
-    JobSkippedError,
-    Misfire,
-    Notify,
-)
-from nanobot.errors import StorageError
-from nanobot.messages.types import Provenance
+from nanobot.cron.targets import Targets
+from nanobot.cron.types import CronError, CronJob, Due, JobSkippedError
+from nanobot.errors import NanobotError, StorageError
 from nanobot.utils.aio import finish
 from nanobot.utils.clock import Clock, SystemClock
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
 OnJob = Callable[..., Awaitable[str | None]]
 """Runs a job: `on_job(job, due)`, or `on_job(job)`. What it returns is the run's answer; what it raises, its failure;
 JobSkippedError says that it was not run after all."""
@@ -51,11 +36,10 @@ JobSkippedError says that it was not run after all."""
 TICK_S = 2.0
 """How often the clock and the file are looked at. Three of these without a tick, and the clockwork is not well."""
 _STEP_S = 1.0
-_MOST_JOBS = 1_000
 
 
-class CronService:
-    """The jobs of a store. Edits raise CronError for what cannot be, StorageError where the disk or the file says no.
+class CronService(JobEdits):
+    """The jobs of a store, and what runs them.
 
     `timezone` is the user's, for jobs without one of their own. `was_begun` is asked about a run whose process died:
     has the agent got it, so that it goes on by itself? Without it, it is taken that it has; a run that the agent never
@@ -76,15 +60,17 @@ class CronService:
         self.on_job = on_job
         self.problem: str | None = None
         """What keeps the clockwork from its work, for health to tell."""
-        self._store = CronStore(Path(store_path))
+        store = CronStore(Path(store_path))
         self._clock = clock or SystemClock()
-        self._targets = targets
+        keeper = Keeper(store, lambda refusal: self._tell(refusal or self._trouble()))
+        rounds = Rounds(self._clock, timezone, Leases(store.locks), store.history, was_begun)
+        super().__init__(store, keeper, rounds, targets)
         self._on_problem = on_problem
-        self._keeper = Keeper(self._store, lambda refusal: self._tell(refusal or self._trouble()))
-        leases = Leases(self._store.locks)
-        self._rounds = Rounds(self._clock, timezone, leases, self._store.history, was_begun)
         self._runs: set[asyncio.Task[None]] = set()
         self._task: asyncio.Task[None] | None = None
+        self._ended: list[tuple[CronJob, Ended]] = []
+        """Runs whose end nobody has begun to write down."""
+        self._writing = asyncio.Lock()
         self._leaving: set[asyncio.Task[None]] = set()
         """What was stopped and has not ended yet: it may still hold our locks."""
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -93,148 +79,9 @@ class CronService:
         self._skew_s = 0.0
         self._ticked_s: float | None = None
 
-    @property
-    def timezone(self) -> str | None:
-        """The user's zone, for jobs without one of their own."""
-        return self._rounds.timezone
-
     def serve_only(self, served: Callable[[CronJob], bool]) -> None:
         """From the next `start` on, run these jobs alone: the others wait for a process that runs all."""
         self._rounds.only = served
-
-    # -- jobs ------------------------------------------------------------------------------------------------------
-
-    def add_job(
-        self,
-        name: str,
-        schedule: CronSchedule,
-        message: str,
-        deliver: bool = False,
-        channel: str | None = None,
-        to: str | None = None,
-        delete_after_run: bool = False,
-        *,
-        session_key: str | None = None,
-        thread_id: str | None = None,
-        notify: Notify = Notify.ALWAYS,
-        provenance: Provenance = Provenance.OWNER,
-        misfire: Misfire = Misfire.RUN_ONCE,
-        misfire_within_s: float | None = None,
-    ) -> CronJob:
-        """Make a job. Nothing is written where it could never run, or never reach its chat."""
-        if not message.strip():
-            raise CronError("A job needs a message: what is to be done or said when it is due.")
-        check(schedule)
-        if notify in (Notify.ON_CHANGE, Notify.ON_ALERT) and not deliver:
-            raise CronError(
-                f"notify {notify} says when a chat hears of the job, and it delivers to none. Use --deliver."
-            )
-        if misfire_within_s is not None and misfire is not Misfire.RUN_IF_WITHIN:
-            raise CronError("How late a run may be (--within) counts for `--misfire run_if_within` alone.")
-        check_target(deliver, channel, to, thread_id, self._targets)
-        now = self._rounds.now_ms()
-        job = CronJob(
-            id=secrets.token_hex(4),
-            name=" ".join(name.split()) or " ".join(message.split())[:30],
-            schedule=replace(schedule),
-            payload=CronPayload(
-                message=message,
-                deliver=deliver,
-                channel=channel,
-                to=to,
-                session_key=session_key,
-                thread_id=thread_id,
-                notify=notify,
-                provenance=provenance,
-            ),
-            created_at_ms=now,
-            updated_at_ms=now,
-            delete_after_run=delete_after_run,
-            misfire=misfire,
-            misfire_within_s=misfire_within_s,
-        )
-        job.state.next_run_at_ms = self._first_instant(job, now)
-
-        def add(book: Book) -> CronJob:
-            if len(book.entries) >= _MOST_JOBS:
-                raise CronError(f"There are {_MOST_JOBS} jobs already. Remove some with `nanobot cron remove`.")
-            while book.get(job.id) is not None:
-                job.id = secrets.token_hex(4)
-            book.entries.append(job)
-            return deepcopy(job)
-
-        return self._edit(add)
-
-    def list_jobs(self, include_disabled: bool = False) -> list[CronJob]:
-        """The jobs, those first that run first. Raises StorageError where the file was never readable."""
-        jobs = [job for job in deepcopy(self._fresh().jobs) if job.enabled or include_disabled]
-        return sorted(jobs, key=lambda job: (job.state.next_run_at_ms is None, job.state.next_run_at_ms or 0))
-
-    def get_job(self, job_id: str) -> CronJob | None:
-        """The job of that id."""
-        return deepcopy(self._fresh().get(job_id))
-
-    def unreadable(self) -> list[str]:
-        """What stands in the file and is no job, each in a sentence."""
-        return [entry.reason for entry in self._fresh().unreadable]
-
-    def remove_job(self, job_id: str) -> bool:
-        """Take a job away; False where there is none."""
-
-        def remove(book: Book) -> bool:
-            job = book.get(job_id)
-            if job is not None:
-                book.remove(job)
-            return job is not None
-
-        return self._edit(remove)
-
-    def enable_job(self, job_id: str, enabled: bool = True) -> CronJob | None:
-        """Switch a job on or off; None where there is none. Instants that pass while it is off are nobody's."""
-
-        def enable(book: Book) -> CronJob | None:
-            job = book.get(job_id)
-            if job is None:
-                return None
-            now = self._rounds.now_ms()
-            if enabled and not job.enabled:
-                job.state.next_run_at_ms = self._first_instant(job, now)
-            elif not enabled:
-                job.state.next_run_at_ms = job.state.run_requested_at_ms = None
-            job.enabled, job.updated_at_ms = enabled, now
-            return deepcopy(job)
-
-        return self._edit(enable)
-
-    def request_run(self, job_id: str) -> bool:
-        """Have a job run now by whoever serves the store, within seconds; False where there is none."""
-
-        def request(book: Book) -> bool:
-            job = book.get(job_id)
-            if job is not None:
-                job.state.run_requested_at_ms = self._rounds.now_ms()
-            return job is not None
-
-        return self._edit(request)
-
-    def next_instants(self, job: CronJob, count: int = 3) -> list[int]:
-        """When it runs next, the planned instant first; nothing where it is switched off."""
-        first = job.state.next_run_at_ms
-        if not job.enabled or first is None:
-            return []
-        zone = job_zone(job, self.timezone)
-        return [first, *islice(instants(job.schedule, first, zone=zone, anchor_ms=first), count - 1)]
-
-    def history(self, job_id: str | None = None) -> list[HistoryRow]:
-        """What became of due instants, the oldest first. Raises StorageError."""
-        try:
-            return self._store.history.rows(job_id)
-        except OSError as error:
-            raise StorageError(f"{self._store.history.path} cannot be read: {error.strerror}.") from error
-
-    def adopt(self, old: Path) -> None:
-        """Take over the store from where earlier releases kept it, once. Raises StorageError."""
-        self._store.adopt(old)
 
     def is_served(self) -> bool:
         """Whether some process, this one perhaps, runs the jobs when they are due."""
@@ -250,6 +97,7 @@ class CronService:
             return
         self._rounds.leases = Leases(self._store.locks)
         self._loop, self._wake, self._looked = asyncio.get_running_loop(), asyncio.Event(), False
+        self._writing = asyncio.Lock()
         self._ticked_s = self._clock.monotonic()
         if self.on_job is not None:
             await finish(asyncio.to_thread(self._take_locks))
@@ -420,10 +268,11 @@ class CronService:
         except JobSkippedError as skipped:
             ended = Ended("skipped", str(skipped))
         except Exception as error:  # whatever a job's own code raises is how the run ended
-            log.warning("The job %s (%s) failed.", job.name, job.id, exc_info=True)
+            is_odd = not isinstance(error, NanobotError)
+            log.warning("The job %r (%s) failed: %r", job.name, job.id, str(error), exc_info=is_odd)
             ended = Ended("error", str(error) or type(error).__name__)
         ended = replace(ended, duration_ms=round((self._clock.monotonic() - began_s) * 1000))
-        await finish(asyncio.to_thread(self._finish, job, ended))
+        await finish(self._written_down(job, ended))
 
     def _called(self, job: CronJob, due: Due) -> Awaitable[str | None]:
         if self.on_job is None:
@@ -434,33 +283,33 @@ class CronService:
             return self.on_job(job)
         return self.on_job(job, due)
 
-    def _finish(self, job: CronJob, ended: Ended) -> None:
-        """Write down how a run ended. Never raises: what the disk refuses is kept in memory."""
+    async def _written_down(self, job: CronJob, ended: Ended) -> None:
+        """How a run ended is on the disk when this returns: with all that ended while another was written, at once."""
+        self._ended.append((job, ended))
+        async with self._writing:
+            together, self._ended = self._ended, []
+            if together:
+                await asyncio.to_thread(self._finish, together)
+
+    def _finish(self, together: Sequence[tuple[CronJob, Ended]]) -> None:
+        """Write down how these runs ended. Never raises: what the disk refuses is kept in memory."""
+
+        def end(book: Book, rows: list[HistoryRow]) -> None:
+            for job, ended in together:
+                self._rounds.ended(book, rows, job, ended)
+
         try:
-            self._keeper.change(lambda book, rows: self._rounds.ended(book, rows, job, ended))
+            self._keeper.change(end)
         except (StorageError, CronError) as error:
-            log.warning("How the job %s (%s) ended (%s) cannot be written: %s", job.name, job.id, ended.status, error)
-        self._rounds.running.pop(job.id, None)
+            for job, ended in together:
+                log.warning(
+                    "How the job %r (%s) ended (%s) cannot be written: %s", job.name, job.id, ended.status, error
+                )
+        for job, _ in together:
+            self._rounds.running.pop(job.id, None)
         self._nudge()
 
     # -- beside them -------------------------------------------------------------------------------------------------
-
-    def _first_instant(self, job: CronJob, now: int) -> int:
-        zone = job_zone(job, self.timezone)
-        first = next_instant(job.schedule, now, zone=zone, anchor_ms=job.created_at_ms or now)
-        if first is None and job.schedule.kind == "at":
-            raise CronError("That time is in the past. Give one that is still to come.")
-        if first is None:
-            raise CronError(f"{job.schedule.expr!r} never comes due any more. Give one that does.")
-        return first
-
-    def _edit(self, change: Callable[[Book], T]) -> T:
-        done = self._keeper.edit(change)
-        self._nudge()
-        return done
-
-    def _fresh(self) -> Book:
-        return self._keeper.fresh(owned=self._task is None)
 
     def _trouble(self) -> str | None:
         """What is wrong with the entries of a file that can be read."""
@@ -489,6 +338,10 @@ class CronService:
             self._loop.call_soon_threadsafe(self._on_problem, problem)  # rounds are at work in a thread
         else:
             self._on_problem(problem)
+
+    @property
+    def _is_serving(self) -> bool:
+        return self._task is not None
 
     def _nudge(self) -> None:
         """Have the clockwork look at once; from any thread."""

@@ -77,6 +77,8 @@ class CronPayload:
     notify: Notify = Notify.ALWAYS
     provenance: Provenance = Provenance.OWNER
     """The least trusted words that had a part in making it: its runs are worth no more trust."""
+    asked_by: str | None = None
+    """Who asked for it on the channel, as that says; None for jobs of the owner's terminal."""
 
 
 @dataclass(slots=True)
@@ -195,6 +197,7 @@ class CronJob:
                 thread_id=payload.text("threadId") or None,
                 notify=Notify(payload.one_of("notify", tuple(Notify), default=Notify.ALWAYS)),
                 provenance=least_trusted(filter(None, [payload.text("provenance")])),
+                asked_by=payload.text("askedBy") or None,
             ),
             state=_state(state),
             created_at_ms=told.whole("createdAtMs") or 0,
@@ -229,6 +232,7 @@ class CronJob:
                 "threadId": _said(payload.thread_id),
                 "notify": _said(payload.notify, unless=Notify.ALWAYS),
                 "provenance": _said(payload.provenance, unless=Provenance.OWNER),
+                "askedBy": _said(payload.asked_by),
             },
             "state": {
                 "nextRunAtMs": state.next_run_at_ms,

@@ -57,6 +57,12 @@ class Line:
             raise GatewayError("The gateway ended before it could answer. See `nanobot gateway status`.")
         return answer
 
+    async def close(self) -> None:
+        """Hang up. Never raises."""
+        self._writer.close()
+        with suppress(OSError):
+            await self._writer.wait_closed()
+
 
 @asynccontextmanager
 async def dial(state: Path) -> AsyncIterator[Line | None]:
@@ -66,9 +72,7 @@ async def dial(state: Path) -> AsyncIterator[Line | None]:
         yield line
     finally:
         if line is not None:
-            line._writer.close()  # noqa: SLF001 it is ours
-            with suppress(OSError):
-                await line._writer.wait_closed()  # noqa: SLF001
+            await line.close()
 
 
 async def _dialled(state: Path) -> Line | None:

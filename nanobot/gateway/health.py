@@ -6,67 +6,45 @@ patience: who asks badly costs nothing.
 
 import asyncio
 import errno
-import ipaddress
-import logging
 import re
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 import h11
 
+from nanobot.gateway.listener import Listener
 from nanobot.gateway.report import Report, metrics
+from nanobot.utils.http import is_loopback
 from nanobot.utils.text import sound_json
-
-log = logging.getLogger(__name__)
 
 MOST_AT_ONCE = 16
 PATIENCE_S = 5.0
 _LONGEST_HEAD = 8 * 1024
 
 
-class HealthServer:
-    """A tiny HTTP server; `run` is a member."""
+class HealthServer(Listener):
+    """A tiny HTTP server."""
+
+    _said = "health is not served: %s"
 
     def __init__(self, host: str, port: int, report: Callable[[], Awaitable[Report]]) -> None:
+        super().__init__()
         self._host = host
         self._wanted = port
         self._report = report
-        self._server: asyncio.Server | None = None
         self._asking = 0
-        self.problem: str | None = None
 
     @property
     def port(self) -> int | None:
         """Where it listens; None where it does not."""
         return self._server.sockets[0].getsockname()[1] if self._server is not None and self._server.sockets else None
 
-    async def bind(self) -> bool:
-        """Begin to listen; whether that went well. What is wrong is an error in the log and in `problem`, once."""
-        if self._server is not None:
-            return True
-        try:
-            self._server = await asyncio.start_server(self._answer, self._host, self._wanted, limit=_LONGEST_HEAD)
-        except OSError as error:
-            why = "is taken by another program" if error.errno == errno.EADDRINUSE else f"cannot be had ({error})"
-            problem = f"{self._host}:{self._wanted} {why}. Set gateway.port, or start with --port."
-            if problem != self.problem:
-                log.error("health is not served: %s", problem)  # noqa: TRY400 the owner needs no traceback
-            self.problem = problem
-            return False
-        self.problem = None
-        return True
+    async def _listen(self) -> asyncio.Server:
+        return await asyncio.start_server(self._answer, self._host, self._wanted, limit=_LONGEST_HEAD)
 
-    async def run(self) -> None:
-        """Listen until cancelled; where the port is taken, try again now and then."""
-        try:
-            while not await self.bind():  # noqa: ASYNC110 nobody tells when a port is free
-                await asyncio.sleep(30)
-            assert self._server is not None  # noqa: S101 bind made it
-            await self._server.serve_forever()
-        finally:
-            if self._server is not None:
-                self._server.close()
-                self._server = None
+    def _problem_of(self, error: OSError) -> str:
+        why = "is taken by another program" if error.errno == errno.EADDRINUSE else f"cannot be had ({error})"
+        return f"{self._host}:{self._wanted} {why}. Set gateway.port, or start with --port."
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One request, one answer, good-bye."""
@@ -109,7 +87,7 @@ class HealthServer:
     def _is_meant(self, asked: str) -> bool:
         """Whether a local client names us so. A web page whose own name leads here (DNS rebinding) does not."""
         name = asked.rpartition(":")[0] if re.search(r":\d*\Z", asked) else asked
-        return not _is_loopback(self._host) or name.lower() == self._host.lower() or _is_loopback(name.strip("[]"))
+        return not is_loopback(self._host) or name.lower() == self._host.lower() or is_loopback(name.strip("[]"))
 
     async def _page(self, method: bytes, path: bytes) -> tuple[int, str, bytes]:
         if method not in (b"GET", b"HEAD"):
@@ -121,13 +99,3 @@ class HealthServer:
             return 200, "text/plain; version=0.0.4; charset=utf-8", metrics(report).encode("utf-8", "replace")
         body = sound_json(report, indent=2) + "\n"
         return 200 if report["status"] == "ok" else 503, "application/json; charset=utf-8", body.encode()
-
-
-def _is_loopback(host: str) -> bool:
-    """Whether this names no machine but this one."""
-    if host.lower().rstrip(".") == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

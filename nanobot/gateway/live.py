@@ -13,7 +13,7 @@ from typing import Any
 from nanobot.config.loader import load_config
 from nanobot.config.schema import Config
 from nanobot.errors import ConfigError
-from nanobot.gateway.roster import Roster, enabled_channels, section_of
+from nanobot.gateway.roster import Roster, section_of
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ class LiveConfig:
             await self._apply(fresh, changed)
 
     async def _apply(self, fresh: Config, changed: list[_Path]) -> None:
-        was_on = enabled_channels(self._config.channels)
+        was_on = self._config.channels.enabled
         self._config.channels = fresh.channels
         in_channels = [path for path in changed if path[0] == "channels"]
         by_channel: dict[str, set[str]] = {}

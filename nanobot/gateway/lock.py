@@ -46,9 +46,19 @@ def only_one(places: Places) -> Iterator[Holder]:
     try:
         yield holder
     finally:
-        with suppress(OSError):
-            _holder_file(places).unlink(missing_ok=True)
+        if not is_lost(places, holder):
+            with suppress(OSError):
+                _holder_file(places).unlink(missing_ok=True)
         lock.release()
+
+
+def is_lost(places: Places, holder: Holder) -> bool:
+    """Whether the folder is no longer this one's: the files of the lock were deleted, or somebody took new ones.
+
+    A lock on a deleted file keeps nobody out. Where it cannot be told, it is not lost.
+    """
+    found = _read(places)
+    return found != holder if found else not _holder_file(places).exists()
 
 
 def _taken(lock: ProcessLock) -> bool:

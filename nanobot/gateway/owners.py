@@ -2,8 +2,9 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing
 
-from nanobot.bus.events import Address
+from nanobot.bus.events import Address, OutboundKind, OutboundMessage
 from nanobot.channels.manager import ChannelManager
 from nanobot.runtime import Runtime
 
@@ -14,6 +15,18 @@ def is_private(runtime: Runtime, channel: str, chat_id: str) -> bool:
     rows = session.messages if session is not None else ()
     senders = [str(row["sender_id"]) for row in rows if row.get("sender_id")]
     return runtime.pairing.people(channel).is_one_of_them(senders)
+
+
+async def tell_owner(runtime: Runtime, manager: ChannelManager, channels: Sequence[str], text: str) -> None:
+    """A word in the best chat with an owner of these channels; it goes out when its platform can be reached.
+
+    Where there is no such chat, the log has it alone. Raises StorageError.
+    """
+    async with aclosing(owners_chats(runtime, manager, channels)) as chats:
+        there = await anext(chats, None)
+    if there is not None:
+        word = OutboundMessage(there.channel, there.chat_id, text, kind=OutboundKind.NOTICE)
+        await runtime.bus.publish_outbound(word)
 
 
 async def owners_chats(

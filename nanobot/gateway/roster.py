@@ -2,7 +2,6 @@
 
 import logging
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,13 +32,6 @@ TERMINAL = "cli"
 """The channel of chats at the terminal."""
 
 
-def enabled_channels(channels: ChannelsConfig) -> list[str]:
-    """The names of those that are switched on, plugins' too, in the order of the schema."""
-    ours = [name for name in type(channels).model_fields if getattr(getattr(channels, name), "enabled", False)]
-    others = [name for name, told in (channels.model_extra or {}).items() if _is_on(told)]
-    return [*ours, *others]
-
-
 def section_of(channels: ChannelsConfig, name: str) -> Any:
     """The section as its channel gets it: the schema's, or for a plugin what stands in the file."""
     if name in type(channels).model_fields:
@@ -52,10 +44,6 @@ def _defect(name: str, error: Exception) -> str:
         f"channels.{name} cannot be made: {told_of(error)}. That is for its package to mend; until then set "
         f"channels.{name}.enabled to false."
     )
-
-
-def _is_on(told: object) -> bool:
-    return isinstance(told, Mapping) and told.get("enabled") is True
 
 
 class Recordings:
@@ -116,7 +104,7 @@ class Roster:
     @property
     def enabled(self) -> list[str]:
         """The channels that are switched on."""
-        return enabled_channels(self.config.channels)
+        return self.config.channels.enabled
 
     @property
     def names(self) -> list[str]:
@@ -166,10 +154,8 @@ class Roster:
 
     def count_tries(self) -> None:
         """How often each channel tries again, as the config says now."""
-        usual = self.config.channels.send_max_retries
         for name in self.manager.names:
-            own = self.config.channels.section(name).send_max_retries
-            self._tries[name] = usual if own is None else own
+            self._tries[name] = self._tries_of(name)
 
     def _make(self, name: str) -> BaseChannel:
         found, section = load_channel(name), section_of(self.config.channels, name)
@@ -179,9 +165,12 @@ class Roster:
                 f"the name {name!r}; until then set channels.{name}.enabled to false."
             )
         channel = self._attached(found(section, self.bus), AccessPolicy.of(name, section))
-        own = self.config.channels.section(name).send_max_retries
-        self._tries[name] = self.config.channels.send_max_retries if own is None else own
+        self._tries[name] = self._tries_of(name)
         return channel
+
+    def _tries_of(self, name: str) -> int:
+        own = self.config.channels.section(name).send_max_retries
+        return self.config.channels.send_max_retries if own is None else own
 
     def _attached(self, channel: BaseChannel, policy: AccessPolicy) -> BaseChannel:
         name = channel.name

@@ -10,7 +10,6 @@ import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 
 from nanobot import __version__
@@ -28,12 +27,14 @@ from nanobot.gateway.health import HealthServer
 from nanobot.gateway.heart import heartbeat_member
 from nanobot.gateway.jobs import jobs_member
 from nanobot.gateway.live import LOOK_S, LiveConfig
-from nanobot.gateway.lock import only_one
+from nanobot.gateway.lock import Holder, is_lost, only_one
 from nanobot.gateway.members import Member, Members
+from nanobot.gateway.owners import tell_owner
 from nanobot.gateway.pulse import Pulse, tell_service_manager
 from nanobot.gateway.report import SILENT_S, Watch
 from nanobot.gateway.roster import Roster
 from nanobot.gateway.terminal import TerminalChannel
+from nanobot.gateway.wishes import Leave, Wishes
 from nanobot.providers.base import LLMProvider
 from nanobot.runtime import Runtime, build_runtime, tool_policies
 from nanobot.security.secrets import Redactor, secrets_of
@@ -47,13 +48,6 @@ SENDS_S = 1.0
 """How long what they said may take to its platforms then."""
 GOODBYE_S = 0.5
 """How long the members have to let go."""
-
-
-class Leave(StrEnum):
-    """Why the gateway ends."""
-
-    STOP = "stop"
-    RESTART = "restart"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +72,7 @@ class Gateway:
     watch: Watch
     health: HealthServer
     control: ControlServer
-    wishes: "Wishes"
+    wishes: Wishes
 
     async def wait(self) -> Leave:
         """Until somebody wants it to end. Raises ConfigError where no channel can be used before its owner acts."""
@@ -102,34 +96,6 @@ class Gateway:
         if not channels or any(channel.evidence.state is not ChannelState.FAILED for channel in channels):
             await asyncio.Event().wait()
         return " ".join(f"{channel.name}: {channel.evidence.last_error}" for channel in channels)
-
-
-class Wishes:
-    """What somebody wants of a gateway that runs: that it ends, or begins anew."""
-
-    def __init__(self) -> None:
-        self._told = asyncio.Event()
-        self._leave = Leave.STOP
-
-    def stop(self) -> None:
-        """End in good order."""
-        self._told.set()
-
-    def restart(self) -> None:
-        """End in good order, and begin anew."""
-        if not self._told.is_set():
-            self._leave = Leave.RESTART
-        self._told.set()
-
-    @property
-    def told(self) -> bool:
-        """Whether one of them is wished already."""
-        return self._told.is_set()
-
-    async def wait(self) -> Leave:
-        """Until one of them is wished."""
-        await self._told.wait()
-        return self._leave
 
 
 Service = Callable[[Runtime, Roster], Member]
@@ -174,7 +140,7 @@ async def open_gateway(
     environ = os.environ if environ is None else environ
     streaming: list[Roster] = []  # the runtime is asked of channels that are made after it
     async with AsyncExitStack() as lives:
-        lives.enter_context(only_one(places))
+        holder = lives.enter_context(only_one(places))
         bus = MessageBus(await lives.enter_async_context(open_journal(places.journal)))
         await lives.enter_async_context(bus.open())
         runtime = await lives.enter_async_context(
@@ -191,6 +157,7 @@ async def open_gateway(
             )
         )
         gateway = await _assemble(runtime, places, options, wishes, environ, services)
+        gateway.members.add(Member("lock", lambda: _until_it_is_lost(places, holder, wishes, options.look_s)))
         streaming.append(gateway.roster)
         lives.push_async_callback(gateway.roster.close_recordings)
         _announce(gateway)
@@ -250,7 +217,7 @@ async def _assemble(
         Member("channels", roster.manager.run),
         Member("dead letters", lambda: letters.run(runtime, roster.manager)),
         Member("pulse", pulse.run, silent_s=lambda: pulse.silent_s, stale_s=SILENT_S),
-        jobs_member(runtime),
+        jobs_member(runtime, lambda text: tell_owner(runtime, roster.manager, roster.names, text)),
         *([heart] if (heart := heartbeat_member(runtime, roster)) is not None else []),
         Member("config", live.run, problem=lambda: live.problem),
         Member("health", health.run, problem=lambda: health.problem),
@@ -259,6 +226,14 @@ async def _assemble(
     ):
         members.add(member)
     return Gateway(runtime, roster, members, watch, health, control, wishes)
+
+
+async def _until_it_is_lost(places: Places, holder: Holder, wishes: Wishes, look_s: float) -> None:
+    """Begin anew where the state folder was taken away: nobody finds the socket, and nothing keeps a second one out."""
+    while not is_lost(places, holder):  # noqa: ASYNC110 no file tells that it is deleted
+        await asyncio.sleep(look_s)
+    log.error("%s was taken away, or another gateway has it; this one begins anew", places.state)
+    wishes.restart()
 
 
 def _nobody_can_reach_it(roster: Roster, file: Path) -> str:

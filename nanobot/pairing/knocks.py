@@ -4,10 +4,9 @@ The next code is twice as long in coming as the one before. So a person who miss
 once, and a crowd that asks for nothing but the few places there are runs out of senders.
 """
 
-from collections import OrderedDict
-
 from nanobot.pairing.codes import VALID_S
 from nanobot.utils.clock import Clock
+from nanobot.utils.newest import put_newest
 
 LONGEST_WAIT_S = 86_400
 REMEMBERED = 1_000
@@ -19,7 +18,7 @@ class Knocks:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._known: OrderedDict[str, tuple[int, float]] = OrderedDict()
+        self._known: dict[str, tuple[int, float]] = {}
 
     def may_ask(self, who: str) -> bool:
         """Whether a code is due to this one."""
@@ -27,8 +26,6 @@ class Knocks:
 
     def got_code(self, who: str) -> None:
         """This one has a code now."""
-        count, _ = self._known.pop(who, (0, 0.0))
+        count, _ = self._known.get(who, (0, 0.0))
         wait = min(VALID_S * 2 ** min(count, 20), LONGEST_WAIT_S)
-        self._known[who] = (count + 1, self._clock.monotonic() + wait)
-        if len(self._known) > REMEMBERED:
-            self._known.popitem(last=False)
+        put_newest(self._known, who, (count + 1, self._clock.monotonic() + wait), REMEMBERED)

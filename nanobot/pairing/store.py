@@ -25,6 +25,7 @@ MOST_PENDING = 3
 """Codes a channel may have out at once: a crowd of strangers neither fills the file nor pushes anybody out of it."""
 _TICK_NS = 100_000_000
 _Stamp = tuple[int, int, int, int]
+_NO_FILE: _Stamp = (0, 0, 0, 0)
 
 log = logging.getLogger(__name__)
 
@@ -195,6 +196,8 @@ def _stamp_of(path: Path) -> _Stamp | None:
     """
     try:
         found = path.stat()
+    except FileNotFoundError:
+        return _NO_FILE
     except OSError:
         return None
     if time.time_ns() - found.st_mtime_ns < _TICK_NS:

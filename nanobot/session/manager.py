@@ -7,7 +7,8 @@ may be).
 
 import asyncio
 import contextlib
-from collections import Counter, OrderedDict
+import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from datetime import datetime
 from pathlib import Path
@@ -33,6 +34,8 @@ _CACHED = 64
 """Sessions kept in memory while nobody holds them."""
 _CACHED_ROWS = 6_000
 """Rows that they may have together."""
+_READ_AT_ONCE = 1 << 15
+"""Bytes of a file that is read where we stand: to change to another thread and back costs more."""
 
 __all__ = ["Session", "SessionManager"]
 
@@ -44,7 +47,8 @@ class SessionManager:
         self._files = SessionFolder(workspace, old_folder)
         self.folder = self._files.path
         self._live: WeakValueDictionary[str, Session] = WeakValueDictionary()
-        self._recent: OrderedDict[str, Session] = OrderedDict()
+        self._recent: dict[str, Session] = {}
+        self._remembering = threading.Lock()  # sessions are read in threads, several at a time
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._commits = GroupCommit(self._files.write_lock)
 
@@ -66,7 +70,8 @@ class SessionManager:
     def invalidate(self, key: str) -> None:
         """Forget what is in memory; the next asking reads the disk."""
         self._live.pop(key, None)
-        self._recent.pop(key, None)
+        with self._remembering:
+            self._recent.pop(key, None)
 
     @contextlib.asynccontextmanager
     async def hold(self, key: str, on_wait: Callable[[], None] | None = None) -> AsyncIterator[Session]:
@@ -83,10 +88,14 @@ class SessionManager:
             except OSError as error:
                 raise refusal(f"Session {key} cannot be locked", error) from error
             try:
-                live = self._live.get(key)
-                if live is None or self._is_outdated(live):  # a long file is not read on the event loop
-                    await asyncio.to_thread(self.get_or_create, key)
-                yield self.get_or_create(key)
+                session = self._live.get(key)
+                if session is not None and not self._is_outdated(session):
+                    self._remember(session)
+                elif self._is_long(key):
+                    session = await asyncio.to_thread(self.get_or_create, key)
+                else:
+                    session = self.get_or_create(key)
+                yield session
             finally:
                 lock.release()
 
@@ -275,19 +284,28 @@ class SessionManager:
         except OSError:
             return False
 
+    def _is_long(self, key: str) -> bool:
+        """Whether it takes a while to read this session."""
+        try:
+            return self._files.file_of(key).stat().st_size > _READ_AT_ONCE
+        except OSError:
+            return False
+
     def _remember(self, session: Session) -> None:
-        known = self._recent.get(session.key) is session
-        self._recent[session.key] = session
-        self._recent.move_to_end(session.key)
-        if known:
-            return
-        rows = sum(one.rows_in_memory for one in self._recent.values())
-        for old in list(self._recent.values())[:-1]:
-            if len(self._recent) <= _CACHED and rows <= _CACHED_ROWS:
-                break
-            if not old.waiting and not old.cleared:
-                del self._recent[old.key]
-                rows -= old.rows_in_memory
+        """Keep it in memory, and let go of those that were not asked for of late."""
+        with self._remembering:
+            known = self._recent.pop(session.key, None) is session
+            self._recent[session.key] = session
+            if known:
+                return
+            recent = list(self._recent.values())
+            rows = sum(one.rows_in_memory for one in recent)
+            for old in recent[:-1]:
+                if len(self._recent) <= _CACHED and rows <= _CACHED_ROWS:
+                    break
+                if not old.waiting and not old.cleared:
+                    del self._recent[old.key]
+                    rows -= old.rows_in_memory
 
     # --- memory to disk
 

@@ -112,15 +112,21 @@ def _sync_data_of(opened: dict[Path, int]) -> dict[Path, OSError]:
     One after the other, each waits for a commit of its own; 100 files took 0.3 s so, against 0.02.
     """
 
-    def sync(file: tuple[Path, int]) -> tuple[Path, OSError | None]:
-        try:
-            sync_data(file[1])
-        except OSError as error:
-            return file[0], error
-        return file[0], None
+    files = [*opened.items()]
+    mine, *others = [files[number::_SYNCS_AT_ONCE] for number in range(_SYNCS_AT_ONCE)]
+    theirs = _threads(os.getpid()).map(_sync_each, filter(None, others))
+    return _sync_each(mine) | {path: error for failed in theirs for path, error in failed.items()}
 
-    each = map if len(opened) == 1 else _threads(os.getpid()).map
-    return {path: error for path, error in each(sync, opened.items()) if error is not None}
+
+def _sync_each(files: Sequence[tuple[Path, int]]) -> dict[Path, OSError]:
+    """See them to the disk in this thread; what the disk refused."""
+    failed: dict[Path, OSError] = {}
+    for path, descriptor in files:
+        try:
+            sync_data(descriptor)
+        except OSError as error:
+            failed[path] = error
+    return failed
 
 
 @cache
@@ -129,7 +135,7 @@ def _threads(process: int) -> ThreadPoolExecutor:
 
     A process that was forked has none of its parent's threads, hence the number of the process.
     """
-    return ThreadPoolExecutor(_SYNCS_AT_ONCE, thread_name_prefix="sync")
+    return ThreadPoolExecutor(_SYNCS_AT_ONCE - 1, thread_name_prefix="sync")
 
 
 def _sync(appends: Sequence[Append], opened: dict[Path, int]) -> None:

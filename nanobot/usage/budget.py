@@ -23,6 +23,7 @@ from nanobot.usage.sums import Days
 from nanobot.usage.types import dollars
 from nanobot.utils.clock import Clock, zone_name
 from nanobot.utils.files import write_in_place
+from nanobot.utils.newest import put_newest
 
 log = logging.getLogger(__name__)
 
@@ -209,9 +210,7 @@ class Budget:
         return wait
 
     def _count_turn(self, turn_id: str, tokens: int) -> None:
-        self._turns[turn_id] = self._turns.pop(turn_id, 0) + tokens
-        if len(self._turns) > _TURNS:
-            del self._turns[next(iter(self._turns))]
+        put_newest(self._turns, turn_id, self._turns.get(turn_id, 0) + tokens, _TURNS)
 
     def _spent(self, cap: _Cap) -> float:
         return sum(usd for days in (self._own, self._others) for day, usd in days.items() if day.startswith(cap.period))

@@ -1,4 +1,4 @@
-"""Small asyncio pieces: tasks that have an owner, and waiting that cannot be cut short by a second cancel."""
+"""Small asyncio pieces: work that ends once begun, however often it is cancelled, and work side by side."""
 
 import asyncio
 from collections.abc import Awaitable, Coroutine

@@ -138,6 +138,7 @@ class Database:
                 self._tell(self._committed(db, batch))
                 if last:
                     break
+            db = self._there(db)
         finally:
             db.close()
 

@@ -57,7 +57,8 @@ async def ssl_context(url: str) -> ssl.SSLContext:
 
 def is_loopback(host: str) -> bool:
     """Whether the host is this machine, by its spelling alone."""
-    if host == "localhost" or host.endswith(".localhost"):
+    name = host.lower().rstrip(".")
+    if name == "localhost" or name.endswith(".localhost"):
         return True
     try:
         return ipaddress.ip_address(host).is_loopback

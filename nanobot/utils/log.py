@@ -6,6 +6,7 @@ one-shot does not pay for it.
 
 import logging
 import os
+import re
 import select
 import sys
 from contextlib import suppress
@@ -16,6 +17,8 @@ from typing import TextIO
 _KEEP = 5
 _ROTATE_BYTES = 10_000_000
 _CHATTY = ("httpx", "httpcore", "asyncio", "LiteLLM", "openai", "urllib3", "markdown_it", "discord")
+_STEERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+_TRACEBACK = logging.Formatter()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +51,11 @@ class _ToLoguru(logging.Handler):
         except ValueError:
             level = record.levelno
         origin = {"source": record.name}
+        text = record.getMessage()
+        if record.exc_info:
+            text = f"{text}\n{_TRACEBACK.formatException(record.exc_info)}"
         try:
-            logger.bind(**origin).opt(exception=record.exc_info).log(level, "{}", record.getMessage())
+            logger.bind(**origin).log(level, "{}", _harmless(text))
         except (OSError, ValueError) as error:  # a full disk, a stream that was closed
             self._tell(getattr(error, "strerror", None) or str(error))
 
@@ -93,6 +99,16 @@ class _ToLoguru(logging.Handler):
             self._told = True
             with suppress(OSError, ValueError):
                 print(f"No log is written: {self._place.file or 'stderr'}: {reason}.", file=sys.stderr)  # noqa: T201
+
+
+def _harmless(text: str) -> str:
+    """The text without what would steer the terminal it is read in; a line that begins at the margin is a record.
+
+    Strangers' names, and what platforms say, stand in records.
+    """
+    if _STEERS.search(text):
+        text = _STEERS.sub(lambda found: repr(found[0])[1:-1], text)
+    return text.replace("\n", "\n  ")
 
 
 class _Unblocked:

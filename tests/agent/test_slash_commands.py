@@ -39,6 +39,10 @@ async def test_an_unknown_command_gets_the_nearest_names_and_no_model_call(bot: 
     assert bot.provider.requests == []
 
 
+async def test_a_command_as_long_as_a_book_is_not_told_back(bot: Bot):
+    assert len(await bot.say(f"/{'x' * 100_000}")) < 200
+
+
 @pytest.mark.parametrize("name", ["/new", "/clear", "/reset"])
 async def test_new_starts_afresh_and_keeps_the_old_one_in_the_archive(bot: Bot, name: str):
     bot.provider.script("one", "two")

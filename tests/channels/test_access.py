@@ -23,6 +23,7 @@ from nanobot.channels.access import (
     Silent,
     Stranger,
     decide,
+    may_still_speak,
 )
 from nanobot.config.channels import ChannelsConfig, DiscordConfig
 from nanobot.config.paths import Places
@@ -43,6 +44,24 @@ def privately(sender_id: str, **other: Any) -> Knock:
 
 def in_group(sender_id: str, chat_id: str = "-100", *, mentioned: bool = True, **other: Any) -> Knock:
     return Knock(sender_id, chat_id, is_private=False, is_mentioned=mentioned, **other)
+
+
+@pytest.mark.parametrize(
+    ("section", "sender", "still"),
+    [
+        ({}, "2", True),
+        ({}, "3", False),
+        ({"allowFrom": ["@carl"]}, "3|carl", True),
+        ({"allowFrom": ["-100"]}, "3", True),
+        ({"allowFrom": ["*"]}, "3", True),
+        ({"dm": {"policy": "allowlist", "allowFrom": ["3"]}}, "3", True),
+        ({"dm": {"policy": "allowlist", "allowFrom": ["4"]}}, "3", False),
+    ],
+)
+def test_whoever_wrote_once_may_speak_as_long_as_they_or_their_group_are_let_in(
+    section: dict[str, Any], sender: str, still: bool
+):
+    assert may_still_speak(AccessPolicy.of("slack", section), PAIRED, sender, "-100") is still
 
 
 def judged(section: dict[str, Any], knock: Knock, people: People = PAIRED) -> str:

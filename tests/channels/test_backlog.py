@@ -36,6 +36,17 @@ def test_who_comes_back_reads_on_and_who_is_new_begins_with_what_is_owed():
     assert backlog.is_idle
 
 
+def test_what_has_arrived_makes_room_at_once():
+    backlog = Backlog(most_frames=2)
+    for number in range(4):
+        backlog.add("{}", f"id {number}")
+
+    backlog.arrived(4)
+
+    assert [frame.seq for frame in backlog.after(0)] == [3, 4]
+    assert backlog.has_gap(1)
+
+
 async def test_all_who_wait_hear_of_the_next_frame():
     backlog = Backlog()
     waiting = [asyncio.create_task(backlog.wait_after(0)) for _ in range(3)]

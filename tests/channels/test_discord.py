@@ -4,6 +4,7 @@ import asyncio
 import random
 import sqlite3
 import sys
+import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from itertools import count
@@ -14,7 +15,7 @@ from discord.gateway import DiscordWebSocket
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanobot.bus.events import Address, Button, MenuEntry, OutboundKind, OutboundMessage
+from nanobot.bus.events import Address, Button, Growth, MenuEntry, OutboundKind, OutboundMessage
 from nanobot.bus.journal import open_journal
 from nanobot.channels.discord.past import Past, id_at
 from nanobot.channels.errors import ChannelSetupError
@@ -24,7 +25,7 @@ from nanobot.testing import Bot
 from tests.contracts.discord import world as there
 from tests.contracts.discord.gateway import INVALID, RECONNECT
 from tests.contracts.discord.world import Message
-from tests.contracts.life import Life, live, until
+from tests.contracts.life import Life, delta, live, until
 from tests.contracts.platform_discord import DiscordPlatform
 
 
@@ -525,6 +526,28 @@ async def test_a_message_whose_answer_was_lost_is_there_once(discord, tmp_path):
 
     assert [one.text for one in discord.shown()] == ["only once"]
     assert [body["enforce_nonce"] for body in discord.rest.bodies] == [True, True]
+
+
+async def test_an_answer_whose_beginning_is_there_already_is_seen_once(discord, tmp_path):
+    async with live(discord, tmp_path, silent=True) as life:
+        await discord.says("hello")
+        message = await life.hears("hello")
+        discord.rest.loses_answers = 1
+        delta(life, message, "one ")
+        life.answers(message, "one two")
+        await life.posted(message, "next")
+
+    assert [one.text for one in discord.shown()] == ["one two", "next"]
+
+
+async def test_an_answer_whose_beginning_may_be_older_than_its_nonce_says_so(discord, tmp_path):
+    async with open_journal(tmp_path / "journal.db") as journal:
+        await journal.hold([OutboundMessage("discord", there.PRIVATE, "one two", turn_id="t1")])
+        await journal.showing("t1", Growth(pending="n", since=time.time() - 130))
+    async with live(discord, tmp_path, silent=True) as life:
+        shown = await life.shows("one two")
+
+    assert "received this before" in shown.text
 
 
 async def test_a_message_that_may_be_older_than_its_nonce_says_that_it_may_be_a_repeat(discord, tmp_path):

@@ -1,6 +1,7 @@
 """A mailbox: which mails are heard, as whose words and in which session, and what goes back."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from email.message import EmailMessage
 from pathlib import Path
@@ -421,6 +422,28 @@ async def test_a_mailbox_that_was_renumbered_loses_nothing_and_repeats_nothing(m
     mailbox.fake.renumber()
     async with live(mailbox, tmp_path) as life:
         assert await after(life, mailbox) == ["meanwhile"]
+
+
+async def test_a_mailbox_that_was_restored_from_long_ago_is_heard(mailbox, tmp_path):
+    async with live(mailbox, tmp_path) as life:
+        await life.asked("before")
+        await life.asked("before that, too")
+    mailbox.fake.mails.clear()
+    mailbox.fake.next_uid = 1
+    async with live(mailbox, tmp_path) as life:
+        await life.asked("after")
+
+
+async def test_a_mail_of_more_lines_than_any_file_is_read_in_its_head_alone(mailbox, tmp_path):
+    async with live(mailbox, tmp_path) as life:
+        await life.is_up()
+        began = time.monotonic()
+        mailbox.fake.deliver(b"a:\n" * 1_200_000 + mail("buried"))
+        mailbox.fake.deliver(mail("words\n" + "\n" * 1_200_000 + "buried", Message_ID="<2@friends.test>"))
+        heard = await life.hears("words")
+
+    assert "only its head was read" in heard.content
+    assert time.monotonic() - began < 5
 
 
 async def test_flags_stay_where_the_owner_wants_them_to(mailbox, tmp_path):

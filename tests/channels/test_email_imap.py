@@ -2,12 +2,16 @@
 
 import asyncio
 import base64
+import ssl
+import subprocess
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 
 import pytest
 from imap_tools import MailBoxUnencrypted
 
+from nanobot.channels.email import imap as imap_module
 from nanobot.channels.email.imap import Imap, ImapRefusedError, ImapServer, open_imap
 from tests.fake_mail import PASSWORD, USER, FakeMail
 
@@ -145,6 +149,56 @@ async def test_a_server_that_says_no_or_too_much_is_an_error_of_its_kind(said, e
     with pytest.raises(error):
         async with talking_to(lambda _: said) as imap:
             await imap.ping()
+
+
+async def test_an_answer_without_end_is_cut_off(monkeypatch):
+    monkeypatch.setattr(imap_module, "_LARGEST_ANSWER", 100_000)
+
+    with pytest.raises(ConnectionError, match="without end"):
+        async with talking_to(lambda _: "* OK more\r\n" * 20_000) as imap:
+            await imap.ping()
+
+
+async def test_uids_that_cannot_be_are_not_believed():
+    said = "* SEARCH 7 0 99999999999 -1 x 12\r\n{tag} OK\r\n"
+
+    async with talking_to(lambda _: said) as imap:
+        assert await imap.search("ALL") == [7, 12]
+
+
+async def test_what_is_said_before_the_connection_is_hidden_counts_for_nothing_behind_it(tmp_path):
+    key, ca = _certificate(tmp_path)
+    server_side, client_side = (
+        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH),
+        ssl.create_default_context(cafile=ca),
+    )
+    server_side.load_cert_chain(ca, key)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"* OK hi\r\n")
+        for said in (b"* CAPABILITY STARTTLS\r\nn1 OK\r\n", b"n2 OK\r\n* CAPABILITY FORGED\r\nn3 OK\r\n"):
+            await reader.readline()
+            writer.write(said)
+        await writer.start_tls(server_side)
+        with suppress(ConnectionError):
+            while line := await reader.readline():
+                writer.write(b"* CAPABILITY HONEST\r\n" + line.split()[0] + b" OK\r\n")
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        async with open_imap(ImapServer("127.0.0.1", port, client_side, starts_plain=True)) as imap:
+            capabilities = imap.capabilities
+
+    assert capabilities == {"HONEST"}
+
+
+def _certificate(folder: Path) -> tuple[Path, Path]:
+    """A key, and a certificate of 127.0.0.1 that vouches for itself."""
+    key, ca = folder / "key.pem", folder / "ca.pem"
+    ask = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=mail -addext"
+    out = ["subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(ca)]
+    subprocess.run(["openssl", *ask.split(), *out], check=True, capture_output=True)
+    return key, ca
 
 
 async def test_a_server_that_is_busy_does_not_want_us_now():

@@ -352,3 +352,4 @@ def test_the_id_of_a_mail_is_the_same_for_the_same_message_and_for_no_other():
     assert made == message_id("salt", "1", "bot@bot.test")
     assert len({made, message_id("salt", "2", "bot@bot.test"), message_id("other", "1", "bot@bot.test")}) == 3
     assert made.endswith("@bot.test")
+    assert message_id("salt", "half a character: \ud83d", "bot@bot.test")

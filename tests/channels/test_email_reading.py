@@ -133,10 +133,18 @@ async def test_a_mail_that_is_not_there_is_said_to_be_so(server, reader, mail_id
         await reader.read(mail_id)
 
 
-async def test_what_the_owner_has_to_mend_is_named_by_its_key(server):
-    reader = MailReader(lambda: config(server, imap_password="wrong"))
+@pytest.mark.parametrize(
+    ("setting", "says"),
+    [
+        ({"imap_password": "wrong"}, r"channels\.email\.imapPassword"),
+        ({"enabled": False}, "switched off"),
+        ({"consent_granted": False}, "consentGranted is false"),
+    ],
+)
+async def test_what_the_owner_has_to_mend_or_has_taken_back_is_named_by_its_key(server, setting, says):
+    reader = MailReader(lambda: config(server, **setting))
 
-    with pytest.raises(ChannelSetupError, match=r"channels\.email\.imapPassword"):
+    with pytest.raises(ChannelSetupError, match=says):
         await found(reader)
 
 

@@ -126,7 +126,7 @@ async def test_what_is_wrong_is_said_by_its_key(mail, tmp_path, settings, says):
 
 async def test_a_tool_reads_the_mailbox_and_the_channel_takes_the_mail_all_the_same(mail, tmp_path):
     await submit(mail, letter("Which one, ü?", Subject="Grüße"))
-    reader = MailReader(lambda: mail.channel(MessageBus()).config)
+    reader = MailReader(lambda: mail.channel(MessageBus(), enabled=True).config)
     an_hour_ago = datetime.now(UTC) - timedelta(hours=1)
     find = partial(reader.find, unread=True, since=an_hour_ago, sender="anna", subject="grü", limit=5)
 

@@ -140,6 +140,16 @@ def test_json_is_one_event_a_line_from_the_start_of_the_run_to_the_end_of_the_tu
     assert (rows[-1]["outcome"], rows[-1]["text"]) == ("answered", "Done.")
 
 
+def test_what_the_agent_sends_to_this_chat_is_a_line_of_its_own_among_the_events(bot, server):
+    server.script(Calls(("message", {"content": "The kettle is on."})), Say("Done."))
+
+    _, out, _ = bot.run("-m", "tea?", "--json")
+
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert {"type": "message", "text": "The kettle is on."} in rows
+    assert rows[-1]["text"] == "Done."
+
+
 @pytest.mark.parametrize("words", [(), ("--json",)], ids=["plain", "json"])
 def test_a_failed_turn_is_one_line_on_stderr_and_exit_code_1_and_the_next_one_works(bot, server, words):
     server.script(Fail(401, "bad key"))
@@ -401,12 +411,13 @@ if sys.platform != "win32":
         child.sendline("one")
         child.expect(r"\*\*first\*\*")
         child.expect("> ")
-        child.sendline("two")
+        child.sendline("two and @AGENTS.md")
         child.expect("second")
         child.sendline("exit")
 
         assert "\x1b" not in whole(child)
         assert child.exitstatus == 0
+        assert str(bot.home / "workspace" / "AGENTS.md") in asked(server)
 
     def test_a_plain_chat_takes_up_what_was_cut_off(bot, server):
         server.script(Hang("Half of"), Say(" the answer."))

@@ -135,6 +135,19 @@ def test_a_job_is_run_by_whoever_serves_the_store():
     assert len((store().parent / "ran.txt").read_text().splitlines()) == 1
 
 
+def test_a_run_that_has_not_ended_is_shown():
+    job_id = add("-n", "tea", "-e", "60")
+    book = json.loads(store().read_text(encoding="utf-8"))
+    book["jobs"][0]["state"]["running"] = {"dueAtMs": 0, "startedAtMs": 0, "holder": "f0"}
+    store().write_text(json.dumps(book), encoding="utf-8")
+
+    (listed,) = run("list").stdout.splitlines()
+    (shown,) = run("history", job_id).stdout.splitlines()
+
+    assert listed.endswith("\tat work")
+    assert shown.split("\t")[1:4] == [job_id, "tea", "at work"]
+
+
 def test_what_would_fire_is_shown_with_collisions():
     one, two = add("-n", "one", "-c", "0 9 * * *"), add("-n", "two", "-c", "0 9,10 * * *")
 

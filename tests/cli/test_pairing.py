@@ -69,6 +69,14 @@ def test_who_approves_somebody_where_nobody_is_owner_is_told_so(store: PairingSt
     assert store.people("telegram").role_of(ANNA) is Role.PERSON
 
 
+def test_no_strangers_id_steers_the_owners_terminal(store: PairingStore):
+    code = code_for(store, "tele\x9b2J", "Ann\x1b]0;mine\x07\x9b2J")
+
+    shown = [run("list"), run("list", "--json"), run("approve", code), run("list")]
+
+    assert not {"\x1b", "\x07", "\x9b"} & {*"".join(one.output for one in shown)}
+
+
 def test_everybody_is_listed_in_lines_and_as_json(store: PairingStore):
     run("approve", code_for(store, "telegram", "111"), "--owner")
     run("approve", code_for(store, "slack", "U1"))

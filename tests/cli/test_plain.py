@@ -79,3 +79,14 @@ def test_when_the_reader_leaves_the_rest_is_dropped_without_a_word():
 
         assert face.outlet.closed
         assert not face.outlet.problem
+
+
+def test_a_message_that_the_agent_sent_here_is_a_paragraph_before_the_answer():
+    out = io.StringIO()
+    face = PlainAnswer(out, io.StringIO())
+
+    face.show("The kettle is on.")
+    for event in (*step("That was all."), ended("That was all.")):
+        face(event)
+
+    assert out.getvalue() == "The kettle is on.\n\nThat was all.\n"

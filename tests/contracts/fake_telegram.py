@@ -94,6 +94,8 @@ class FakeTelegram:
     """For what the bot sends, one a request."""
     poll_faults: deque[RefusedError] = field(default_factory=deque)
     """For getUpdates, one a request."""
+    hasty: bool = False
+    """Whether it holds no poll open, as a proxy that knows of none."""
     storm: RefusedError | None = None
     """What everybody who asks for anything gets; a conflict, only who polls."""
     silent: bool = False
@@ -279,7 +281,7 @@ class FakeTelegram:
             offset = int(params.get("offset", 0))
             self.confirmed = max(self.confirmed, offset)
             with suppress(TimeoutError):
-                async with asyncio.timeout(float(params.get("timeout", 0))):
+                async with asyncio.timeout(0 if self.hasty else float(params.get("timeout", 0))):
                     await self._came.wait_for(lambda: mine != self._poll or self._found() or self.token == "")
         if self.token == "":
             raise RefusedError(401, "Unauthorized")

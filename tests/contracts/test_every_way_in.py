@@ -73,15 +73,24 @@ def one(said: str, *script: Step, ends: str, **other: str) -> Scenario:
 NOT_FROM_HERE = "Nothing goes to toy from here: no gateway runs. Nothing was sent."
 
 SCENARIOS = {
-    "a plain answer": one("how much?", Say("Forty-two."), ends="Forty-two."),
-    "files": one(
-        "note it",
-        Calls(("write_file", {"path": "notes.txt", "content": "milk\n"})),
-        Calls(("read_file", {"path": "notes.txt"})),
-        Fitting(echo),
-        ends="milk",
+    "files, and memory in the next turn": Scenario(
+        [
+            Turn(
+                "note it; and I like tea",
+                [
+                    Calls(("write_file", {"path": "notes.txt", "content": "milk\n"})),
+                    Calls(
+                        ("read_file", {"path": "notes.txt"}),
+                        ("exec", {"command": "mkdir -p memory && echo 'She likes tea.' > memory/MEMORY.md"}),
+                    ),
+                    Fitting(echo),
+                ],
+                "Exit code: 0",
+            ),
+            Turn("what do you know?", [Fitting(knows)], "tea."),
+        ]
     ),
-    "a message to this very chat": one(
+    "a message to this very chat, and a plain answer": one(
         "tea?", Calls(("message", {"content": "The kettle is on."})), Say("That was all."), ends="That was all."
     ),
     "a message to another chat": one(
@@ -99,19 +108,6 @@ SCENARIOS = {
     "a command": one("/help", ends="/usage"),
     "a command that is none": one("/hlep", ends="/help"),
     "nothing to stop": one("/stop", ends="running"),
-    "memory": Scenario(
-        [
-            Turn(
-                "I like tea",
-                [
-                    Calls(("exec", {"command": "mkdir -p memory && echo 'She likes tea.' > memory/MEMORY.md"})),
-                    Say("Noted."),
-                ],
-                "Noted.",
-            ),
-            Turn("what do you know?", [Fitting(knows)], "tea."),
-        ]
-    ),
     "a model that fails": one("hello?", Fail(401, "bad key"), ends="providers.custom"),
     "what nobody can do: a chat that is none, a time that is past, subagents and MCP": one(
         "delegate",
@@ -223,8 +219,11 @@ def plain(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=SCENARIOS.keys())
-def test_every_way_in_says_the_same_or_says_why_not(ways: dict[str, Way], server: FakeModels, scenario: Scenario):
+def test_every_way_in_has_the_same_tools_and_says_the_same_or_says_why_not(
+    ways: dict[str, Way], server: FakeModels, scenario: Scenario
+):
     read: dict[str, list[str]] = {}
+    before = len(server.chats)
     for name, way in ways.items():
         read[name] = []
         for turn in scenario.turns:
@@ -237,15 +236,7 @@ def test_every_way_in_says_the_same_or_says_why_not(ways: dict[str, Way], server
     told = read["channel"]
     assert read == dict.fromkeys(read, told)
     assert scenario.turns[-1].ends in "\n".join(told)
-
-
-def test_every_way_in_offers_the_model_the_same_tools(ways: dict[str, Way], server: FakeModels):
-    offered = []
-    for way in ways.values():
-        way.say(Turn("hi", [], "ok"), until_it_says="ok")
-        offered.append(server.chats[-1].json["tools"])
-
-    assert offered == [offered[0]] * len(ways)
+    assert len({json.dumps(asked.json["tools"]) for asked in server.chats[before:]}) <= 1
 
 
 def test_a_one_shot_through_a_gateway_prints_what_was_sent_to_it(daemon: GatewayHome, server: FakeModels):

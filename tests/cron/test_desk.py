@@ -86,6 +86,17 @@ async def test_words_from_the_web_make_a_job_that_is_trusted_no_more(asking: Ask
     assert asking.service.list_jobs()[0].payload.provenance is Provenance.WEB
 
 
+async def test_who_asked_is_kept_where_they_are_let_in_themselves_and_not_by_their_group_alone(tmp_path: Path):
+    service = CronService(tmp_path / "jobs.json", nothing)
+    tools = ToolRegistry()
+    tools.register(CronTool(lambda: CronDesk(service, lambda channel, sender, chat: sender.startswith("5"))))
+    for sender in ("5|ann", "6|bob"):
+        ctx = ToolContext("discord:9", Address("discord", "9"), "t", tmp_path, SystemClock(), sender_id=sender)
+        await tools.call("cron", {"action": "add", "message": "Tea", "name": sender, "every_seconds": 60}, ctx)
+
+    assert {job.name: job.payload.asked_by for job in service.list_jobs()} == {"5|ann": "5|ann", "6|bob": None}
+
+
 async def test_a_reminder_goes_when_it_was_said_and_a_silent_job_is_silent(asking: Asking):
     await asking.say(action="add", message="Tea", at="2126-12-24T18:00", name="tea")
     await asking.say(action="add", message="Tidy up", every_seconds=3600, deliver=False)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -602,3 +603,18 @@ async def test_a_target_that_cannot_be_reached_is_refused_when_the_job_is_made(c
         service.add_job("a", every(60), "x", True, "telegram", "5")
 
     assert service.add_job("silent", every(60), "x").payload.deliver is False
+
+
+async def test_many_that_end_together_are_written_down_together(crew: Crew):
+    service = crew.service()
+    job = service.add_job("a", CronSchedule("every", every_ms=60_000), "x")
+    written = json.loads(crew.path.read_text(encoding="utf-8"))
+    copies = [{**written["jobs"][0], "id": f"{job.id}{number}"} for number in range(300)]
+    crew.path.write_text(json.dumps({**written, "jobs": copies}), encoding="utf-8")
+
+    began = time.monotonic()
+    await crew.pass_(60, service)
+
+    assert time.monotonic() - began < 3, "each of them alone takes a write of all: minutes, with a thousand"
+    assert sorted(outcomes(service)) == ["ran"] * 300
+    assert all(one["state"]["lastStatus"] == "ok" for one in stored(crew))

@@ -17,7 +17,7 @@ from nanobot.cli.inbound import terminal_message
 from nanobot.config.paths import Places
 from nanobot.gateway.client import GatewayError, dial
 from nanobot.gateway.lock import only_one
-from nanobot.gateway.service import Leave
+from nanobot.gateway.wishes import Leave
 from nanobot.testing import Pause, RecordingSink, calls
 from tests.gateway.conftest import OpenGateway
 from tests.gateway.toy import soon

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.fake_models import Calls, FakeModels, Hang, Say
-from tests.gateway.toy import GatewayHome, until
+from tests.gateway.toy import GatewayHome, until, written
 from tests.stories.processes import POSIX, ended
 
 pytestmark = POSIX
@@ -82,6 +82,33 @@ def test_a_person_is_reminded_who_asked_for_it_in_a_chat(home: GatewayHome, serv
         until(lambda: len(home.toy.got("7")) >= 2)
 
     assert home.toy.got("7")[:2] == ["I will.", "Tea!"]
+
+
+def test_the_job_of_one_who_may_not_speak_any_more_is_switched_off_and_the_owner_is_told_once(
+    home: GatewayHome, server: FakeModels
+):
+    home.change(channels={"toy": {**home.config["channels"]["toy"], "allowFrom": []}})
+    people = {"owners": {"toy": ["1"]}, "approved": {"toy": ["1", "7"]}}
+    written(home.data / "pairing.json", people)
+    server.script(
+        Calls(("cron", {"action": "add", "message": "Remind them of the tea.", "every_seconds": 1})),
+        Say("I will."),
+        Say("Tea!"),
+    )
+    home.toy.write("remind me of the tea", message_id="1")
+
+    with home.gateway():
+        until(lambda: "Tea!" in home.toy.got("7"))
+        home.run("pairing", "revoke", "toy", "7")
+        until(lambda: home.toy.got("1"))
+        heard = len(home.toy.got("7"))
+        added(home, "make tea", "--deliver", "--channel", "toy", "--to", "9")
+        until(lambda: home.toy.got("9"))
+
+    assert len(home.toy.got("7")) == heard
+    (word,) = home.toy.got("1")
+    assert "'7', who asked for it, may not speak on toy any more" in word
+    assert fates(home)[-2:] == ["skipped", "ran"], "the owner's own job is untouched"
 
 
 def test_a_silent_job_sends_nothing_whatever_its_turn_tries(home: GatewayHome, server: FakeModels):

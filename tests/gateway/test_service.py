@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 from typing import Any
 
 import pytest
@@ -12,7 +13,8 @@ from nanobot.errors import ConfigError, InstanceLockedError
 from nanobot.gateway.heart import Heart
 from nanobot.gateway.lock import holder_of
 from nanobot.gateway.members import Member
-from nanobot.gateway.service import Leave, Options
+from nanobot.gateway.service import Options
+from nanobot.gateway.wishes import Leave
 from nanobot.messages.types import ChatMessage
 from nanobot.runtime import Runtime
 from tests.gateway.conftest import OpenGateway, Running
@@ -80,6 +82,24 @@ async def test_a_lock_file_of_somebody_who_died_counts_for_nothing(running: Open
 
     async with running() as here:
         assert holder_of(here.gateway.watch.places) is not None
+
+
+async def test_one_whose_state_folder_is_taken_away_begins_anew_and_forgets_nothing(running: OpenGateway):
+    async with running("hello") as here:
+        here.toy.write("hi", message_id="1")
+        await soon(here.toy.got)
+        (here.home / "state").rename(here.home / "gone")  # in one step: it would be made anew while it is deleted
+        shutil.rmtree(here.home / "gone")
+
+        async with asyncio.timeout(5):
+            left = await here.gateway.wait()
+    async with running("again") as here:
+        here.toy.write("hi", message_id="1")
+        here.toy.write("and now", message_id="2")
+        await soon(lambda: len(here.toy.got()) > 1)
+
+    assert left is Leave.RESTART
+    assert here.toy.got() == ["hello", "again"]
 
 
 async def test_a_member_that_breaks_is_begun_anew_and_the_others_never_know(running: OpenGateway):

@@ -5,6 +5,7 @@ import json
 import os
 import stat
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -538,3 +539,15 @@ async def test_many_sessions_share_their_rounds(tmp_path: Path, manager: Session
     fresh = SessionManager(tmp_path)
     assert all(contents(fresh.get_or_create(session.key)) == [session.key, "ok"] for session in sessions)
     assert len(fresh.list_sessions()) == 50
+
+
+def test_sessions_may_be_asked_for_in_many_threads_at_once(tmp_path):
+    manager, before = SessionManager(tmp_path), sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as threads:
+            found = [*threads.map(manager.get_or_create, [f"phone:{number}" for number in range(1_500)])]
+    finally:
+        sys.setswitchinterval(before)
+
+    assert [one.key for one in found] == [f"phone:{number}" for number in range(1_500)]

@@ -15,7 +15,8 @@ from nanobot.__main__ import main
 from nanobot.cli.common import read_setup
 from nanobot.cli.signals import KILLS, on_signals
 from nanobot.config.paths import Places
-from nanobot.gateway.service import Wishes, open_gateway
+from nanobot.gateway.service import open_gateway
+from nanobot.gateway.wishes import Wishes
 from nanobot.utils.log import LogPlace, set_up_logging
 
 

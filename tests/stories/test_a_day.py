@@ -29,6 +29,7 @@ PEOPLE = 6
 """On each channel."""
 LONGEST_S = 60.0
 DEAD = "The model this chat asks for is gone."
+NO_SPACE = "No space left on device"
 JOBS = {"job-hourly": ("slack", 2), "job-once": ("email", 4)}
 """Which chat is told that they are done."""
 HEART = ("discord", 5)
@@ -69,6 +70,8 @@ class Day:
         self.lives = Lives(home, str(self.clock))
         self.said: list[tuple[str, int, str]] = []
         self.dead: list[tuple[str, int]] = []
+        self.refused: set[str] = set()
+        """What names what was said while the disk was full: its outcome may be a word about that."""
         self.ledger: list[Hour] = []
         self.chance = Random(11)
 
@@ -130,10 +133,15 @@ class Day:
     async def answered(self) -> None:
         """Wait until everybody of this hour has an answer; what has none by then is told of at the end of the day."""
         said = self.said[self._before :]
+
+        def has_answer(name: str, chat: int, token: str) -> bool:
+            return bool(seen(self.mouths[name], chat, token))
+
         with suppress(TimeoutError):
-            await until(lambda: all(seen(self.mouths[name], chat, token) for name, chat, token in said))
-        self.ledger[-1].said = len(said)
-        self.ledger[-1].answered = sum(bool(seen(self.mouths[name], chat, token)) for name, chat, token in said)
+            await until(lambda: all(has_answer(*one) or self.is_told_why_not(*one) for one in said))
+        hour = self.ledger[-1]
+        hour.said, hour.answered = len(said), sum(has_answer(*one) for one in said)
+        hour.told_why_not = sum(self.is_told_why_not(*one) for one in said if not has_answer(*one))
 
     async def goes_on(self) -> None:
         """It is later: jobs and the heartbeat have their time."""
@@ -196,7 +204,7 @@ class Day:
 
     def problems(self) -> list[str]:
         """What is wrong at its end."""
-        found = [one for name, chat, token in self.said for one in judged(name, self.mouths[name], chat, token)]
+        found = [one for said in self.said for one in self.judged(*said)]
         found += elsewhere(self.mouths, self.said)
         found += [f"{one} heard {n} words" for one in self.dead if (n := self.words_of_death(*one)) != 1]
         ran = Counter(row["name"] for row in self.history() if row["outcome"] == "ran")
@@ -210,7 +218,19 @@ class Day:
         found += [f"{self.beats} heartbeats in {self.step} steps"] * (self.beats != self.step + 1)
         found += [f"{self.accounted()} of {self.due()} instants are accounted for"] * (self.accounted() != self.due())
         found += ["nobody's second word joined"] * (not sum(hour.joined for hour in self.ledger))
-        return found + unsettled(self.home.data, len(self.said) + len(self.dead), failed=len(self.dead))
+        failed = len(self.dead) + len(self.refused)
+        found += unsettled(self.home.data, len(self.said) + len(self.dead), failed=failed)
+        print(*found, sep="\n")
+        return found
+
+    def judged(self, name: str, chat: int, token: str) -> list[str]:
+        """What is wrong with what came of this message."""
+        told = self.is_told_why_not(name, chat, token)
+        return [] if told else judged(name, self.mouths[name], chat, token)
+
+    def is_told_why_not(self, name: str, chat: int, token: str) -> bool:
+        """Whether this was said to a full disk, and its person heard so."""
+        return token in self.refused and any(NO_SPACE in text for text in self.mouths[name].shown(chat))
 
     def print(self) -> None:
         """The ledger."""
@@ -270,11 +290,13 @@ async def play(day: Day, disk: Path | None, hours: Sequence[str], who: int) -> N
             day.lives.kill()
             await day.answered()
         elif hour == "full" and disk is not None:
-            full = fill(disk)
+            full, before = fill(disk), len(day.said)
             await day.hour("the disk is full for a while", here)
             await asyncio.sleep(0.5)
             full.unlink()
-            await day.mouths["websocket"].cut()  # a client that was refused says it again when it comes back
+            for name in ("websocket", "slack"):  # what was refused is said again when they come back; Slack's own way
+                await day.mouths[name].cut()  # is to do so after a minute
+            day.refused |= {token for _, _, token in day.said[before:]}
             await day.answered()
         else:
             await day.hour("an hour as others" if hour != "full" else "no small disk may be mounted", here)

@@ -38,7 +38,7 @@ async def chaos(home: GatewayHome, each: int, kills: int, cuts: int, on: Mapping
                 elif number in moments:
                     await asyncio.gather(*[one.cut() for one in mouths.values()])
             with suppress(TimeoutError):
-                async with asyncio.timeout(20 + len(said) / 10):
+                async with asyncio.timeout(20 + len(said) / 5):
                     left = said
                     while left := unanswered(mouths, left):
                         await asyncio.sleep(0.1)

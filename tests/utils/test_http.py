@@ -61,7 +61,7 @@ async def test_the_context_for_https_is_made_once_and_checks_certificates():
     assert await ssl_context("http://a/") is not first
 
 
-@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.9.9.9", "::1", "models.localhost"])
+@pytest.mark.parametrize("host", ["localhost", "LocalHost.", "127.0.0.1", "127.9.9.9", "::1", "models.localhost"])
 def test_this_machine_is_reached_without_a_proxy(host, monkeypatch):
     monkeypatch.setenv("HTTP_PROXY", "http://proxy:1")
     monkeypatch.delenv("NO_PROXY", raising=False)

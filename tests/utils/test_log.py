@@ -34,6 +34,29 @@ def test_what_an_sdk_logs_is_in_our_log_with_its_name_and_its_traceback(tmp_path
         assert log.stat().st_mode & 0o077 == 0
 
 
+STEERER = """
+import logging, sys
+from pathlib import Path
+from nanobot.utils.log import LogPlace, set_up_logging
+
+set_up_logging(LogPlace(Path(sys.argv[1]) / "gateway.log", "INFO", "INFO"))
+logging.getLogger("nanobot").warning("%s came", "Ann\\x1b]0;mine\\x07\\x9b2J\\ud83d\\n2026-01-01 INFO all is well")
+try:
+    raise ValueError("\\x1b[2J")
+except ValueError:
+    logging.getLogger("nanobot").exception("a listener broke")
+"""
+
+
+def test_nobodys_name_steers_the_terminal_a_log_is_read_in_or_writes_a_record_of_its_own(tmp_path: Path):
+    done = subprocess.run([sys.executable, "-c", STEERER, str(tmp_path)], check=True, capture_output=True)
+
+    text = (tmp_path / "gateway.log").read_text(encoding="utf-8")
+    assert "Ann\\x1b]0;mine\\x07\\x9b2J\\ud83d\n  2026-01-01" in text
+    assert "  ValueError: \\x1b[2J" in text
+    assert not {"\x1b", "\x07", "\x9b"} & {*text, *done.stderr.decode()}
+
+
 TALKER = """
 import logging, sys
 from pathlib import Path

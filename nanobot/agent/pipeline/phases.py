@@ -40,7 +40,7 @@ from nanobot.utils.clock import timestamp
 
 log = logging.getLogger(__name__)
 
-_SESSIONS_REMEMBERED = 32
+_SESSIONS_REMEMBERED = 64
 _ROWS_REMEMBERED = 2_000
 _PACED = (TurnPhase.RESTORE, TurnPhase.BUILD, TurnPhase.RUN, TurnPhase.SAVE)
 """The phases that take long enough for many turns at once to be let into them by and by."""
@@ -222,6 +222,7 @@ class Pipeline:
                 clock=parts.clock,
                 asker=message.provenance,
                 origin=message.origin,
+                sender_id=message.sender_id,
                 quiet=message.quiet,
                 answers=message.journal_key,
             ),

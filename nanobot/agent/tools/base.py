@@ -44,6 +44,8 @@ class ToolContext:
     """Whose words the turn answers, whatever was read since."""
     origin: Origin = Origin.USER
     """Why the turn exists: a job's turn makes no jobs."""
+    sender_id: str | None = None
+    """Who wrote the message whose turn it is, as their channel says."""
     quiet: bool = False
     """Whether nothing of the turn is sent to anybody."""
     answers: str | None = None

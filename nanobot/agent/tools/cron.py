@@ -36,8 +36,9 @@ class Jobs(Protocol):
         session_key: str | None,
         notify: str | None,
         provenance: str,
+        asked_by: str | None,
     ) -> str:
-        """Make a job; its target is fixed from here on."""
+        """Make a job; its target is fixed from here on. `asked_by` is who wrote, as the channel says."""
         ...
 
     async def list(self) -> str:
@@ -143,4 +144,5 @@ class CronTool(Tool):
             session_key=ctx.session_key if ctx is not None else None,
             notify=notify,
             provenance=ctx.provenance if ctx is not None else Provenance.OWNER,
+            asked_by=ctx.sender_id if ctx is not None and ctx.origin is Origin.USER else None,
         )

@@ -64,6 +64,8 @@ class TraceFolder:
         self._redactor = redactor or Redactor()
         self._caps = caps or TraceCaps()
         self._made: dict[int, tuple[object, str, bytes]] = {}
+        self._there: set[str] = set()
+        """Blobs that were looked for in this write."""
         self._sweep_at = 0.0
         self._refused = False
 
@@ -72,6 +74,7 @@ class TraceFolder:
     def write(self, pieces: list[Piece]) -> None:
         """Append these. Never raises for the disk: what it refuses is lost, and said once in the log."""
         lines: dict[str, list[bytes]] = {}
+        self._there.clear()
         try:
             if not self._blobs.is_dir():
                 make_private_folder(self._blobs)
@@ -107,7 +110,7 @@ class TraceFolder:
         return clean if len(written) <= _ARGUMENTS else {"...": self._redactor.head(written, _ARGUMENTS)}
 
     def _keep(self, content: object) -> str:
-        """See that this is stored; the name it goes by. What did not change since the last turn costs a look."""
+        """See that this is stored; the name it goes by. What did not change costs a look a write."""
         made = self._made.get(id(content))
         if made is None:
             if len(self._made) > 64:
@@ -117,12 +120,16 @@ class TraceFolder:
             data = text.encode("utf-8", "backslashreplace")
             made = self._made[id(content)] = (content, _name_of(data), data)
         _, name, data = made
-        path = self._blobs / name
+        if name not in self._there:
+            self._store(self._blobs / name, data)
+            self._there.add(name)
+        return name
+
+    def _store(self, path: Path, data: bytes) -> None:
         with suppress(FileNotFoundError):
             if path.stat().st_size == len(data):
-                return name
+                return
         write_in_place(path, data)
-        return name
 
     def _append(self, path: Path, data: bytes) -> None:
         """Whole lines in one write, so that those of two processes never mix."""

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 _NAMED = re.compile(r"<(?:@!?(?P<user>\d+)|@&(?P<role>\d+)|#(?P<channel>\d+)|a?(?P<emoji>:\w+:)\d+)>")
 _HEARD = frozenset({discord.MessageType.default, discord.MessageType.reply})
-_KINDS = {"image": MediaKind.IMAGE, "audio": MediaKind.AUDIO, "video": MediaKind.VIDEO}
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +95,7 @@ def files_of(message: discord.Message) -> list[discord.Attachment]:
 
 def described(file: discord.Attachment) -> Attachment:
     """What Discord says of a file."""
-    kind = _KINDS.get((file.content_type or "").partition("/")[0], MediaKind.FILE)
-    if file.is_voice_message():
-        kind = MediaKind.VOICE
+    kind = MediaKind.VOICE if file.is_voice_message() else MediaKind.of_type(file.content_type)
     return Attachment(kind, str(file.id), file.filename, file.content_type, file.size)
 
 

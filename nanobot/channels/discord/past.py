@@ -1,32 +1,27 @@
 """What was seen of Discord, on the disk: so that what was said while nobody listened is asked for, and heard.
 
 Discord repeats to a new session nothing of what an old one missed. But ids there are times, so that one of them says up
-to where everything was heard; only chats that were being heard when the bot stopped have a mark of their own. Marks may
-be late, never early: what is asked for twice is dropped by the journal.
+to where everything was heard; only chats that were being heard when the bot stopped have a mark of their own.
 """
 
 import asyncio
 import json
-import logging
 import secrets
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
-from nanobot.utils.aio import finish
-from nanobot.utils.files import make_private_folder, write_atomic
-
-log = logging.getLogger(__name__)
+from nanobot.channels import marks
+from nanobot.channels.marks import LONGEST
+from nanobot.utils.newest import put_newest
 
 _EPOCH_MS = 1_420_070_400_000
 """https://discord.com/developers/docs/reference#snowflakes"""
 _MARGIN = timedelta(minutes=1)
 """How far events of different chats may come out of order."""
-LONGEST = timedelta(days=7)
-"""What is older than this is not asked for."""
-_SAVE_S = 5.0
 MOST_PRIVATE = 200
 """Private chats that are remembered; a bot cannot ask which it has."""
 
@@ -84,10 +79,7 @@ class Past:
         return self.private[chat] == 0
 
     def _remember(self, chat: int, last: int) -> None:
-        self.private.pop(chat, None)  # the last one last
-        self.private[chat] = last
-        while len(self.private) > MOST_PRIVATE:
-            del self.private[next(iter(self.private))]
+        put_newest(self.private, chat, last, MOST_PRIVATE)
 
     def settle(self) -> None:
         """Nothing is under way anywhere: one mark does for all chats but those of the last minute."""
@@ -109,53 +101,22 @@ class Past:
     @classmethod
     def load(cls, path: Path) -> "Past":
         """What was saved; an empty past where nothing was, or where it cannot be read. Never raises."""
-        try:
-            told = json.loads(path.read_text(encoding="utf-8"))
+
+        def read(told: Any) -> Past:
             seen, private = ({int(chat): int(last) for chat, last in told[of].items()} for of in ("seen", "private"))
             return cls(int(told["allUntil"]), seen, private, str(told["menu"]), str(told["salt"]))
-        except FileNotFoundError:
-            return cls()
-        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-            log.warning(
-                "discord: %s cannot be read (%r); what was said while the bot was away stays unheard", path, error
-            )
-            return cls()
+
+        return marks.load(path, read, cls)
 
 
 @asynccontextmanager
 async def remembered(folder: Path | None, now: datetime) -> AsyncIterator[Past]:
     """The past of a connection that begins, kept on the disk while it lasts. Without a folder it ends with it.
 
-    Never raises: late marks cost a question more, no message.
+    Never raises.
     """
     path = folder / "discord.json" if folder is not None else None
     past = await asyncio.to_thread(Past.load, path) if path is not None else Past()
     past.begin(now)
-    if path is None:
+    async with marks.saved(path, past, past.pressing):
         yield past
-        return
-    keeping = asyncio.create_task(_keep(path, past), name="discord marks")
-    try:
-        yield past
-    finally:
-        keeping.cancel()
-        await finish(asyncio.wait([keeping]))
-        await finish(asyncio.to_thread(_save, path, past.dump()))
-
-
-async def _keep(path: Path, past: Past) -> None:
-    while True:
-        past.pressing.clear()
-        if past.changed:
-            await finish(asyncio.to_thread(_save, path, past.dump()))
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_SAVE_S):
-                await past.pressing.wait()
-
-
-def _save(path: Path, text: str) -> None:
-    try:
-        make_private_folder(path.parent)
-        write_atomic(path, text)
-    except OSError as error:
-        log.warning("discord: %s cannot be written (%s)", path, error)

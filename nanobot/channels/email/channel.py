@@ -227,7 +227,7 @@ class EmailChannel(BaseChannel):
                 log.warning(
                     "email: an attachment is left out: channels.email.maxAttachmentSize, maxAttachmentsPerEmail"
                 )
-                kept.append(Kept(_kind(file.content_type), None))
+                kept.append(Kept(MediaKind.of_type(file.content_type), None))
             else:
                 kept.append(await self._keep_file(file))
         if whole:
@@ -236,7 +236,9 @@ class EmailChannel(BaseChannel):
 
     async def _keep_file(self, file: MailFile) -> Kept:
         same = hashlib.sha256(file.data).hexdigest()
-        attachment = Attachment(_kind(file.content_type), same, file.name, file.content_type, len(file.data))
+        attachment = Attachment(
+            MediaKind.of_type(file.content_type), same, file.name, file.content_type, len(file.data)
+        )
         return await self.services.media.keep(attachment, lambda: one_chunk(file.data))
 
     # -- mails out
@@ -291,11 +293,6 @@ def _words(mail: Mail, *, most: int, goes_on: bool) -> _Words:
     if quoted.strip():
         clipped += "\n\n[quoted history left out; the whole mail is in the last file]"
     return _Words(clipped, leaves_out=bool(quoted.strip()) or clipped != text)
-
-
-def _kind(content_type: str) -> MediaKind:
-    main = content_type.partition("/")[0]
-    return MediaKind(main) if main in ("image", "audio", "video") else MediaKind.FILE
 
 
 def _answers_a_mail(message: OutboundMessage) -> bool:

@@ -19,9 +19,11 @@ ANSWER_S = 30.0
 _GOODBYE_S = 1.0
 _LONGEST_LINE = 4 * 1024 * 1024
 _LARGEST_LITERAL = 128 * 1024 * 1024
+_LARGEST_ANSWER = 2 * _LARGEST_LITERAL
 _AT_ONCE = 64 * 1024
 
 _LITERAL = re.compile(rb"\{(\d{1,12})\+?\}\r?\n\Z")
+_UID = re.compile(rb"[1-9]\d{0,9}")
 _STATUS = re.compile(rb"(OK|NO|BAD)\b ?(.*)", re.IGNORECASE | re.DOTALL)
 _NEWS = re.compile(rb"\* \d+ (?:EXISTS|RECENT)\b", re.IGNORECASE)
 _QUOTED_BODY = re.compile(rb'BODY\[\](?:<\d+>)? "((?:[^"\\]|\\.)*)"', re.IGNORECASE)
@@ -69,6 +71,11 @@ class _Response:
 
     text: bytes
     literals: tuple[bytes, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """How many bytes it is."""
+        return len(self.text) + sum(map(len, self.literals))
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +142,14 @@ class Imap:
         if "STARTTLS" not in self.capabilities:
             raise NoTlsError("it does not offer STARTTLS")
         await self._command(b"STARTTLS")
+        reader = asyncio.StreamReader(limit=_LONGEST_LINE)  # what came behind that answer is nobody's word
+        protocol = asyncio.StreamReaderProtocol(reader)
+        loop = asyncio.get_running_loop()
         async with asyncio.timeout(ANSWER_S):
-            await self._writer.start_tls(tls, server_hostname=host)
+            hidden = await loop.start_tls(self._writer.transport, protocol, tls, server_hostname=host)
+        assert isinstance(hidden, asyncio.WriteTransport)  # noqa: S101 so says its page; the types do not
+        protocol.connection_made(hidden)
+        self._reader, self._writer = reader, asyncio.StreamWriter(hidden, protocol, reader, loop)
         await self._ask_capabilities()
 
     async def log_in(self, username: str, password: str) -> None:
@@ -172,7 +185,7 @@ class Imap:
         found: set[int] = set()
         for one in await self._command(b"UID SEARCH " + criteria.encode("ascii")):
             if one.text.upper().startswith(b"* SEARCH"):
-                found.update(int(word) for word in one.text.split()[2:] if word.isdigit())
+                found.update(int(word) for word in one.text.split()[2:] if _UID.fullmatch(word))
         return sorted(found)
 
     async def fetch(self, uid: int, *, largest: int, head: int) -> FetchedMail | None:
@@ -261,8 +274,12 @@ class Imap:
     async def _until(self, tag: bytes, *, continues_with: bytes | None = None, byes: bool = False) -> list[_Response]:
         """Everything the server says until it is done with this command."""
         said: list[_Response] = []
+        size = 0
         while True:
             one = await self._read(byes=byes)
+            size += one.size
+            if size > _LARGEST_ANSWER:
+                raise ConnectionError("the mail server gives an answer without end")
             if one.text.startswith(tag):
                 status = _STATUS.match(one.text[len(tag) :])
                 if status is None or status[1].upper() != b"OK":
@@ -287,6 +304,8 @@ class Imap:
                     raise ConnectionError("the mail server sent a line without end") from None
             self._sign()
             text += line
+            if len(text) > 2 * _LONGEST_LINE:
+                raise ConnectionError("the mail server sends a response without end")
             literal = _LITERAL.search(line)
             if literal is None:
                 break

@@ -18,6 +18,8 @@ log = logging.getLogger(__name__)
 
 LARGEST_MAIL = 64 * 1024 * 1024
 """Of a larger one only the beginning is read."""
+MOST_LINES = 1_000_000
+"""Nor of one in more lines; a file of that size has as many. A header of four letters a line costs a minute else."""
 HEAD = 256 * 1024
 _DAY_S = 86400.0
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
@@ -42,10 +44,12 @@ class Inbox:
 
         A folder never read before begins with what came since yesterday and nobody has seen: an old mailbox is not
         answered. One that the server has renumbered begins a day before it was last looked at; mails that were taken
-        then are known to the journal.
+        then are known to the journal. So does one whose next number was given out long ago, though it says that nothing
+        was renumbered: a mailbox that was restored, or one that once named numbers it did not have.
         """
         known = await self._book.place(self._name)
-        if known is not None and known.validity == folder.validity:
+        is_behind = known is not None and folder.next_uid is not None and known.last_uid >= folder.next_uid
+        if known is not None and known.validity == folder.validity and not is_behind:
             return known
         end = folder.next_uid - 1 if folder.next_uid else max(await self._imap.search("ALL"), default=0)
         now = self._now()
@@ -93,6 +97,8 @@ class Inbox:
         mail = await self._imap.fetch(uid, largest=LARGEST_MAIL, head=HEAD)
         if mail is None:
             return  # gone meanwhile
+        if await asyncio.to_thread(mail.raw.count, b"\n") > MOST_LINES:
+            mail = replace(mail, raw=mail.raw[:HEAD])
         if received_at(mail) < since:
             log.info("email: a mail that was moved here is older than the last look, and is left alone")
             return

@@ -97,7 +97,7 @@ def first_subject(text: str) -> str:
 
 def message_id(salt: str, name: str, sender: str) -> str:
     """The id of a mail: the same for the same name, also after a crash; nobody without the salt can tell it."""
-    digest = hashlib.sha256(f"{salt}\n{name}".encode()).hexdigest()[:32]
+    digest = hashlib.sha256(f"{salt}\n{name}".encode("utf-8", "surrogatepass")).hexdigest()[:32]
     domain = sender.rpartition("@")[2].rstrip(">")
     return f"nanobot-{digest}@{domain if domain.isascii() and domain else 'localhost'}"
 

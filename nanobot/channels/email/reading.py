@@ -15,6 +15,7 @@ from nanobot.channels.email.incoming import Mail, MailFile, read_mail
 from nanobot.channels.email.login import open_mailbox
 from nanobot.channels.email.quotes import parted
 from nanobot.channels.email.settings import MailSettings
+from nanobot.channels.errors import ChannelSetupError
 from nanobot.config.channels import EmailConfig
 from nanobot.errors import NanobotError
 from nanobot.utils.text import clip, clip_line, human_size
@@ -47,7 +48,7 @@ class MailReader:
     ) -> dict[str, Any]:
         """The newest mails that fit all that is given, newest first; at most so many."""
         async with asyncio.timeout(_ANSWER_S):
-            settings = await asyncio.to_thread(MailSettings.of, self._config())
+            settings = await self._settings()
             async with open_mailbox(settings, only_look=True) as (imap, folder):
                 return await self._found(settings, imap, folder, unread, since, (sender, subject), limit)
 
@@ -57,7 +58,7 @@ class MailReader:
         if not (validity.isdecimal() and uid.isdecimal()):
             raise NoSuchMailError(f"{mail_id!r} is no id of a mail. `list` gives each mail one, such as 1-23.")
         async with asyncio.timeout(_ANSWER_S):
-            settings = await asyncio.to_thread(MailSettings.of, self._config())
+            settings = await self._settings()
             async with open_mailbox(settings, only_look=True) as (imap, folder):
                 if int(validity) != folder.validity:
                     raise NoSuchMailError("The server has renumbered the mailbox since. List the mails again.")
@@ -66,6 +67,13 @@ class MailReader:
                 raise NoSuchMailError(f"There is no mail {mail_id} any more. List the mails again.")
             mail = await asyncio.to_thread(read_mail, fetched.raw)
             return self._whole(settings, folder, fetched, mail)
+
+    async def _settings(self) -> MailSettings:
+        """As the config says now. Raises ChannelSetupError where the mailbox was taken away meanwhile."""
+        config = self._config()
+        if not config.enabled:
+            raise ChannelSetupError("channels.email is switched off.")
+        return await asyncio.to_thread(MailSettings.of, config)
 
     async def _found(
         self,

@@ -16,7 +16,6 @@ COMMAND = "/nanobot"
 """The command behind which anything may be said. Any other is passed on by its name."""
 _HEARD = frozenset({"", "file_share", "thread_broadcast", "me_message"})
 """Subtypes that are words of a person. The rest tells of edits, deletions, people who come and go, and other bots."""
-_KINDS = {"image": MediaKind.IMAGE, "audio": MediaKind.AUDIO, "video": MediaKind.VIDEO}
 _NOT_HERE = ("external", "tombstone", "hidden_by_limit")
 """Modes of files that cannot be fetched."""
 _MOST_FILES = 20
@@ -139,9 +138,7 @@ def read_press(payload: Payload) -> Said | None:
 def described(file: Payload) -> Attachment:
     """What Slack says of a file."""
     content_type = _text(file, "mimetype")
-    kind = _KINDS.get(content_type.partition("/")[0], MediaKind.FILE)
-    if _text(file, "subtype") == "slack_audio":
-        kind = MediaKind.VOICE
+    kind = MediaKind.VOICE if _text(file, "subtype") == "slack_audio" else MediaKind.of_type(content_type)
     size = file.get("size")
     return Attachment(
         kind,

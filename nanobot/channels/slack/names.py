@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from nanobot.channels.errors import SendError, UndeliverableError
 from nanobot.utils.clock import Clock
+from nanobot.utils.newest import put_newest
 
 WAIT_S = 1.0
 """How long a message waits for names. Slack gives three seconds until it wants to hear that the message came."""
@@ -57,10 +58,7 @@ class Names:
             name = ""
         except SendError:  # not now
             return
-        self._known.pop(person, None)
-        self._known[person] = (self._clock.monotonic() + KEPT_S, name)
-        while len(self._known) > MOST:
-            del self._known[next(iter(self._known))]
+        put_newest(self._known, person, (self._clock.monotonic() + KEPT_S, name), MOST)
 
 
 def _clean(name: str) -> str:

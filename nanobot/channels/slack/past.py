@@ -1,33 +1,27 @@
 """What was heard in Slack, on the disk: so that what was said while nobody listened is asked for, and heard.
 
 Slack sends an event again at once, after one minute and after five, then no more. A timestamp is a time and the name of
-a message, so one of each chat, and of each thread the bot is in, says up to where it was heard. Marks may be late but
-never early: what is asked for twice is dropped by the journal.
+a message, so one of each chat, and of each thread the bot is in, says up to where it was heard.
 """
 
 import asyncio
 import json
-import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from nanobot.channels import marks
+from nanobot.channels.marks import LONGEST
 from nanobot.channels.slack.incoming import Said
-from nanobot.utils.aio import finish
-from nanobot.utils.files import make_private_folder, write_atomic
-
-log = logging.getLogger(__name__)
+from nanobot.utils.newest import put_newest
 
 K = TypeVar("K")
 
-LONGEST = timedelta(days=7)
-"""What is older than this is not asked for."""
 MOST_CHATS, MOST_THREADS = 60, 60
 """That are remembered, and asked about: each is a call, of which Slack takes fifty a minute."""
-_SAVE_S = 5.0
 
 
 @dataclass(slots=True)
@@ -81,62 +75,31 @@ class Past:
     @classmethod
     def load(cls, path: Path, bot: str) -> "Past":
         """What was saved of this bot; an empty past where nothing was, or where it cannot be read. Never raises."""
-        try:
-            told = json.loads(path.read_text(encoding="utf-8"))
+
+        def read(told: Any) -> Past:
             if told["bot"] != bot:
                 return cls(bot)
             threads = {(str(chat), str(thread)): str(last) for chat, thread, last in told["threads"]}
             return cls(bot, {str(chat): str(last) for chat, last in told["chats"].items()}, threads)
-        except FileNotFoundError:
-            return cls(bot)
-        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-            log.warning(
-                "slack: %s cannot be read (%r); what was said while the bot was away stays unheard", path, error
-            )
-            return cls(bot)
+
+        return marks.load(path, read, lambda: cls(bot))
 
 
 @asynccontextmanager
 async def remembered(folder: Path | None, bot: str) -> AsyncIterator[Past]:
     """The past of a connection that begins, kept on the disk while it lasts. Without a folder it ends with it.
 
-    Never raises: late marks cost a question more, no message.
+    Never raises.
     """
-    if folder is None:
-        yield Past(bot)
-        return
-    path = folder / "slack.json"
-    past = await asyncio.to_thread(Past.load, path, bot)
-    keeping = asyncio.create_task(_keep(path, past), name="slack marks")
-    try:
+    path = folder / "slack.json" if folder is not None else None
+    past = await asyncio.to_thread(Past.load, path, bot) if path is not None else Past(bot)
+    async with marks.saved(path, past):
         yield past
-    finally:
-        keeping.cancel()
-        await finish(asyncio.wait([keeping]))
-        await finish(asyncio.to_thread(_save, path, past.dump()))
 
 
-async def _keep(path: Path, past: Past) -> None:
-    while True:
-        await asyncio.sleep(_SAVE_S)
-        if past.changed:
-            await finish(asyncio.to_thread(_save, path, past.dump()))
-
-
-def _save(path: Path, text: str) -> None:
-    try:
-        make_private_folder(path.parent)
-        write_atomic(path, text)
-    except OSError as error:
-        log.warning("slack: %s cannot be written (%s)", path, error)
-
-
-def _put(marks: dict[K, str], key: K, ts: str, most: int) -> None:
+def _put(table: dict[K, str], key: K, ts: str, most: int) -> None:
     """The latest, as the last one; the oldest go."""
-    before = marks.pop(key, ts)
-    marks[key] = max(before, ts, key=_number)
-    while len(marks) > most:
-        del marks[next(iter(marks))]
+    put_newest(table, key, max(table.get(key, ts), ts, key=_number), most)
 
 
 def _number(ts: str) -> float:

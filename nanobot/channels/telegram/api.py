@@ -36,7 +36,7 @@ from nanobot.channels.errors import (
 )
 from nanobot.channels.telegram.polling import ConflictError, Raw
 from nanobot.utils.clients import reason_of
-from nanobot.utils.connection import Connection, HttpError, place_of
+from nanobot.utils.connection import HttpError, place_of
 from nanobot.utils.http import HttpPools, proxy_for
 
 API = "https://api.telegram.org"
@@ -45,6 +45,8 @@ ANSWER_S = 20.0
 POLL_SLACK_S = 10.0
 """How much later than promised the answer to a poll may come, before the line is taken for dead."""
 _CHUNK = 64 * 1024
+_LARGEST_ANSWER = 16 * 1024 * 1024
+"""A hundred updates, the most that come at once, are far below it."""
 UPDATES = ["message", "callback_query"]
 """What is asked for. An edit is not: its message has its answer, or is being answered, and is not asked anew."""
 
@@ -117,8 +119,12 @@ class PooledRequest(BaseRequest):
         try:
             async with asyncio.timeout(answer_s):
                 await connection.post(_FORM, form)
-                pieces = [piece async for piece in _pieces(connection)]
-            return connection.status, b"".join(pieces)
+                body = bytearray()
+                while piece := await connection.read():
+                    body += piece
+                    if len(body) > _LARGEST_ANSWER:
+                        raise CutOffError("an answer without end")
+            return connection.status, bytes(body)
         except HttpError as error:
             raise CutOffError(str(error)) from error
         except TimeoutError as error:
@@ -126,11 +132,6 @@ class PooledRequest(BaseRequest):
         finally:
             connection.place = self._base
             await self._pools.take_back(connection)
-
-
-async def _pieces(connection: Connection) -> AsyncIterator[bytes]:
-    while piece := await connection.read():
-        yield piece
 
 
 class TelegramBot(Bot):

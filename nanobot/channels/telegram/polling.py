@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from nanobot.channels.errors import NotConnectedError, RateLimitedError, SendError
+from nanobot.channels.errors import ChannelSetupError, NotConnectedError, RateLimitedError, SendError
 from nanobot.channels.evidence import ChannelState, Evidence
 from nanobot.channels.telegram.state import State
 from nanobot.errors import StorageError
@@ -125,6 +125,7 @@ class Poller:
     async def _poll(self) -> None:
         wait_s, is_sound = 0.0, False  # the first look returns at once, and shows whether we are connected
         while True:
+            asked_at = time.monotonic()
             try:
                 updates = await self._fetch(self._offset(), wait_s)
             except ConflictError as error:
@@ -133,17 +134,19 @@ class Poller:
                 continue
             except RateLimitedError as error:
                 self._evidence.sign()
-                await asyncio.sleep(min(error.retry_after_s, _LONGEST_PAUSE_S))
+                await asyncio.sleep(min(max(error.retry_after_s, self._pace.busy_s), _LONGEST_PAUSE_S))
                 continue
-            except NotConnectedError:
+            except (NotConnectedError, ChannelSetupError):  # servers are known to refuse a good token for a moment
                 if not is_sound:
                     raise
                 wait_s, is_sound = 0.0, False  # a line may break now and then; a second time in a row it is gone
+                await self._pause_after(asked_at)
                 continue
             is_sound = True
             self._connected(after_waiting=wait_s > 0)
-            for raw in updates:
-                self._put(raw)
+            news = sum(self._put(raw) for raw in updates)
+            if wait_s > 0 and not news:
+                await self._pause_after(asked_at)
             await self._until_safe()
             await self._state.confirmed(self._tray.offset)
             wait_s = self._pace.poll_s if self._tray.is_empty else 0.0
@@ -180,19 +183,26 @@ class Poller:
         except TimeoutError:
             pass
 
-    def _put(self, raw: Raw) -> None:
+    async def _pause_after(self, asked_at: float) -> None:
+        """Telegram holds a poll open. Who answers at once and brings nothing new is not asked without end."""
+        if time.monotonic() - asked_at < self._pace.busy_s:
+            await asyncio.sleep(self._pace.busy_s)
+
+    def _put(self, raw: Raw) -> bool:
+        """Put it behind what came in its chat; whether it is new."""
         if not self._tray.take(raw["update_id"]):
-            return
+            return False
         key = _chat_of(raw)
         lane = self._lanes.get(key)
         if lane is not None:
             lane.waiting.append(raw)
             lane.arrived.set()
-            return
+            return True
         self._lanes[key] = lane = _Lane(deque([raw]))
         task = asyncio.create_task(self._serve(key, lane), name="telegram chat")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return True
 
     async def _serve(self, key: str, lane: _Lane) -> None:
         while lane.waiting:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from nanobot.utils.files import make_private_folder, write_atomic
+from nanobot.utils.newest import put_newest
 from nanobot.utils.text import sound_json
 
 log = logging.getLogger(__name__)
@@ -109,9 +110,7 @@ class State:
             return value
         token = _TOKEN + hashlib.sha256(value.encode("utf-8", "surrogatepass")).hexdigest()[:32]
         if token not in self.values:
-            while len(self.values) >= _MOST_VALUES:
-                del self.values[next(iter(self.values))]
-            self.values[token] = value
+            put_newest(self.values, token, value, _MOST_VALUES)
             await self.save()
         return token
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from nanobot.channels.text.measures import Measure, code_points, utf16_units
-from nanobot.channels.text.writing import Entity, Style, paired_tags, parse, parser, safe_tag, write
+from nanobot.channels.text.reading import paired_tags, parse, parser, safe_tag
+from nanobot.channels.text.writing import Entity, Style, write
 
 _MOST_ENTITIES = 100
 _LARGEST_PAGE = 100_000

@@ -68,23 +68,17 @@ class Layout:
     text: str
     lines: list[Line]
     spans: Spans
-    skip: int = 0
-    """How much of the text is no part of it, but opens again what was open before."""
-    inside: bool = False
-    """Whether the text begins in the middle of a line."""
 
     def line_at(self, position: int) -> int:
         """The number of the line that holds the character at this position."""
         return bisect_right(self.lines, position, key=lambda line: line.start) - 1
 
 
-def lay_out(text: str, *, before: str = "", inside: bool = False, growing: bool = False) -> Layout:
+def lay_out(text: str, *, growing: bool = False) -> Layout:
     """Look through the text. Linear in its length.
 
-    `before` opens it, as the part before it said; `inside`: it begins in the middle of a line. `growing`: more of it is
-    to come, so what is open at its end (emphasis, code, a link) counts as open.
+    `growing`: more of it is to come, so what is open at its end (emphasis, code, a link) counts as open.
     """
-    text = before + text
     lines = _lines(text)
     spans: list[Span] = []
     number = 0
@@ -103,7 +97,7 @@ def lay_out(text: str, *, before: str = "", inside: bool = False, growing: bool 
             spans.append(Span(first.start, first.end - text.endswith("\n", first.start, first.end)))
         else:
             spans += spans_of(text, first.start, stop, growing=growing and stop == len(text))
-    return Layout(text, lines, Spans.of(spans), len(before), inside)
+    return Layout(text, lines, Spans.of(spans))
 
 
 def _lines(text: str) -> list[Line]:

@@ -48,9 +48,9 @@ def fitting(layout: Layout, dialect: Dialect, limit: int | None) -> "Iterator[tu
     """Part by part with the piece each makes, as they are asked for."""
     most = _WHOLE if limit is None and dialect.limit is None else limit or dialect.limit or 0
     start, before = 0, ""
-    while max(start, layout.skip) < len(layout.text):
+    while start < len(layout.text):
         part, piece = _fitted(layout, start, before, dialect, most)
-        start, before = max(start, layout.skip) + len(part.source), part.before_next
+        start, before = start + len(part.source), part.before_next
         yield part, piece
 
 
@@ -64,9 +64,8 @@ def _fitted(layout: Layout, start: int, before: str, dialect: Dialect, most: int
         if size <= most:
             return part, Piece(part.source, done.text, done.entities, done.html)
         if budget == SHORTEST:
-            first = max(start, layout.skip)
-            end = max(furthest(layout.text, first, min(most, SHORTEST), dialect.measure), first + 1)
-            bare = layout.text[first:end]
+            end = max(furthest(layout.text, start, min(most, SHORTEST), dialect.measure), start + 1)
+            bare = layout.text[start:end]
             return Part(bare, bare, part.before_next), Piece(bare, bare.strip() or bare)
         taken = min(budget, dialect.measure(part.markdown))
         budget = max(SHORTEST, min(taken - 1, int(taken * most / size * 0.95)))

@@ -32,11 +32,6 @@ class Part:
     before_next: str = ""
     """What the next part begins with, to go on where this one ends."""
 
-    @property
-    def ends_inside(self) -> bool:
-        """Whether it ends in the middle of a line that goes on as prose."""
-        return not (self.source.endswith("\n") or self.before_next.endswith("\n"))
-
 
 def split(markdown: str, limit: int, measure: Measure = code_points) -> list[str]:
     """The text in pieces of at most `limit`. Nothing is lost; raises ValueError for a limit below SHORTEST."""
@@ -53,36 +48,34 @@ def next_part(layout: Layout, start: int, before: str, limit: int, measure: Meas
     """The next part of the text, from `start` on (0, or where the part before ended), which `before` opens."""
     if limit < SHORTEST:
         raise ValueError(f"a piece of {limit} is too short; {SHORTEST} is the least")
-    text, skip = layout.text, layout.skip
+    text = layout.text
     most = limit // 3  # what opens a part must leave room for what it says
     before = before if measure(before) <= most else ""
     room = limit - measure(before)
     while True:
         end = furthest(text, start, room, measure)
         if end < len(text):
-            end = _cut(layout, max(start, skip), max(end, start + 1, skip + 1))
+            end = _cut(layout, start, max(end, start + 1))
         part = _part(layout, start, end, before)
         over = measure(part.markdown) - limit
         if over <= 0:
             return part if measure(part.before_next) <= most else replace(part, before_next="")
         if room <= over:
             # What opens and closes leaves no room: the bare text then.
-            end = max(furthest(text, start, limit, measure), start + 1, skip + 1)
-            return Part(text[max(start, skip) : end], text[start:end])
+            end = max(furthest(text, start, limit, measure), start + 1)
+            return Part(text[start:end], text[start:end])
         room -= over
 
 
 def _part(layout: Layout, start: int, end: int, before: str) -> Part:
-    text, first = layout.text, max(start, layout.skip)
-    opening = before + text[start:first]
-    source = body = text[first:end]
-    is_inside = text[start - 1] != "\n" if start else layout.inside
-    if is_inside and not opening.endswith("\n"):
+    text = layout.text
+    source = body = text[start:end]
+    if start and text[start - 1] != "\n" and not before.endswith("\n"):
         body = as_prose(body)
     if end >= len(text):
-        return Part(source, opening + body + closing(layout))
+        return Part(source, before + body + closing(layout))
     closed, opened = _around(layout, end)
-    return Part(source, opening + body + closed, opened)
+    return Part(source, before + body + closed, opened)
 
 
 def closing(layout: Layout) -> str:

@@ -7,29 +7,18 @@ text, a picture is its description and its address.
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from typing import TYPE_CHECKING
 
 from nanobot.channels.text.measures import utf16_units
+from nanobot.channels.text.reading import TAG, paired_tags, parse
 from nanobot.channels.text.tables import aligned
 
 if TYPE_CHECKING:
-    from markdown_it import MarkdownIt
     from markdown_it.token import Token
 
-_TAGS = {
-    "b": "bold", "strong": "bold", "i": "italic", "em": "italic", "u": "underline", "ins": "underline",
-    "s": "strikethrough", "del": "strikethrough", "strike": "strikethrough", "code": "mono", "kbd": "mono", "sub": "",
-    "sup": "", "span": "", "p": "", "div": "", "center": "", "font": "", "small": "", "details": "", "summary": "bold",
-}  # fmt: skip
-"""HTML that models write for its looks, where both its ends are there."""
-_TAG = re.compile(r"<(/?)([A-Za-z]+)(?:\s[^<>]*)?(/?)>\Z")
 _MARKS = {"strong": "bold", "em": "italic", "s": "strikethrough"}
-_BOLD = re.compile(r"\*\*(?=[^\s*])([^*\n]*[^\s*])\*\*")
 _TASK = re.compile(r"\[([ xX])\](?=\s)")
 _RULE = "———"
-_BRACKETS = 200
-"""More open brackets than these in one piece are no links, and cost the parser seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,37 +52,6 @@ class Entity:
     length: int
     url: str | None = None
     language: str | None = None
-
-
-@cache
-def parser(*, links: bool = True) -> "MarkdownIt":
-    """A parser that loses nothing: no reference definitions, and indented text is text."""
-    from markdown_it import MarkdownIt  # 100 ms that only the first answer pays for
-
-    made = MarkdownIt("commonmark", {"html": True, "maxNesting": 300})
-    made.enable(["table", "strikethrough"]).disable(["code", "reference", "html_block"])
-    return made if links else made.disable(["link", "image"])
-
-
-def parse(markdown: str) -> "list[Token]":
-    """The tokens of a text. What a row says in cells that its table has no columns for stands in its last cell."""
-    tokens = parser(links=markdown.count("[") - markdown.count("](") <= _BRACKETS).parse(markdown)
-    source = markdown.split("\n")
-    columns, extra, cell = 0, "", None
-    for token in tokens:
-        if token.type == "thead_open":
-            columns = 0
-        elif token.type == "th_open":
-            columns += 1
-        elif token.type == "tr_open":
-            extra = _cells_beyond(source, token, columns)
-        elif token.type == "inline":
-            cell = token
-            if "**" in token.content and "\\" not in token.content:
-                token.children = _bold_beside_letters(token.children or [])
-        elif token.type == "tr_close" and extra and cell is not None:
-            cell.children = [*(cell.children or []), _text_token(f" | {extra}")]
-    return tokens
 
 
 def write(markdown: str, style: Style) -> tuple[str, tuple[Entity, ...]]:
@@ -295,7 +253,7 @@ class _Writer:
                 (self.open if token.nesting > 0 else self.close)(kind)
 
     def _html(self, said: str, kind: str | None) -> None:
-        tag = _TAG.match(said)
+        tag = TAG.match(said)
         if tag is not None and tag[2].lower() == "br":
             self._break()
         elif kind is None or tag is None:
@@ -433,61 +391,6 @@ _STEPS: "Mapping[str, Callable[[_Writer, Token], None]]" = {
     "list_item_close": _Writer.item_close, "blockquote_open": _Writer.quote_open,
     "blockquote_close": _Writer.quote_close,
 }  # fmt: skip
-
-
-def paired_tags(tokens: "Sequence[Token]") -> dict[int, str]:
-    """The tags whose both ends are here, by their place, with the mark each stands for."""
-    waiting: dict[str, list[int]] = {}
-    pairs: dict[int, str] = {}
-    for number, token in enumerate(tokens):
-        tag = _TAG.match(token.content) if token.type == "html_inline" else None
-        if tag is None or tag[3] or (name := tag[2].lower()) not in _TAGS:
-            continue
-        if not tag[1]:
-            waiting.setdefault(name, []).append(number)
-        elif waiting.get(name):
-            pairs[number] = pairs[waiting[name].pop()] = _TAGS[name]
-    return pairs
-
-
-def safe_tag(said: str, is_paired: bool) -> tuple[str, bool]:
-    """A tag without its attributes where it is one of ours and has both its ends; else as it is, and False."""
-    tag = _TAG.match(said)
-    name = tag[2].lower() if tag else ""
-    if tag is not None and (name == "br" or (is_paired and name in _TAGS)):
-        return f"<{tag[1]}{name}>", True
-    return said, False
-
-
-def _cells_beyond(source: list[str], row: "Token", columns: int) -> str:
-    """What a row says in cells that its table has no columns for; the parser drops them."""
-    if not columns or row.map is None:
-        return ""
-    cells = re.split(r"(?<!\\)\|", source[row.map[0]].strip().removeprefix("|"))
-    return " | ".join(cell.strip() for cell in cells[columns:]).strip(" |") if len(cells) > columns else ""
-
-
-def _bold_beside_letters(tokens: "list[Token]") -> "list[Token]":
-    """Bold that ends in a mark beside a letter (`**「重点」**内容`): CommonMark reads stars, its writers mean bold."""
-    from markdown_it.token import Token  # see parser
-
-    found: list[Token] = []
-    for token in tokens:
-        if token.type != "text" or "**" not in token.content:
-            found.append(token)
-            continue
-        for number, said in enumerate(_BOLD.split(token.content)):
-            if number % 2:
-                found += [Token("strong_open", "strong", 1), _text_token(said), Token("strong_close", "strong", -1)]
-            elif said:
-                found.append(_text_token(said))
-    return found
-
-
-def _text_token(text: str) -> "Token":
-    from markdown_it.token import Token  # see parser
-
-    return Token("text", "", 0, content=text)
 
 
 def _in_brackets(url: str) -> str:

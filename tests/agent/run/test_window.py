@@ -297,7 +297,9 @@ def test_the_last_six_turns_are_there_while_they_fit(history: Rows, tokens: int)
     begins = [at for at, row in enumerate(history) if text_of(row["content"]).startswith("question")]
     six = begins[-7:][0]
     smallest = Window(start=six, shrunk=(Span(0, begins[-1], depth=Depth.ASIDES), Span(0, None)))
-    if Scale().weigh(asks("", "")) * 2 + estimate_tokens(legalise(Sheet(history).standing(smallest))) > tokens:
+    rounding = len(history)  # a request is weighed row by row
+    note = Scale().weigh(asks("", "")) * 2
+    if estimate_tokens(legalise(Sheet(history).standing(smallest))) + note + rounding > tokens:
         return
 
     fitted = fit(Sheet(history), Window(), Allowance(tokens))

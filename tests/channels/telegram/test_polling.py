@@ -18,9 +18,9 @@ from nanobot.channels.evidence import ChannelState
 from nanobot.channels.supervisor import FIRST_WAIT_S, LONGEST_WAIT_S
 from nanobot.channels.telegram import TelegramChannel
 from nanobot.channels.telegram.polling import RENUMBERED_S, Pace, Tray
-from tests.contracts.fake_telegram import BAD_GATEWAY, BOT, CONFLICT, CUT
+from tests.contracts.fake_telegram import BAD_GATEWAY, BOT, CONFLICT, CUT, RefusedError
 from tests.contracts.life import live, until
-from tests.contracts.platform_telegram import ANNA, ZOE
+from tests.contracts.platform_telegram import ANNA, QUICK, ZOE
 
 
 def from_json(path: Path) -> dict[str, Any]:
@@ -180,6 +180,18 @@ async def test_one_broken_poll_is_no_news(telegram, tmp_path, caplog):
     assert "not connected" not in caplog.text
 
 
+async def test_who_holds_no_poll_open_is_not_asked_without_end(telegram, tmp_path):
+    telegram.server.hasty = True
+    async with live(telegram, tmp_path) as life:
+        await life.asked("hello")
+        polls = telegram.server.polls
+        await asyncio.sleep(0.5)
+        asked = telegram.server.polls - polls
+        await life.asked("still here?")
+
+    assert 0 < asked <= 0.5 / QUICK.busy_s + 1
+
+
 def test_by_the_sums_it_is_back_within_a_minute_and_never_taken_for_stalled():
     from nanobot.channels.telegram.api import CONNECT_S, POLL_SLACK_S
 
@@ -189,6 +201,16 @@ def test_by_the_sums_it_is_back_within_a_minute_and_never_taken_for_stalled():
     assert dead_line + FIRST_WAIT_S + CONNECT_S <= 60  # a line that died in silence, the network being back
     assert LONGEST_WAIT_S + CONNECT_S <= 60  # a network that was gone for long
     assert dead_line < TelegramChannel.stall_s == 90
+
+
+async def test_a_token_that_is_refused_for_a_moment_is_good(telegram, tmp_path, caplog):
+    async with live(telegram, tmp_path) as life:
+        await life.asked("hello")
+        telegram.server.poll_faults.append(RefusedError(401, "Unauthorized"))
+        await until(lambda: not telegram.server.poll_faults)
+        await life.asked("still here?")
+
+    assert "refused" not in caplog.text
 
 
 async def test_a_webhook_in_the_way_is_taken_down(telegram, tmp_path, caplog):
