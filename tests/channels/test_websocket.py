@@ -3,7 +3,6 @@
 import asyncio
 import base64
 import json
-import re
 import ssl
 import sys
 from collections.abc import AsyncIterator
@@ -25,7 +24,6 @@ from nanobot.channels.websocket import WebSocketChannel
 from nanobot.config.channels import WebSocketConfig
 from tests.contracts.life import Life, live, until
 from tests.contracts.platform_websocket import TOKEN, WebSocketPlatform
-from tests.house.repo import ROOT, text_of
 from tests.utils.test_connection import certificate
 
 ANNA = Address("websocket", "anna")
@@ -198,20 +196,6 @@ async def test_a_certificate_that_is_not_there_is_said(tmp_path):
 
     with pytest.raises(ChannelSetupError, match=r"channels\.websocket\.sslCertfile .* cannot be used"):
         await WebSocketChannel(config, MessageBus()).start()
-
-
-async def test_the_client_of_the_guide_talks_to_it(platform, tmp_path, monkeypatch, capsys):
-    (program,) = re.findall(r"```python\n(.*?)```", text_of(ROOT / "docs/guides/websocket.md"), re.DOTALL)
-    page: dict[str, Any] = {"__name__": "page"}
-    exec(program, page)
-    typed = iter(["hello", ""])
-    monkeypatch.setattr("builtins.input", lambda prompt: next(typed))
-
-    async with live(platform, tmp_path) as life:
-        await life.is_up()
-        await asyncio.wait_for(page["chat"](f"ws://127.0.0.1:{platform.port}", TOKEN), 5)
-
-    assert capsys.readouterr().out == "You said: hello\n"
 
 
 # what is said, by number
