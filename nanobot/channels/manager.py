@@ -15,7 +15,7 @@ from nanobot.bus.queue import MessageBus
 from nanobot.channels.base import BaseChannel
 from nanobot.channels.errors import NotConnectedError, RateLimitedError, SendError, UndeliverableError
 from nanobot.channels.evidence import Evidence
-from nanobot.channels.supervisor import Supervisor
+from nanobot.channels.supervisor import Supervisor, told_of
 
 log = logging.getLogger(__name__)
 
@@ -225,7 +225,8 @@ class ChannelManager:
                 if not isinstance(error, SendError | TimeoutError):
                     log.exception("%s: sending broke", channel.name)
                 if not waits:
-                    await self._give_up(message, str(error) or f"no answer within {SEND_S:g} s")
+                    late = isinstance(error, TimeoutError) and not str(error)
+                    await self._give_up(message, f"no answer within {SEND_S:g} s" if late else told_of(error))
                     return
                 await asyncio.sleep(waits.popleft())
                 message.may_repeat = message.may_repeat or isinstance(error, TimeoutError) or _may_have_it(error)

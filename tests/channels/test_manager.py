@@ -300,3 +300,12 @@ async def test_a_channel_its_owner_has_to_mend_is_red_and_said_once(caplog):
 
     assert "not good any more" in wall.evidence.last_error
     assert len([record for record in caplog.records if "not good any more" in record.message]) == 1
+
+
+async def test_what_nobody_understands_is_named_as_what_it_is():
+    wall = Wall(bus := MessageBus(), *[KeyError("date") for _ in range(4)])
+    async with running(wall, bus):
+        receipt = await bus.publish_outbound(out("hello"))
+
+        with pytest.raises(DeliveryFailedError, match="not delivered: KeyError: 'date'"):
+            await receipt.wait()

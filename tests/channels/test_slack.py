@@ -739,3 +739,13 @@ async def test_the_vendors_own_client_understands_the_workspace(slack):
 
     assert heard[0] == "hello"
     assert [one.id for one in slack.shown()] == [posted["ts"]]
+
+
+async def test_a_frame_nested_without_end_is_nonsense_and_ends_no_line(slack, tmp_path):
+    async with live(slack, tmp_path) as life:
+        await life.asked("hello")
+        (line,) = slack.workspace.lines
+        await line.socket.send_str('{"envelope_id": "1", "payload": ' + "[" * 200_000 + "]" * 200_000 + "}")
+        await life.asked("still here?")
+
+    assert slack.workspace.opened == 1

@@ -178,6 +178,6 @@ def _check_reason(reason: str, lived_s: float) -> None:
 def _object(text: str) -> Mapping[str, Any]:
     try:
         told = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return told if isinstance(told, Mapping) else {}
