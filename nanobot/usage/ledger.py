@@ -10,6 +10,7 @@ import logging
 import os
 import re
 import secrets
+import threading
 from collections import deque
 from collections.abc import Iterator
 from datetime import date, timedelta
@@ -42,6 +43,7 @@ class Ledger:
         self.process = secrets.token_hex(4)
         self._unwritten: deque[tuple[str, bytes]] = deque(maxlen=_KEPT)
         self._refused = False
+        self._writing = threading.Lock()  # what killed processes left is written in a thread, beside our own rows
         self._month = _KeptOpen()
         self._under_way = UnderWay(folder / "under-way")
         self.caught_up = False
@@ -57,7 +59,8 @@ class Ledger:
 
     def close(self) -> None:
         """No request is under way, and none is near; one that comes all the same is no harm. Never raises."""
-        self._month.close()
+        with self._writing:
+            self._month.close()
         self._under_way.close()
 
     def catch_up(self) -> None:
@@ -82,7 +85,12 @@ class Ledger:
     def add(self, row: LedgerRow) -> None:
         """Write the row, and those that the disk refused before. Never raises: a full disk costs no answer."""
         text = json.dumps(row, ensure_ascii=False, separators=(",", ":"))
-        self._unwritten.append((f"{row['when'][:7]}.jsonl", text.encode("utf-8", "backslashreplace") + b"\n"))
+        line = text.encode("utf-8", "backslashreplace") + b"\n"
+        with self._writing:
+            self._unwritten.append((f"{row['when'][:7]}.jsonl", line))
+            self._write_all()
+
+    def _write_all(self) -> None:
         try:
             while self._unwritten:
                 self._append(*self._unwritten[0])

@@ -6,6 +6,7 @@ import os
 import stat
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,18 @@ def test_only_the_owner_may_read_it(tmp_path: Path):
 
     assert stat.S_IMODE((tmp_path / "usage" / "2026-11.jsonl").stat().st_mode) == 0o600
     assert stat.S_IMODE((tmp_path / "usage").stat().st_mode) == 0o700
+
+
+def test_rows_that_threads_add_at_once_are_written_once(tmp_path: Path):
+    ledger, before = Ledger(tmp_path), sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(lambda turn: ledger.add(row(turn=str(turn))), range(400)))
+    finally:
+        sys.setswitchinterval(before)
+
+    assert sorted(int(found["turn"]) for found in ledger.reader().rows(EVER)) == [*range(400)]
 
 
 def test_a_reader_gives_each_row_once_also_those_of_others(tmp_path: Path):
