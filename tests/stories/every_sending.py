@@ -319,7 +319,7 @@ def told_by_sessions(home: Path) -> tuple[dict[str, str], dict[str, str]]:
         if row.get("role") == "assistant":
             part = parts.pop(row["turn_id"], "") + (row["content"] or "")
             (parts if row.get("error") == INTERRUPTED else answers)[row["turn_id"]] = part
-    return turns, parts | answers
+    return turns, answers | parts  # a part without an end came after the steps: what was left of it was nothing
 
 
 def _close_up(text: str) -> str:
