@@ -17,6 +17,8 @@ class Vitals:
         self._cost: dict[str, float] = {}
         self.running: set[str] = set()
         self.last_error: str | None = None
+        self.model_error: str | None = None
+        """Why the last turn that asked a model has no answer; None where a model answered since."""
         self.memory_note: str | None = None
         """What was moved into memory last, or why it could not be."""
 

@@ -50,6 +50,7 @@ COMMANDS = {
     "cron enable": ("nanobot.cli.cron:enable", "Switch a job on."),
     "cron disable": ("nanobot.cli.cron:disable", "Switch a job off."),
     "cron run": ("nanobot.cli.cron:run", "Run a job now."),
+    "cron test": ("nanobot.cli.cron:test", "Where a job would post; with --send, a word there."),
     "cron history": ("nanobot.cli.cron:history", "What became of each due instant."),
     "cron rehearse": ("nanobot.cli.cron:rehearse", "What would fire in the days to come."),
     "skills list": ("nanobot.cli.skills:list_", "All skills, and whether each can be used here."),

@@ -27,6 +27,7 @@ from nanobot.cli.common import (
     warn,
 )
 from nanobot.cli.terminal import is_screen
+from nanobot.cli.through_gateway import demand_gateway, places_of
 from nanobot.cron.service import CronService
 from nanobot.cron.targets import KnownChannels
 from nanobot.cron.types import CronJob, Misfire, Notify
@@ -186,6 +187,35 @@ def run(
     typer.echo(f"{row['outcome']} in {row.get('durationMs', 0) / 1000:.1f} s", err=True)
     if row["outcome"] != "ran":
         raise NanobotError(f"Job {job.id} {row['outcome']}: {row.get('reason', 'no reason given')}")
+
+
+def test(
+    job_id: IdArgument,
+    send: Annotated[bool, typer.Option("--send", help="Post a word there, through the running gateway.")] = False,
+    config: ConfigOption = None,
+    workspace: WorkspaceOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Where a job would post. Nothing of the job is run."""
+    job = _open(config, workspace).get(job_id)
+    payload, ids = job.payload, None
+    if send:
+        if not payload.deliver:
+            raise NanobotError(f"Job {job.id} posts nowhere. {_SILENT}")
+        word = f"This is a test of the job {job.name!r}: its answer will come here."
+        request = {"do": "send", "channel": payload.channel, "to": payload.to, "thread": payload.thread_id}
+        ids = demand_gateway(places_of(config), {**request, "text": word})["ids"]
+    if json:
+        there = {"channel": payload.channel, "to": payload.to, "thread": payload.thread_id} if payload.deliver else None
+        show_json({"id": job.id, "target": there, "notify": payload.notify, "sent": ids})
+        return
+    if not payload.deliver:
+        typer.echo(f"Job {job.id} posts nowhere: {_SILENT}")
+        return
+    thread = f", thread {payload.thread_id}" if payload.thread_id else ""
+    typer.echo(f"Job {job.id} posts to {one_line(_target(job))}{one_line(thread)}.")
+    if ids is not None:
+        typer.echo(f"A word is there, as {', '.join(one_line(str(one)) for one in ids) or 'sent'}.")
 
 
 def history(

@@ -46,6 +46,8 @@ class Watch:
     running: Callable[[], int]
     """How many turns run."""
     last_error: Callable[[], str | None]
+    model_error: Callable[[], str | None]
+    """Why the last turn that asked a model has no answer; None where a model answered since."""
     dead_letters: Callable[[], int]
     redact: Callable[[str], str]
     began: float
@@ -78,6 +80,7 @@ class Watch:
             },
             "deadLetters": self.dead_letters(),
             "runningTurns": self.running(),
+            "modelError": self.redact(self.model_error() or ""),
             "loopLagS": round(self.pulse.lag_s, 4),
             "diskFreeBytes": free,
             "lastError": self.redact(self.last_error() or ""),
@@ -123,6 +126,8 @@ class Watch:
                 yield f"{name}: broke and is begun anew soon: {member.last_error}"
             elif member.stale_s and (silent_s := member.silent_s() or 0.0) > member.stale_s:
                 yield f"{name}: no sign of life for {silent_s:.0f} s"
+        if (why := self.model_error()) is not None:
+            yield f"model: the last turn has no answer: {why}"
         if self._refusal:
             yield self._refusal
         if self.pulse.silent_s > SILENT_S or self.pulse.lag_s > LAG_S:
@@ -181,6 +186,8 @@ def _families(report: Report) -> Iterator[str]:
     )
     ticks = [({"member": name}, told["lastTickS"]) for name, told in members.items() if told["lastTickS"] is not None]
     yield _family("member_tick_age_seconds", "gauge", "Since it last did anything.", ticks)
+    answers = "Whether a model answered when it was asked last."
+    yield _family("model_up", "gauge", answers, [({}, not report["modelError"])])
     yield _family("running_turns", "gauge", "Turns under way.", [({}, report["runningTurns"])])
     yield _family("loop_lag_seconds", "gauge", "The event loop's worst delay in a minute.", [({}, report["loopLagS"])])
     if report["diskFreeBytes"] is not None:

@@ -204,6 +204,7 @@ async def _assemble(
         pulse,
         running=lambda: len(runtime.vitals.running),
         last_error=lambda: runtime.vitals.last_error,
+        model_error=lambda: runtime.vitals.model_error,
         dead_letters=lambda: letters.count,
         redact=Redactor(lambda: secrets_of(config.model_dump(), environ)).text,
         began=clock.monotonic(),

@@ -135,6 +135,18 @@ def test_a_job_is_run_by_whoever_serves_the_store():
     assert len((store().parent / "ran.txt").read_text().splitlines()) == 1
 
 
+def test_where_a_job_posts_is_told_and_nothing_is_run():
+    told = add("-e", "60", "--deliver", "--channel", "telegram", "--to", "12345")
+    silent = add("-e", "60")
+
+    assert run("test", told).stdout == f"Job {told} posts to telegram:12345.\n"
+    assert "posts nowhere" in run("test", silent).stdout
+    assert json.loads(run("test", told, "--json").stdout)["target"]["to"] == "12345"
+    assert "No gateway runs" in run("test", told, "--send").stderr
+    assert "posts nowhere" in run("test", silent, "--send").stderr
+    assert rows("history") == []
+
+
 def test_a_run_that_has_not_ended_is_shown():
     job_id = add("-n", "tea", "-e", "60")
     book = json.loads(store().read_text(encoding="utf-8"))

@@ -3,6 +3,7 @@
 import asyncio
 import json
 
+from nanobot.providers.errors import AuthenticationError
 from tests.gateway.conftest import OpenGateway, Running
 from tests.gateway.toy import soon
 
@@ -55,6 +56,21 @@ async def test_a_red_channel_makes_it_503_with_the_reason_and_no_secret(running:
     assert status == 503
     assert "is not known there" in body
     assert secret not in body + metrics
+
+
+async def test_a_model_that_does_not_answer_makes_it_503_until_one_does(running: OpenGateway):
+    async with running(AuthenticationError("the key was refused"), "hello again") as here:
+        here.toy.write("hi", message_id="1")
+        await soon(here.toy.got)
+        dead, body = await get(here, "/health")
+        _, metrics = await get(here, "/metrics")
+        here.toy.write("and now?", message_id="2")
+        await soon(lambda: "hello again" in here.toy.got())
+        alive, _ = await get(here, "/health")
+
+    assert (dead, alive) == (503, 200)
+    assert "the key was refused" in json.loads(body)["problems"][0]
+    assert "nanobot_model_up 0" in metrics
 
 
 async def test_other_questions_get_their_answers_and_who_speaks_no_http_is_let_go(running: OpenGateway):

@@ -55,6 +55,15 @@ def test_a_job_made_at_the_terminal_is_told_by_the_gateway_that_runs(home: Gatew
     assert home.toy.got() == ["The kettle is on."]
 
 
+def test_a_word_by_hand_shows_where_a_job_posts(home: GatewayHome):
+    made = json.loads(home.run("cron", "add", "-n", "tea", "-m", "make tea", "-e", "9000", "--json", *TO_SEVEN).out)
+
+    with home.gateway():
+        until(lambda: home.run("cron", "test", made["id"], "--send").code == 0)
+
+    assert home.toy.got("7") == ["This is a test of the job 'tea': its answer will come here."]
+
+
 def test_a_job_that_a_kill_cut_off_is_told_once_by_the_next_gateway(home: GatewayHome, server: FakeModels):
     server.script(Hang())
     added(home, "make tea", *TO_SEVEN)

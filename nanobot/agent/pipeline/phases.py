@@ -31,7 +31,7 @@ from nanobot.agent.slash_commands import parse_command
 from nanobot.agent.tools.base import ToolContext
 from nanobot.agent.turn import Notice, TurnEnded, TurnOutcome, TurnPhase, TurnResult
 from nanobot.bus.events import InboundMessage
-from nanobot.errors import BudgetExceededError, NanobotError, RequestTooLongError
+from nanobot.errors import BudgetExceededError, NanobotError, ProviderError, RequestTooLongError
 from nanobot.messages.types import INTERRUPTED, ChatMessage, Origin, Provenance, text_of
 from nanobot.providers.base import CallContext, calling_for
 from nanobot.session.checkpoint import Checkpoint
@@ -294,7 +294,10 @@ class Pipeline:
         await self._respond(turn)
 
     async def _failed(self, turn: Turn, error: Exception, text: str) -> None:
-        self._parts.vitals.last_error = text
+        vitals = self._parts.vitals
+        vitals.last_error = text
+        if isinstance(error, ProviderError):
+            vitals.model_error = text
         await self._end(turn, TurnOutcome.FAILED, text, type(error).__name__)
 
     async def _end(self, turn: Turn, outcome: TurnOutcome, text: str, error: str | None = None) -> None:

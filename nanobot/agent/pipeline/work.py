@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from nanobot.agent import turn as events
+from nanobot.agent.run.cut import TAKEN_UP
 from nanobot.agent.run.runner import Model
 from nanobot.agent.run.window import Window
 from nanobot.agent.slash_commands import Models, SlashCommands, SystemPrompt
@@ -19,7 +20,7 @@ from nanobot.agent.trace.writer import TraceWriter
 from nanobot.agent.turn import Emitter, EventSink, TurnEvent, TurnOutcome, TurnPhase, TurnResult
 from nanobot.agent.vitals import Vitals
 from nanobot.bus.events import InboundMessage
-from nanobot.messages.types import ChatMessage
+from nanobot.messages.types import INTERRUPTED, ChatMessage
 from nanobot.session.checkpoint import Checkpoint, HalfDone
 from nanobot.session.manager import Session, SessionManager
 from nanobot.utils.clock import Clock
@@ -211,6 +212,8 @@ def new_turn(message: InboundMessage, sink: EventSink | None, parts: Parts, *, t
 
     def used(step: events.StepEnded) -> None:
         parts.vitals.used(message.session_key, step.usage, step.cost_usd)
+        if step.finish_reason not in (INTERRUPTED, TAKEN_UP):
+            parts.vitals.model_error = None
 
     turn_id = turn_id or secrets.token_hex(6)
     trace = parts.traces.open_turn(turn_id, message)
