@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from nanobot.cron.history import HistoryRow
-from nanobot.cron.judging import job_zone
+from nanobot.cron.judging import DAY_MS, job_zone
 from nanobot.cron.keeper import Keeper
 from nanobot.cron.rounds import Rounds
 from nanobot.cron.schedule import check, instants, next_instant
@@ -134,7 +134,8 @@ class JobEdits:
                 return None
             now = self._rounds.now_ms()
             if enabled and not job.enabled:
-                job.state.next_run_at_ms = self._first_instant(job, now)
+                ran = job.state.last_due_at_ms or 0  # not again where the clock was set back since
+                job.state.next_run_at_ms = self._first_instant(job, ran if now < ran < now + DAY_MS else now)
             elif not enabled:
                 job.state.next_run_at_ms = job.state.run_requested_at_ms = None
             job.enabled, job.updated_at_ms = enabled, now

@@ -4,7 +4,7 @@ import asyncio
 import json
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -470,6 +470,20 @@ async def test_a_stop_at_any_moment_leaves_jobs_that_the_next_start_runs(crew: C
 
     instants = [row["dueAtMs"] for row in service.history()]
     assert len(instants) == len({*instants})  # one that three lives were cut off in has failed; none ends twice
+
+
+async def test_an_instant_that_ran_is_not_run_again_by_switching_off_and_on_when_the_clock_went_back(crew: Crew):
+    service = crew.service()
+    job = service.add_job("hourly", CronSchedule("cron", expr="0 * * * *"), "x")
+    await crew.pass_(3600, service, step=3600)
+    crew.clock.set(crew.clock.now() - timedelta(seconds=5))
+    await crew.look(service)
+
+    service.enable_job(job.id, enabled=False)
+    service.enable_job(job.id)
+    await crew.pass_(60, service, step=60)
+
+    assert len(crew.ran) == 1
 
 
 async def test_a_job_removed_while_it_runs_still_has_its_row(crew: Crew, every: Every):
