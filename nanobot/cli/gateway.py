@@ -1,7 +1,6 @@
 """`nanobot gateway`: what lives for days, from its start to its end."""
 
 import os
-import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -52,8 +51,7 @@ def run(
         async def in_time() -> None:
             _end_in_time(_begin_anew if await wishes.wait() is Leave.RESTART else _leave_now)
 
-        heard = [number for number in KILLS if signal.getsignal(number) is not signal.SIG_IGN]  # nohup means it
-        with on_signals([*INTERRUPT, *heard], signalled):
+        with on_signals([*INTERRUPT, *KILLS], signalled):
             watching = asyncio.create_task(in_time())
             try:
                 return await serve(
