@@ -18,6 +18,7 @@ from nanobot.agent.idle import IdleWatch
 from nanobot.agent.loop import AgentLoop, LoopPolicy
 from nanobot.agent.pipeline.left_over import is_taken_on
 from nanobot.agent.pipeline.work import Parts, Patience
+from nanobot.agent.run.hooks import ToolHook
 from nanobot.agent.run.runner import Model, RunLimits
 from nanobot.agent.slash_commands import Desk, SlashCommands
 from nanobot.agent.tools.builtin import ToolPolicies, build_tools
@@ -43,6 +44,7 @@ from nanobot.providers.base import LLMProvider
 from nanobot.providers.chain import Chains, with_preset
 from nanobot.providers.spending import Spending
 from nanobot.security.paths import PathPolicy
+from nanobot.security.places import key_places
 from nanobot.security.secrets import Redactor, secrets_of
 from nanobot.session.manager import SessionManager
 from nanobot.utils.clock import Clock, SystemClock, zone_named
@@ -93,13 +95,15 @@ async def build_runtime(
     streams: Callable[[str], bool] = lambda channel: False,
     restart: Callable[[], None] | None = None,
     clock: Clock | None = None,
+    hooks: Sequence[ToolHook] = (),
 ) -> AsyncIterator[Runtime]:
     """Open a bot; at the end of the block its turns are stopped and its connections closed.
 
     `bus` is the road to its channels, and `streams` says of a channel's name whether it shows an answer as it grows.
     `model` goes before the config's; `provider` stands in for whatever would be chosen, and is asked as it is; `chains`
-    say how the others are held: retries, fallbacks, breakers. `restart` is what `/restart` does. No model is asked and
-    no network is touched before the first turn. Raises NanobotError where the workspace cannot be made.
+    say how the others are held: retries, fallbacks, breakers. `restart` is what `/restart` does; `hooks` are asked
+    about each tool call. No model is asked and no network is touched before the first turn. Raises NanobotError where
+    the workspace cannot be made.
     """
     environ = os.environ if environ is None else environ
     workspace = (workspace or config.workspace_path).expanduser().absolute()
@@ -144,6 +148,7 @@ async def build_runtime(
         turns_folder=places.turns,
         traces=traces,
         patience=patience or Patience(),
+        hooks=hooks,
     )
     policy = LoopPolicy(_most_at_once(environ), defaults.steering == "join", _delivery(config, streams))
     idle: IdleWatch | None = None
@@ -159,6 +164,7 @@ async def build_runtime(
     loop = AgentLoop(bus, parts, policy, idle)
     async with AsyncExitStack() as lives:
         lives.enter_context(seldom_collected())
+        lives.push_async_callback(tools.close)
         lives.push_async_callback(models.close)
         lives.push_async_callback(traces.close)
         lives.push_async_callback(loop.stop)
@@ -331,7 +337,7 @@ def _path_policy(config: Config, data_dir: Path, workspace: Path) -> PathPolicy:
         restrict=config.tools.restrict_to_workspace,
         allowed=_places(config.tools.allowed_paths),
         protected=_places(config.tools.protected_paths),
-        unreadable=(*with_keys, places.pairing, places.state),
+        unreadable=(*with_keys, places.pairing, places.state, *key_places(Path.home())),
         data_folder=data_dir,
         library=(skills_dir(),),
     )

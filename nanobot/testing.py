@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from nanobot.agent.pipeline.work import Patience
+from nanobot.agent.run.hooks import ToolHook
 from nanobot.agent.turn import TurnEvent, TurnResult
 from nanobot.bus.events import InboundMessage
 from nanobot.config.schema import Config
@@ -150,6 +151,7 @@ async def open_bot(
     patience: Patience | None = None,
     environ: Mapping[str, str] | None = None,
     restart: Callable[[], None] | None = None,
+    hooks: Sequence[ToolHook] = (),
 ) -> AsyncIterator[Bot]:
     """A bot that lives in the folder `home`, its workspace at `home/workspace`, until the block ends.
 
@@ -164,5 +166,6 @@ async def open_bot(
         environ=environ or {},
         patience=patience,
         restart=restart,
+        hooks=hooks,
     ) as runtime:
         yield Bot(runtime, provider)

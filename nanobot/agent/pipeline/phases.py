@@ -184,6 +184,7 @@ class Pipeline:
         rows, window = open_window(session)
         model = await self._parts.models.get(session.metadata.get("model"))
         model.provider.prepare()
+        await self._parts.tools.refresh()
         turn.built = Built(model, rows, window)
         return TurnPhase.RUN
 
@@ -235,6 +236,7 @@ class Pipeline:
             window=built.window,
             keep_window=lambda window: keep_window(turn.session, first, window),
             remembered=self._remembered_of(turn.session.key),
+            hooks=parts.hooks,
         )
         turn.trace.runs(spec)
         with calling_for(_call_context(turn)):

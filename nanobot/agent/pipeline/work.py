@@ -11,6 +11,7 @@ from typing import Protocol
 
 from nanobot.agent import turn as events
 from nanobot.agent.run.cut import TAKEN_UP
+from nanobot.agent.run.hooks import ToolHook
 from nanobot.agent.run.runner import Model
 from nanobot.agent.run.window import Window
 from nanobot.agent.slash_commands import Models, SlashCommands, SystemPrompt
@@ -75,6 +76,8 @@ class Parts:
     patience: Patience = field(default_factory=Patience)
     pace: Pace = field(default_factory=Pace)
     """What each phase of every turn passes before it begins."""
+    hooks: Sequence[ToolHook] = ()
+    """Asked about each tool call of every turn."""
 
 
 class Ending(Enum):

@@ -5,7 +5,7 @@ what must be kept goes to `record` before the next thing begins.
 """
 
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from nanobot.agent import turn as events
@@ -21,6 +21,7 @@ from nanobot.agent.run.cut import (
     parts_of_answer,
     results_at_end,
 )
+from nanobot.agent.run.hooks import ToolHook
 from nanobot.agent.run.loop_guard import LoopGuard
 from nanobot.agent.run.requests import Remembered, Requests, Room
 from nanobot.agent.run.speech import Speech
@@ -109,6 +110,8 @@ class RunSpec:
     """Told of each change of it."""
     remembered: Remembered = field(default_factory=Remembered)
     """What earlier runs of the session found out about its rows."""
+    hooks: Sequence[ToolHook] = ()
+    """Asked about each tool call before it begins."""
 
 
 Joining = Callable[[], Awaitable[list[ChatMessage]]]
@@ -150,6 +153,7 @@ class _Run:
         self._schemas = spec.tools.get_definitions()
         self._requests = Requests(_room(spec), spec.window, spec.keep_window, spec.remembered)
         self._trust = least_trusted(row.get("provenance", Provenance.TOOL) for row in self._rows)
+        self._entered = least_trusted(_entered_rows(self._rows, spec.context.turn_id))
         self._guard = LoopGuard()
         self._doubted = False
         self._steps = 0
@@ -307,7 +311,7 @@ class _Run:
 
     def _bench(self) -> ToolBench:
         spec = self._spec
-        context = replace(spec.context, provenance=self._trust)
+        context = replace(spec.context, provenance=self._trust, entered=self._entered)
         return ToolBench(
             tools=spec.tools,
             context=context,
@@ -317,7 +321,13 @@ class _Run:
             guard=self._guard,
             calls_start=spec.calls_start,
             shown=self._requests.shown,
+            hooks=spec.hooks,
+            rows=self._rows,
+            entered=self._enters,
         )
+
+    def _enters(self, provenance: Provenance) -> None:
+        self._entered = least_trusted([self._entered, provenance])
 
     def _take_in(self, rows: list[ChatMessage]) -> None:
         """These rows are kept: they are part of the history, and what they say is trusted as little as they are."""
@@ -328,6 +338,7 @@ class _Run:
         """A tool boundary: what the person has said meanwhile is read with the next request."""
         joined = await self._spec.joining()
         self._take_in(joined)
+        self._enters(least_trusted(row["provenance"] for row in joined))
         if joined:
             self._guard.begin_anew()
 
@@ -422,6 +433,12 @@ class _Run:
 
     def _result(self, outcome: TurnOutcome, text: str) -> RunResult:
         return RunResult(outcome, text.strip(), dict(self._usage), self._steps, self._cost_usd)
+
+
+def _entered_rows(rows: Sequence[ChatMessage], turn_id: str) -> list[str]:
+    """Where the words came from that this turn was given: what was asked, and what tools brought before a crash."""
+    mine = [row for row in rows if row.get("turn_id") == turn_id and row["role"] != "assistant"]
+    return [row.get("provenance", Provenance.TOOL) for row in mine or rows[-1:]]
 
 
 def _room(spec: RunSpec) -> Room:

@@ -2,16 +2,17 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from nanobot.agent.run.hooks import PlannedCall, ToolHook, Verdict, judged
 from nanobot.agent.run.loop_guard import LoopGuard
 from nanobot.agent.run.shrink import stub_for
 from nanobot.agent.tools.base import Effect, ToolContext, ToolResult
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.tools.spill import clip_result
 from nanobot.agent.turn import Emitter, ToolDelta, ToolEnded, ToolStarted
-from nanobot.messages.types import ChatMessage, Provenance, ToolFailure, text_of
+from nanobot.messages.types import ChatMessage, Provenance, ToolFailure, least_trusted, text_of
 from nanobot.providers.base import ToolCallRequest
 from nanobot.utils.aio import all_or_first_error
 from nanobot.utils.clock import timestamp
@@ -54,6 +55,11 @@ class ToolBench:
     calls_start: CallsStart = nobody_asks
     shown: Sequence[ChatMessage] = ()
     """The last request: what stands there whole need not be shown again."""
+    hooks: Sequence[ToolHook] = ()
+    rows: Sequence[ChatMessage] = ()
+    """What stands in the window when the step begins."""
+    entered: Callable[[Provenance], None] = field(default=lambda provenance: None)
+    """Told where the words of each result come from, whatever else it was made of."""
 
     def effect_of(self, call: ToolCallRequest) -> Effect:
         """What a crash may repeat of this call; of a tool that is gone, nothing."""
@@ -65,14 +71,22 @@ async def run_calls(calls: Sequence[ToolCallRequest], bench: ToolBench) -> list[
     """A tool row for each call, in their order. Never raises for a tool's failure: that is a result too.
 
     Calls run side by side; one whose tool must be alone waits for those before it, and those behind it wait for it.
-    Cancelling stops every call of the step.
+    The hooks have judged all of them before the first begins. Cancelling stops every call of the step.
     """
+    verdicts = {call.id: await _judged(call, bench) for call in calls}
     rows: list[ChatMessage] = []
     for group in _groups(calls, bench.tools):
         once = any(bench.effect_of(call) is Effect.ONCE for call in group)
         await bench.calls_start([call.id for call in group], durable=once)
-        rows += await all_or_first_error([_run_call(call, bench) for call in group])
+        rows += await all_or_first_error([_run_call(call, bench, verdicts[call.id]) for call in group])
     return rows
+
+
+async def _judged(call: ToolCallRequest, bench: ToolBench) -> Verdict:
+    if not bench.hooks or call.problem is not None:
+        return Verdict()
+    reaches = await bench.tools.reaches(call.name, call.arguments, bench.context)
+    return await judged(bench.hooks, PlannedCall(call, reaches, bench.context, bench.rows, bench.emit))
 
 
 async def outcome_unknown(call: ToolCallRequest, bench: ToolBench) -> ChatMessage:
@@ -93,7 +107,7 @@ def _groups(calls: Sequence[ToolCallRequest], tools: ToolRegistry) -> list[list[
     return [group for group in groups if group]
 
 
-async def _run_call(call: ToolCallRequest, bench: ToolBench) -> ChatMessage:
+async def _run_call(call: ToolCallRequest, bench: ToolBench, verdict: Verdict) -> ChatMessage:
     started = bench.context.clock.monotonic()
 
     def ended(result: ToolResult, text: str) -> None:
@@ -111,7 +125,7 @@ async def _run_call(call: ToolCallRequest, bench: ToolBench) -> ChatMessage:
 
     bench.emit(ToolStarted(call_id=call.id, name=call.name, arguments=call.arguments))
     try:
-        result = await _guarded(call, bench)
+        result = await _guarded(call, bench, verdict)
     except BaseException:
         ended(ToolResult("stopped", error=True), "stopped")
         raise
@@ -141,7 +155,7 @@ async def _kept(
         "name": call.name,
         "content": content,
         "timestamp": timestamp(bench.context.clock),
-        "provenance": result.provenance or Provenance.TOOL,
+        "provenance": _stored_provenance(call, result, bench),
         "turn_id": bench.context.turn_id,
     }
     if result.error:
@@ -150,19 +164,35 @@ async def _kept(
     return row
 
 
-async def _guarded(call: ToolCallRequest, bench: ToolBench) -> ToolResult:
-    """The result of a call, or advice where it was made again and again to no end."""
+def _stored_provenance(call: ToolCallRequest, result: ToolResult, bench: ToolBench) -> Provenance:
+    """Where the words came from; what may be made of anything in the window is trusted as little as that."""
+    own = result.provenance or Provenance.TOOL
+    bench.entered(own)
+    tool = bench.tools.get(call.name)
+    made_of_all = tool is not None and getattr(tool, "derives", False)
+    return least_trusted([own, bench.context.provenance]) if made_of_all else own
+
+
+async def _guarded(call: ToolCallRequest, bench: ToolBench, verdict: Verdict) -> ToolResult:
+    """The result of a call, or why it was not made: a hook forbade it, or it was made again and again to no end."""
+    if verdict.refusal is not None:
+        refused = ToolResult.failed(verdict.refusal, ToolFailure.NOT_RUN)
+        return replace(refused, provenance=Provenance.SYSTEM)
     tool = bench.tools.get(call.name)
     advice = bench.guard.before(call, tool)
     if advice is not None:
         return ToolResult.failed(advice, ToolFailure.NOT_RUN)
-    result = await _result_of(call, bench)
+    result = await _result_of(call, bench, verdict)
     bench.guard.after(call, tool, text_of(result.content), ok=not result.error)
     return result
 
 
-async def _result_of(call: ToolCallRequest, bench: ToolBench) -> ToolResult:
+async def _result_of(call: ToolCallRequest, bench: ToolBench, verdict: Verdict) -> ToolResult:
     if call.problem is not None:
         return ToolResult.failed(f"{call.name} did not run: {call.problem}. Send the call again, whole.")
-    context = replace(bench.context, emit=lambda text: bench.emit(ToolDelta(call_id=call.id, text=text)))
+
+    def told(text: str) -> None:
+        bench.emit(ToolDelta(call_id=call.id, text=text))
+
+    context = replace(bench.context, granted=verdict.granted, emit=told)
     return await bench.tools.call(call.name, call.arguments, context)

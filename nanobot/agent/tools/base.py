@@ -6,12 +6,13 @@ Tools keep no turn in their pockets. What they need from the turn comes in `ctx`
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, ClassVar
 
+from nanobot.agent.tools.reach import Reach, ReachKind
 from nanobot.agent.tools.validation import problems_with
 from nanobot.bus.events import Address
 from nanobot.messages.types import Origin, Provenance, ToolFailure, ToolSchema
@@ -40,6 +41,10 @@ class ToolContext:
     clock: Clock
     provenance: Provenance = Provenance.OWNER
     """The least trusted words in the window when the call was made."""
+    entered: Provenance = Provenance.OWNER
+    """The least trusted words that came into this very turn: what was asked, and what its tools brought."""
+    granted: frozenset[str] = frozenset()
+    """The rules of those reaches of the call that the owner said yes to, or need not be asked about."""
     asker: Provenance = Provenance.OWNER
     """Whose words the turn answers, whatever was read since."""
     origin: Origin = Origin.USER
@@ -90,6 +95,8 @@ class Tool(ABC):
     polls: ClassVar[bool] = False
     """Whether asking the same again and again is its use: then no guard against loops minds it."""
     provenance: ClassVar[Provenance] = Provenance.TOOL
+    derives: ClassVar[bool] = False
+    """Whether what it brings may be made of anything the window holds: then it is trusted as little as that."""
 
     @abstractmethod
     async def execute(self, *args: Any, **kwargs: Any) -> str | ToolResult:  # any signature of named arguments fits
@@ -98,6 +105,14 @@ class Tool(ABC):
         A failure is a `ToolResult.failed`; what is raised all the same becomes one at the wall of the tool. Declare a
         keyword-only `ctx: ToolContext` to be told of the turn.
         """
+
+    async def reaches(self, arguments: dict[str, Any], ctx: ToolContext) -> Sequence[Reach]:
+        """What this call reaches for, told before it begins. Does nothing else.
+
+        Unless a tool says otherwise, one that only reads reaches for nothing, and any other for itself as a whole. The
+        arguments fit the schema. What it raises counts as the tool as a whole.
+        """
+        return () if self.effect is Effect.READ else (Reach(ReachKind.TOOL, self.name),)
 
     def validate_params(self, params: dict[str, Any]) -> list[str]:
         """What is wrong with these arguments, each in a sentence for the model. Empty where they fit."""

@@ -9,15 +9,29 @@ import json
 import logging
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 from nanobot.agent.tools.base import Tool, ToolContext, ToolResult
+from nanobot.agent.tools.reach import Reach, ReachKind
 from nanobot.agent.tools.validation import mended
 from nanobot.messages.tokens import estimate_tokens
 from nanobot.messages.types import Provenance, ToolSchema, text_of
 from nanobot.utils.text import nearest
 
 logger = logging.getLogger(__name__)
+
+
+class ToolSource(Protocol):
+    """Where tools come from that come and go: servers, files of the owner's."""
+
+    async def refresh(self, registry: "ToolRegistry") -> None:
+        """Bring the registry up to date, before a turn begins. Never raises, and never waits long: what is not there
+        yet comes with a later turn. A set of tools that has not changed must not touch the registry."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of what it holds. Never raises."""
+        ...
 
 
 class ToolRegistry:
@@ -28,6 +42,7 @@ class ToolRegistry:
         self._aliases: dict[str, str] = {}
         self._definitions: list[ToolSchema] | None = None
         self._weight: tuple[list[ToolSchema], int] | None = None
+        self._sources: list[ToolSource] = []
 
     def register(self, tool: Tool) -> None:
         """Add a tool; one of the same name is replaced. It also answers to the names in its `aliases`."""
@@ -41,6 +56,20 @@ class ToolRegistry:
         if self._tools.pop(name, None) is not None:
             self._aliases = {alias: owner for alias, owner in self._aliases.items() if owner != name}
             self._definitions = None
+
+    def add_source(self, source: ToolSource) -> None:
+        """Ask there too before each turn; it is closed with the registry."""
+        self._sources.append(source)
+
+    async def refresh(self) -> None:
+        """A turn is about to begin: see what its sources have now."""
+        for source in self._sources:
+            await source.refresh(self)
+
+    async def close(self) -> None:
+        """Let go of the sources."""
+        for source in reversed(self._sources):
+            await source.close()
 
     def get(self, name: str) -> Tool | None:
         """The tool of this name or alias. A tool's own name goes before another's alias."""
@@ -77,6 +106,23 @@ class ToolRegistry:
         if self._weight is None or self._weight[0] is not definitions:
             self._weight = (definitions, estimate_tokens(json.dumps(definitions)) if definitions else 0)
         return self._weight[1]
+
+    async def reaches(self, name: str, params: dict[str, Any], ctx: ToolContext) -> tuple[Reach, ...]:
+        """What this call would reach for. Never raises; of a call that cannot run, nothing."""
+        tool = self.get(name)
+        asked: Any = getattr(tool, "reaches", None)  # somebody's own tool may know nothing of it
+        given: Any = params
+        if tool is None or not isinstance(given, dict):
+            return ()
+        try:
+            arguments = mended(given, tool.parameters)
+            if tool.validate_params(arguments):
+                return ()
+            if asked is not None:
+                return tuple(await asked(arguments, ctx))
+        except Exception:  # the wall of a tool; of one that cannot say, the worst is believed
+            logger.warning("The tool %s could not tell what it reaches for.", name, exc_info=True)
+        return (Reach(ReachKind.TOOL, tool.name),)
 
     async def execute(self, name: str, params: dict[str, Any]) -> str:
         """Run a tool outside of a turn and give its text. Never raises for a failure: the text says what went wrong."""

@@ -23,7 +23,6 @@ from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult
 from nanobot.agent.tools.capture import Capture, Progress
 from nanobot.agent.tools.schema import number, string, takes
 from nanobot.agent.tools.spill import SPILL_CAP
-from nanobot.messages.types import Provenance, least_trusted
 from nanobot.security.paths import PathDeniedError, PathPolicy
 from nanobot.utils.processes import Child, Process, child_process, count_processes
 
@@ -82,6 +81,7 @@ class ExecTool(Tool):
         timeout=number("Seconds until it is stopped; at most 600"),
     )
     effect = Effect.ONCE
+    derives = True
 
     def __init__(self, paths: PathPolicy, policy: ExecPolicy | None = None) -> None:
         self._paths = paths
@@ -112,8 +112,7 @@ class ExecTool(Tool):
         except OSError as error:
             hint = " Put the text into a file with write_file first." if error.errno == errno.E2BIG else ""
             return ToolResult.failed(f"The command could not be started: {error.strerror or error}.{hint}")
-        seen = ctx.provenance if ctx is not None else Provenance.TOOL
-        return ToolResult(text, error=not ok, provenance=least_trusted([Provenance.TOOL, seen]))
+        return ToolResult(text, error=not ok)
 
 
 def environment(ours: Mapping[str, str], policy: ExecPolicy) -> dict[str, str]:

@@ -12,7 +12,6 @@ import pytest
 from nanobot.agent.tools.base import ToolContext, ToolResult
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.tools.shell import ExecPolicy, ExecTool, environment
-from nanobot.messages.types import Provenance
 from nanobot.security.paths import PathPolicy
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="commands of a POSIX shell")
@@ -250,16 +249,6 @@ async def test_progress_is_told_now_and_then(workspace: Path, ctx: ToolContext):
     await tool.execute("for i in 1 2 3 4 5 6; do echo step $i; sleep 0.4; done", ctx=replace(ctx, emit=said.append))
 
     assert said == ["step 6"]
-
-
-async def test_its_words_are_trusted_as_little_as_the_window(workspace: Path, ctx: ToolContext):
-    tool = ExecTool(PathPolicy(workspace))
-
-    alone = await tool.execute("echo hi", ctx=ctx)
-    after_the_web = await tool.execute("echo hi", ctx=replace(ctx, provenance=Provenance.WEB))
-
-    assert alone.provenance is Provenance.TOOL
-    assert after_the_web.provenance is Provenance.WEB
 
 
 async def test_a_full_disk_costs_the_middle_not_the_answer(run, workspace: Path):

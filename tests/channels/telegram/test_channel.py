@@ -24,7 +24,9 @@ from tests.contracts.life import live, until
         ({"proxy": "what:ever", "api_base": "http://telegram.test"}, "channels.telegram.proxy"),
     ],
 )
-async def test_what_its_owner_has_to_mend_is_said_at_the_start(telegram, tmp_path, settings, said):
+async def test_what_its_owner_has_to_mend_is_said_at_the_start(telegram, tmp_path, monkeypatch, settings, said):
+    monkeypatch.setitem(sys.modules, "socksio", None)  # as where it is not installed
+
     async with live(telegram, tmp_path, **settings) as life:
         await until(lambda: life.channel.evidence.state is ChannelState.FAILED)
 

@@ -38,6 +38,8 @@ async def test_a_browser_logs_in_and_gets_a_page(server, pools):
     person = Person()
 
     account = await log_in(authority_of(server), pools, person)
+    while not person.pages:
+        await asyncio.sleep(0.01)
 
     assert (account.name, account.plan, account.account_id) == (EMAIL, "plus", ACCOUNT_ID)
     assert account.authority == server.url

@@ -1,0 +1,49 @@
+"""Hooks around a tool call: each sees it before it begins, and may forbid it or grant it more than its walls do."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from nanobot.agent.tools.base import ToolContext
+from nanobot.agent.tools.reach import Reach
+from nanobot.agent.turn import Emitter
+from nanobot.messages.types import ChatMessage
+from nanobot.providers.base import ToolCallRequest
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedCall:
+    """A call that is about to begin. `rows` is what stands in the window; `emit` tells the turn's watchers."""
+
+    call: ToolCallRequest
+    reaches: tuple[Reach, ...]
+    context: ToolContext
+    rows: Sequence[ChatMessage]
+    emit: Emitter
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether the call may begin, and with which rules granted. `refusal` is for the model: why not, what instead."""
+
+    granted: frozenset[str] = frozenset()
+    refusal: str | None = None
+
+
+class ToolHook(Protocol):
+    """Asked about every call of a run before any call of its step begins, one call after the other."""
+
+    async def before_call(self, planned: PlannedCall) -> Verdict:
+        """Judge it. It may take as long as a person takes to answer; cancelling is safe. What it raises forbids."""
+        ...
+
+
+async def judged(hooks: Sequence[ToolHook], planned: PlannedCall) -> Verdict:
+    """What all hooks say together: the first refusal stands, else everything that any of them grants."""
+    granted: frozenset[str] = frozenset()
+    for hook in hooks:
+        verdict = await hook.before_call(planned)
+        if verdict.refusal is not None:
+            return verdict
+        granted |= verdict.granted
+    return Verdict(granted)
