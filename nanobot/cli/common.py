@@ -43,16 +43,17 @@ class Setup:
     workspace: Path
 
 
-def read_setup(config: Path | None, workspace: Path | None, *, warns: bool = True) -> Setup:
+def read_setup(config: Path | None, workspace: Path | None, *, warns: bool = True, secrets: bool = True) -> Setup:
     """The config on the command line, else the user's own, else defaults. Raises ConfigError; makes nothing.
 
     What is odd about the file but does no harm (a key nobody knows) is said on stderr, unless somebody else says it.
+    Who needs no secret says so: it may take a command and its owner's finger to get one.
     """
     from nanobot.config import paths  # the loader brings pydantic, 150 ms
     from nanobot.config.loader import load_config, load_warnings
 
     paths.use_config(config)
-    loaded = load_config(must_exist=config is not None)
+    loaded = load_config(must_exist=config is not None, secrets=secrets)
     if warns:
         warn(load_warnings(loaded))
     return Setup(

@@ -7,7 +7,7 @@ from nanobot.runtime import tool_policies
 
 def list_(config: ConfigOption = None, workspace: WorkspaceOption = None, json: JsonOption = False) -> None:
     """What the agent can call."""
-    setup = read_setup(config, workspace)
+    setup = read_setup(config, workspace, secrets=False)
     tools = build_tools(tool_policies(setup.config, setup.data_dir, setup.workspace))
     if json:
         show_json(

@@ -4,6 +4,7 @@ import re
 from typing import Any
 
 from nanobot.config.loaded_from import KeyPath
+from nanobot.security.references import is_reference
 
 SECRET_ENDINGS = ("key", "token", "secret", "password")
 SECRET_MAPS = ("env", "headers", "extraHeaders", "extraBody", "extra_headers", "extra_body")
@@ -28,5 +29,5 @@ def shown(path: KeyPath, value: Any) -> Any:
         return value
     if is_secret(path):
         text = str(value)
-        return "••••" + (text[-4:] if len(text) >= 16 else "")
+        return "••••" + (text[-4:] if len(text) >= 16 and not is_reference(text) else "")
     return _USERINFO.sub("••••", value) if isinstance(value, str) else value
