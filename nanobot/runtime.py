@@ -43,9 +43,10 @@ from nanobot.pairing.words import PairingWords
 from nanobot.providers.base import LLMProvider
 from nanobot.providers.chain import Chains, with_preset
 from nanobot.providers.spending import Spending
+from nanobot.security import vault
 from nanobot.security.paths import PathPolicy
 from nanobot.security.places import key_places
-from nanobot.security.secrets import Redactor, secrets_of
+from nanobot.security.secrets import Redactor, named_secrets, secrets_of
 from nanobot.session.manager import SessionManager
 from nanobot.utils.clock import Clock, SystemClock, zone_named
 from nanobot.utils.garbage import seldom_collected
@@ -163,6 +164,7 @@ async def build_runtime(
         )
     loop = AgentLoop(bus, parts, policy, idle)
     async with AsyncExitStack() as lives:
+        lives.enter_context(vault.holding(lambda: named_secrets(config.model_dump(), environ)))
         lives.enter_context(seldom_collected())
         lives.push_async_callback(tools.close)
         lives.push_async_callback(models.close)

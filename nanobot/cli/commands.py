@@ -171,9 +171,10 @@ def _explain(error: Exception) -> int:
     elif isinstance(error, OSError) and error.strerror:  # what the system refuses is no bug of ours
         text = f"{error.strerror}: {error.filename}" if error.filename else error.strerror
     from nanobot.cli.terminal import visible  # an error may hold what a server said
+    from nanobot.security.vault import cleaned
 
     with suppress(OSError):  # where stderr cannot be written either, the exit code says it
-        typer.echo(f"Error: {visible(text)}", err=True)
+        typer.echo(f"Error: {visible(cleaned(text))}", err=True)
         context = getattr(error, "ctx", None)  # only wrong usage has one
         if context is not None:
             typer.echo(f"See {context.command_path} --help", err=True)

@@ -22,6 +22,7 @@ from nanobot.agent.turn import Emitter, EventSink, TurnEvent, TurnOutcome, TurnP
 from nanobot.agent.vitals import Vitals
 from nanobot.bus.events import InboundMessage
 from nanobot.messages.types import INTERRUPTED, ChatMessage
+from nanobot.security.vault import masked
 from nanobot.session.checkpoint import Checkpoint, HalfDone
 from nanobot.session.manager import Session, SessionManager
 from nanobot.utils.clock import Clock
@@ -219,6 +220,7 @@ def new_turn(message: InboundMessage, sink: EventSink | None, parts: Parts, *, t
             parts.vitals.model_error = None
 
     turn_id = turn_id or secrets.token_hex(6)
+    message.content = masked(message.content)  # whoever pastes a key of ours: no model and no file needs it
     trace = parts.traces.open_turn(turn_id, message)
     progress = Progress(used)
     emit = Emitter(turn_id, progress, trace, sink)

@@ -14,6 +14,7 @@ from nanobot.agent.tools.spill import clip_result
 from nanobot.agent.turn import Emitter, ToolDelta, ToolEnded, ToolStarted
 from nanobot.messages.types import ChatMessage, Provenance, ToolFailure, least_trusted, text_of
 from nanobot.providers.base import ToolCallRequest
+from nanobot.security.vault import masked
 from nanobot.utils.aio import all_or_first_error
 from nanobot.utils.clock import timestamp
 
@@ -192,7 +193,7 @@ async def _result_of(call: ToolCallRequest, bench: ToolBench, verdict: Verdict) 
         return ToolResult.failed(f"{call.name} did not run: {call.problem}. Send the call again, whole.")
 
     def told(text: str) -> None:
-        bench.emit(ToolDelta(call_id=call.id, text=text))
+        bench.emit(ToolDelta(call_id=call.id, text=masked(text)))
 
     context = replace(bench.context, granted=verdict.granted, emit=told)
     return await bench.tools.call(call.name, call.arguments, context)
