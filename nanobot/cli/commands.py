@@ -31,6 +31,7 @@ COMMANDS = {
     "channels test": ("nanobot.cli.channels:test", "Send a message by a channel, to try it."),
     "send": ("nanobot.cli.send:send", "Send a message through the running gateway."),
     "status": ("nanobot.cli.status:status", "What is configured, and where each value comes from."),
+    "doctor": ("nanobot.cli.doctor:doctor", "Find what is wrong or stands open; with --fix, repair it."),
     "pairing list": ("nanobot.cli.pairing:list_", "Who may speak, and who waits with a code."),
     "pairing approve": ("nanobot.cli.pairing:approve", "Let in who has this code."),
     "pairing deny": ("nanobot.cli.pairing:deny", "Do not let in who has this code."),

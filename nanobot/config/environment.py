@@ -41,7 +41,9 @@ def resolve(tree: Any, environ: Mapping[str, str], secrets: References | None = 
     where its key says that it is a secret. Without `secrets`, files and commands stay as they are written.
     """
     if secrets is not None:
-        secrets.follow({*_commands(tree, ())})
+        secrets.follow(
+            {one for path, text in texts_in(tree) for one in _pointers(path, text) if one.startswith("cmd:")}
+        )
     resolved = Resolved(None)
     resolved.tree = _resolve(tree, (), _Sources(environ, secrets), resolved.references)
     return resolved
@@ -91,16 +93,28 @@ class _Sources:
             raise BadTextError(path, str(error)) from None
 
 
-def _commands(value: Any, path: KeyPath) -> Iterator[str]:
+def texts_in(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, str]]:
+    """Every text of a tree, with its key."""
     if isinstance(value, dict):
         for key, entry in value.items():
-            yield from _commands(entry, (*path, key))
+            yield from texts_in(entry, (*path, key))
     elif isinstance(value, list):
         for index, entry in enumerate(value):
-            yield from _commands(entry, (*path, index))
+            yield from texts_in(entry, (*path, index))
     elif isinstance(value, str):
-        found = references_in(value, whole=is_pointer(path, value))
-        yield from (reference for reference in found if reference.startswith("cmd:"))
+        yield path, value
+
+
+def secret_files(tree: Any, environ: Mapping[str, str]) -> Iterator[tuple[KeyPath, str]]:
+    """The `file:` references of a tree, each with its key, variables filled in."""
+    for path, text in texts_in(tree):
+        for one in _pointers(path, text):
+            if one.startswith("file:"):
+                yield path, _REFERENCE.sub(lambda match: environ.get(match["variable"] or "", match[0]), one)
+
+
+def _pointers(path: KeyPath, text: str) -> list[str]:
+    return references_in(text, whole=is_pointer(path, text))
 
 
 def _resolve(value: Any, path: KeyPath, sources: _Sources, found: dict[KeyPath, str]) -> Any:

@@ -65,6 +65,10 @@ class References:
             raise found
         return found
 
+    def file_of(self, reference: str) -> Path:
+        """The file that a `file:` reference names. Raises RuntimeError where the host knows no such home."""
+        return _place(reference.partition(":")[2], self._folder)
+
     def _outcome(self, reference: str) -> str | SecretUnavailableError:
         kind, _, target = reference.partition(":")
         try:
@@ -86,11 +90,15 @@ def _text(data: bytes, source: str) -> str:
     return text
 
 
+def _place(target: str, folder: Path) -> Path:
+    return folder / Path(target.strip().removeprefix("//")).expanduser()
+
+
 def _read(target: str, folder: Path) -> bytes:
     """The bytes of a file; never waits for a pipe."""
     name = target.strip().removeprefix("//")
     try:
-        path = folder / Path(name).expanduser()
+        path = _place(target, folder)
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
         with os.fdopen(descriptor, "rb") as file:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):

@@ -18,12 +18,17 @@ def test_it_is_taken_out_while_it_is_held():
 
 def test_nobody_is_asked_before_a_text_comes():
     asked = []
-    with holding(lambda: asked.append(1) or {}):
+
+    def ask():
+        asked.append("asked")
+        return {}
+
+    with holding(ask):
         assert asked == []
         masked("x")
         masked("y")
 
-    assert asked == [1]
+    assert asked == ["asked"]
 
 
 def test_what_is_learnt_later_is_held_too():
