@@ -1,12 +1,13 @@
 """Known values in every spelling that a program may print them in, found and taken out of texts and streams.
 
 A value counts as it is, as JSON and addresses write it, backwards, in hex, and in base64 wherever it begins in it, also
-when the lines of the base64 are wrapped. What else can be made of a value (a hex dump, a cipher) is not found.
+when its lines are wrapped. What else can be made of a value (a hex dump, a cipher) is not found.
 """
 
 import json
+import re
 from base64 import b64encode
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from urllib.parse import quote, quote_plus
 
 MARK = "[key]"
@@ -17,6 +18,7 @@ _WORTH_DISGUISING = 8
 _SHORTEST_IN_BASE64 = 10
 _WRAPPED = range(60, 81)
 """How long the lines of wrapped base64 are."""
+_ENCODED = re.compile(r"[\w+/=-]{1,80}\r?", re.ASCII)
 
 
 class KnownValues:
@@ -27,38 +29,36 @@ class KnownValues:
         names = values if isinstance(values, Mapping) else dict.fromkeys(values, "")
         spelled = {spelling: name for value, name in names.items() for spelling in spellings(value)}
         self._spelled = {spelling: spelled[spelling] for spelling in sorted(spelled, key=len, reverse=True)}
-        self._bytes: list[bytes] | None = None
+        self._as_bytes: list[str] | None = None
         self.longest = max(map(len, self._spelled), default=0)
         """The length of the longest spelling."""
 
     def out_of(self, text: str) -> str:
         """The text without them."""
-        for spelling in self._spelled:
-            if spelling in text:
-                text = text.replace(spelling, MARK)
-        return self._out_of_wrapped(text) if len(text) >= _WRAPPED.start else text
+        return _without(self._spelled, text)
 
     def out_of_bytes(self, data: bytes) -> bytes:
         """The bytes without them, whatever else they are."""
-        if self._bytes is None:
-            self._bytes = [spelling.encode(errors="surrogatepass") for spelling in self._spelled]
-        for spelling in self._bytes:
-            if spelling in data:
-                data = data.replace(spelling, MARK.encode())
-        return data
+        if self._as_bytes is None:
+            self._as_bytes = [one.encode(errors="surrogatepass").decode("latin-1") for one in self._spelled]
+        return _without(self._as_bytes, data.decode("latin-1")).encode("latin-1")
 
     def found_in(self, text: str) -> str | None:
         """The name of one that stands in the text, None where none does."""
         return next((name for spelling, name in self._spelled.items() if spelling in text), None)
 
-    def _out_of_wrapped(self, text: str) -> str:
-        """A block of base64 goes as a whole where one of them is in it."""
-        if not self._spelled or "\n" not in text:
-            return text
+
+def _without(spelled: Collection[str], text: str) -> str:
+    if spelled and len(text) >= _WRAPPED.start:
+        # First, since a line that has lost a word is no longer as long as the others of its block.
         for block in _blocks(text):
-            if self.found_in("".join(block.split())) is not None:
-                text = text.replace(block, f"{MARK}\n")
-        return text
+            joined = "".join(block.split())
+            if any(spelling in joined for spelling in spelled):
+                text = text.replace(block, MARK)
+    for spelling in spelled:
+        if spelling in text:
+            text = text.replace(spelling, MARK)
+    return text
 
 
 def spellings(value: str) -> set[str]:
@@ -84,14 +84,16 @@ def _in_base64(data: bytes) -> Iterator[str]:
 
 
 def _blocks(text: str) -> Iterator[str]:
-    """Runs of lines that look like wrapped base64, the shorter last line with them."""
+    """Two lines and more that look like wrapped base64 or hex; the last may be shorter."""
     block: list[str] = []
-    for line in text.splitlines(keepends=True):
-        length = len(line.rstrip("\r\n"))
-        if length in _WRAPPED and " " not in line:
+    for line in text.split("\n"):
+        if len(line) - line.endswith("\r") in _WRAPPED and " " not in line:
             block.append(line)
         elif block:
-            yield "".join([*block, line])
+            if line and _ENCODED.fullmatch(line):
+                block.append(line)
+            if len(block) > 1:
+                yield "\n".join(block)
             block = []
-    if block:
-        yield "".join(block)
+    if len(block) > 1:
+        yield "\n".join(block)

@@ -10,6 +10,9 @@ from contextlib import contextmanager
 from nanobot.security.secrets import redact
 from nanobot.security.spellings import KnownValues
 
+_LONGEST_LINE = 128
+"""More than a line of wrapped base64 has."""
+
 Ask = Callable[[], Mapping[str, str]]
 """Tells secrets, each with the name it goes by. Asked once, when first needed."""
 
@@ -93,15 +96,17 @@ class MaskedStream:
 
     def __init__(self) -> None:
         self._values = _all()
-        self._behind = max((values.longest for values in self._values), default=0) * 4
+        longest = max((values.longest for values in self._values), default=0)
+        self._behind = longest * 4 + _LONGEST_LINE if longest else 0
         self._rest = b""
 
     def passed(self, data: bytes) -> bytes:
         """What may be written by now."""
         data = self._masked(self._rest + data)
-        if not self._behind:
-            return data
-        data, self._rest = data[: -self._behind], data[-self._behind :]
+        end = max(len(data) - self._behind, 0)
+        line = data.rfind(b"\n", max(end - _LONGEST_LINE, 0), end) + 1  # of wrapped base64, whole lines are needed
+        end = line or end
+        data, self._rest = data[:end], data[end:]
         return data
 
     def end(self) -> bytes:

@@ -49,6 +49,18 @@ def test_it_is_found_in_the_base64_of_what_it_stands_in(before, after, encode):
     assert shown.endswith("and more")
 
 
+def test_two_in_wrapped_base64_are_both_taken_out():
+    secrets = ["first-secret-of-two-0123456789", "second-secret-of-two-9876543210"]
+    for shift in range(60):
+        encoded = encodebytes(b"x" * shift + " ".join(secrets).encode() + b"y" * 60).decode()
+
+        for shown in (
+            KnownValues(secrets).out_of(f"before\n{encoded}after"),
+            KnownValues(secrets).out_of_bytes(f"before\n{encoded}after".encode()).decode(),
+        ):
+            assert shown in (f"before\n{MARK}\nafter", f"before\n{MARK}")  # it may look like the last line
+
+
 @given(st.text(max_size=200))
 def test_a_text_without_it_is_the_same_text(text):
     known = KnownValues(["a-value-nobody-writes", "another one"])

@@ -1,7 +1,10 @@
 """What the process holds secret goes through no sink, for as long as it is held."""
 
+from base64 import encodebytes
+
 import pytest
 
+from nanobot.security.spellings import KnownValues
 from nanobot.security.vault import MaskedStream, cleaned, holding, learn, masked, secret_in
 
 SECRET = "a secret of the owner's"
@@ -43,6 +46,18 @@ def test_what_is_learnt_later_is_held_too():
 def test_an_ordinary_text_keeps_what_only_looks_like_a_key():
     assert masked("password: x, sk-abcdefghijkl") == "password: x, sk-abcdefghijkl"
     assert cleaned("password: x, sk-abcdefghijkl") == "password: x, [key]"
+
+
+@pytest.mark.parametrize("size", [1, 3, 7, 64, 4096])
+def test_a_stream_of_wrapped_base64_is_clean_wherever_its_pieces_end(size):
+    data = encodebytes((b"x" * 500 + SECRET.encode()) * 9)
+    with holding(lambda: {SECRET: "a.key"}):
+        stream = MaskedStream()
+
+        passed = b"".join(stream.passed(data[at : at + size]) for at in range(0, len(data), size)) + stream.end()
+
+    assert b"[key]" in passed
+    assert KnownValues([SECRET]).found_in("".join(passed.decode().split())) is None
 
 
 @pytest.mark.parametrize("size", [1, 3, 7, 64, 4096])
