@@ -46,7 +46,7 @@ def open_exactly(path: str | os.PathLike[str], flags: int, *, beneath: int | Non
     if call is not None:
         resolve = _NO_LINKS if beneath is None else _NO_LINKS | _BENEATH
         return call(_HERE if beneath is None else beneath, os.fsencode(text), flags, 0, resolve)
-    return _step_by_step(text, flags, beneath)
+    return open_by_steps(text, flags, beneath)
 
 
 def open_folder(path: str | os.PathLike[str], *, beneath: int | None = None) -> int:
@@ -69,11 +69,12 @@ def make_folder(path: str | os.PathLike[str]) -> int:
             os.close(above)
 
 
-def _step_by_step(path: str, flags: int, beneath: int | None) -> int:
-    """Open each folder from the one before; the last with these flags."""
+def open_by_steps(path: str, flags: int, beneath: int | None = None) -> int:
+    """The same without the system call: each folder is opened from the one before, the last part with these flags."""
     parts = [part for part in PurePath(path).parts if part not in ("/", ".")]
     if ".." in parts:
         raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), path)
+    flags |= _NOT_A_LINK
     at = os.dup(beneath) if beneath is not None else os.open("/", _ONE_FOLDER)
     try:
         for part in parts[:-1]:
