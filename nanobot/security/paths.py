@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 
 from nanobot.errors import NanobotError
-from nanobot.security.place_set import PlaceSet, folded, with_parents
+from nanobot.security.place_set import PlaceSet, folded, followed, with_parents
 
 _OURS_IN_WORKSPACE = (
     "sessions",
@@ -164,12 +164,11 @@ class PathPolicy:
         return wants
 
     def left_out_of(self, folder: Path) -> list[str]:
-        """What a search of this folder passes over, relative to it, with `/`: what may not be read, what the kernel
+        """What a search of this real folder passes over, relative to it, with `/`: what may not be read, what the kernel
         makes up, and the stored conversations, which would otherwise answer every search with itself. A search inside
         them finds them."""
-        real = os.path.realpath(folder)
         apart = PlaceSet((self.workspace / "sessions", *map(Path, _SYSTEMS)))
-        return [*self._secret.below(real), *apart.below(real)]
+        return [*self._secret.below(folder), *apart.below(folder)]
 
     def other_name_of(self, found: os.stat_result) -> str | None:
         """The secret file that this one is a second name of (a hard link), if there is one."""
@@ -185,7 +184,7 @@ class PathPolicy:
             raise PathDeniedError(f"{odd!r} in {path} means another file on Windows. Give its plain name.")
         try:
             # One walk to the end of all links; a name too long or a circle is left for the one who opens it.
-            return Path(os.path.realpath(self.workspace / Path(text).expanduser()))
+            return Path(followed(self.workspace / Path(text).expanduser()))
         except (OSError, RuntimeError, ValueError) as error:
             raise PathDeniedError(f"{path} cannot be followed: {error}. Give an absolute path.") from error
 

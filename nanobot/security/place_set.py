@@ -4,6 +4,7 @@ Links are followed to where a place really is, also when they are made later. Wh
 spellings of the same letters, may mean the same file, the disk is asked; where it cannot say, they are the same.
 """
 
+import errno
 import os
 import stat
 import sys
@@ -20,6 +21,17 @@ _TRUSTED_S = 5.0
 _MOST_FILES = 200_000
 _IGNORED = dict.fromkeys([*range(0x200C, 0x2010), *range(0x202A, 0x202F), *range(0x206A, 0x2070), 0xFEFF])
 """Characters that HFS+ leaves out when it compares names (Apple's Technical Note TN1150)."""
+
+
+def followed(path: str | os.PathLike[str]) -> str:
+    """Where a path really leads, links and `..` included, whether it is there or not. Raises OSError."""
+    for again in (True, True, True, True, False):
+        try:
+            return os.path.realpath(path)
+        except OSError as error:
+            if error.errno != errno.EINVAL or not again:  # a link that was one no more when it was read
+                raise
+    raise AssertionError("the last try has raised")
 
 
 def key_of(path: str | os.PathLike[str]) -> str:
@@ -127,7 +139,7 @@ class PlaceSet:
         self._checked_at = now
         if seen is None or seen.stamps != stamps or now - seen.at > _TRUSTED_S:
             # a place that is a link is held by its own name too: nobody may put another in its stead
-            names = frozenset(map(os.path.realpath, self._written)).union(self._written)
+            names = frozenset(map(followed, self._written)).union(self._written)
             exact = frozenset(map(key_of, names))
             seen = self._seen = _Looked(now, stamps, names, exact, {folded(name): name for name in names})
         return seen
