@@ -164,9 +164,11 @@ class PathPolicy:
         return wants
 
     def left_out_of(self, folder: Path) -> list[str]:
-        """What a search of this real folder passes over, relative to it, with `/`: what may not be read, what the kernel
-        makes up, and the stored conversations, which would otherwise answer every search with itself. A search inside
-        them finds them."""
+        """What a search of this real folder passes over, relative to it, with `/`.
+
+        What may not be read, what the system makes up, and the stored conversations, which would otherwise answer every
+        search with itself. A search inside them finds them.
+        """
         apart = PlaceSet((self.workspace / "sessions", *map(Path, _SYSTEMS)))
         return [*self._secret.below(folder), *apart.below(folder)]
 

@@ -3,8 +3,10 @@
 import asyncio
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from nanobot.agent.tools.base import ToolContext, ToolResult
 from nanobot.agent.tools.reach import Reach, ReachKind
@@ -57,18 +59,41 @@ _EXPLAINED = {
 }
 
 
+REFUSALS = (PathDeniedError, NotTextError, OSError)
+"""What the policy, the file or the disk raises."""
+
+
 async def in_thread(path: str, files: Opener, work: Callable[[], ToolResult]) -> ToolResult:
     """Do the work off the event loop; what the disk or the policy refuses becomes a result."""
 
     def guarded() -> ToolResult:
         try:
             return work()
-        except (PathDeniedError, NotTextError) as error:
-            return ToolResult.failed(str(error).replace("{path}", path))
-        except OSError as error:
-            return ToolResult.failed(explained(error, path, files))
+        except REFUSALS as error:
+            return refused(error, path, files)
 
     return await asyncio.to_thread(guarded)
+
+
+def refused(error: Exception, path: str, files: Opener) -> ToolResult:
+    """A refusal as a result. Blocking."""
+    if isinstance(error, OSError):
+        return ToolResult.failed(explained(error, path, files))
+    return ToolResult.failed(str(error).replace("{path}", path))
+
+
+@asynccontextmanager
+async def held(opened: Callable[[], tuple[Path, BinaryIO]]) -> AsyncIterator[tuple[Path, BinaryIO]]:
+    """A file that is opened off the event loop and closed at the end, whatever ends it. Raises what opening raises."""
+    opening = asyncio.create_task(asyncio.to_thread(opened))
+    try:
+        real, file = await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        with suppress(*REFUSALS):
+            (await opening)[1].close()
+        raise
+    with file:
+        yield real, file
 
 
 def new_file_mode() -> int:

@@ -4,26 +4,35 @@ Each judges its path by the policy, does its work in a thread, and says in a sen
 file are `textfile`'s business: how they become lines, and how lines become the same kind of bytes again.
 """
 
+import asyncio
 import os
 from collections.abc import Iterator, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, BinaryIO
 
 from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult
 from nanobot.agent.tools.differences import diff, miss
-from nanobot.agent.tools.disk import NOISE, asked_for, in_thread, new_file_mode, opener
+from nanobot.agent.tools.disk import NOISE, REFUSALS, asked_for, held, in_thread, new_file_mode, opener, refused
+from nanobot.agent.tools.documents import Documents, document_kind
+from nanobot.agent.tools.images import shown_picture
+from nanobot.agent.tools.notebook import LARGEST_NOTEBOOK, notebook_text
+from nanobot.agent.tools.origins import Origins, WordsOf, nothing_known
 from nanobot.agent.tools.reach import Reach
 from nanobot.agent.tools.schema import boolean, integer, string, takes
 from nanobot.agent.tools.textfile import (
     NotTextError,
+    Page,
     TextFile,
     find_all,
     numbered,
+    page_of,
     read_page,
     replaced,
 )
 from nanobot.messages.types import Provenance
 from nanobot.security.opening import Entry, Opener, OpenFolder, Place
 from nanobot.security.paths import PathDeniedError, PathPolicy
+from nanobot.utils.pictures import picture_kind
 from nanobot.utils.text import counted, human_size
 
 _PAGE_LINES, _PAGE_CHARS = 2_000, 15_000
@@ -31,12 +40,12 @@ _EDIT_CAP = 16 * 1024 * 1024
 
 
 class ReadFileTool(Tool):
-    """Lines of a text file, numbered."""
+    """Lines of a text file, numbered; a picture; the text of a document."""
 
     name = "read_file"
     description = (
-        "Read a text file. Lines come numbered as `number<TAB>text`. A long file comes in pages: "
-        "read on with `offset`. Binary files are named, not shown."
+        "Read a file. Text comes as lines numbered `number<TAB>text`; a long one in pages: read on with `offset`. "
+        "PDF, Word, Excel, PowerPoint and notebooks come as text too, pictures are shown."
     )
     parameters = takes(
         "path",
@@ -47,8 +56,10 @@ class ReadFileTool(Tool):
     effect = Effect.READ
     provenance = Provenance.FILE
 
-    def __init__(self, paths: PathPolicy) -> None:
+    def __init__(self, paths: PathPolicy, words_of: WordsOf = nothing_known) -> None:
         self._paths = paths
+        self._origins = Origins(paths, words_of)
+        self._documents = Documents()
 
     async def reaches(self, arguments: dict[str, Any], ctx: ToolContext) -> Sequence[Reach]:
         """Our own state, and where keys are kept."""
@@ -57,29 +68,60 @@ class ReadFileTool(Tool):
     async def execute(
         self, path: str, offset: int = 1, limit: int | None = None, *, ctx: ToolContext | None = None
     ) -> ToolResult:
-        """Show the page. A file of any size costs the memory of a page."""
+        """Show it. A file of any size costs the memory of a page. Cancelling leaves no child."""
         files = opener(self._paths, ctx)
-        return await in_thread(path, files, lambda: self._read(files, path, max(1, offset), limit))
+        offset, count = max(1, offset), _PAGE_LINES if limit is None else max(1, limit)
+        try:
+            async with held(lambda: files.open(path)) as (real, file):
+                kind = await asyncio.to_thread(document_kind, file)
+                if kind is None:
+                    result = await in_thread(path, files, lambda: _shown_file(files, path, file, offset, count))
+                else:
+                    result = await self._document(path, file, kind, offset, count)
+        except REFUSALS as error:
+            return await asyncio.to_thread(refused, error, path, files)
+        own = Provenance.FILE if kind is None else Provenance.PERSON
+        return replace(result, provenance=await asyncio.to_thread(self._origins.of, real, own))
 
-    def _read(self, files: Opener, path: str, offset: int, limit: int | None) -> ToolResult:
-        count = _PAGE_LINES if limit is None else max(1, limit)
-        with files.read(path) as file:
-            page = read_page(file, offset, count, _PAGE_CHARS)
+    async def _document(self, path: str, file: BinaryIO, kind: str, offset: int, count: int) -> ToolResult:
+        read = await self._documents.text(path, file, kind)
+        if isinstance(read, ToolResult):
+            return read
+        page = page_of(read.text.split("\n"), offset, count, _PAGE_CHARS)
+        page.remarks.append(read.remark)
+        return _shown_page(path, page, offset)
+
+
+def _shown_file(files: Opener, path: str, file: BinaryIO, offset: int, count: int) -> ToolResult:
+    """A picture, a notebook, or text. Raises NotTextError for anything else."""
+    head = file.read(64)
+    file.seek(0)
+    if picture_kind(head) is not None:
+        return shown_picture(files, path, file)
+    if path.lower().endswith(".ipynb"):
+        text = notebook_text(file.read(LARGEST_NOTEBOOK + 1))
+        page = page_of(text.split("\n"), offset, count, _PAGE_CHARS)
+    else:
+        page = read_page(file, offset, count, _PAGE_CHARS)
         if page.size_seen == 0 and offset == 1:
-            return ToolResult(f"({path} is an empty file.)", provenance=Provenance.FILE)
-        if not page.lines:
-            return ToolResult.failed(
-                f"{path} has only {counted(page.total or 0, 'line')}; offset {offset} is past its end."
-            )
-        last = offset + len(page.lines) - 1
-        notes = list(page.remarks)
-        if page.more:
-            of = f" of {page.total}" if page.total else f" of a file of {human_size(page.file_size)}"
-            notes.append(f"Lines {offset}-{last}{of}. Read on with offset={last + 1}.")
-        elif offset > 1:
-            notes.append(f"Lines {offset}-{last}, the end of the file.")
-        text = numbered(page.lines, offset)
-        return ToolResult(f"{text}\n\n({' '.join(notes)})" if notes else text, provenance=Provenance.FILE)
+            return ToolResult(f"({path} is an empty file.)")
+    return _shown_page(path, page, offset)
+
+
+def _shown_page(path: str, page: Page, offset: int) -> ToolResult:
+    if not page.lines:
+        return ToolResult.failed(
+            f"{path} has only {counted(page.total or 0, 'line')}; offset {offset} is past its end."
+        )
+    last = offset + len(page.lines) - 1
+    notes = [remark for remark in page.remarks if remark]
+    if page.more:
+        of = f" of {page.total}" if page.total else f" of a file of {human_size(page.file_size)}"
+        notes.append(f"Lines {offset}-{last}{of}. Read on with offset={last + 1}.")
+    elif offset > 1:
+        notes.append(f"Lines {offset}-{last}, the end of the file.")
+    text = numbered(page.lines, offset)
+    return ToolResult(f"{text}\n\n({' '.join(notes)})" if notes else text)
 
 
 class WriteFileTool(Tool):
@@ -141,8 +183,9 @@ class EditFileTool(Tool):
     )
     effect = Effect.ONCE
 
-    def __init__(self, paths: PathPolicy) -> None:
+    def __init__(self, paths: PathPolicy, words_of: WordsOf = nothing_known) -> None:
         self._paths = paths
+        self._origins = Origins(paths, words_of)
 
     async def reaches(self, arguments: dict[str, Any], ctx: ToolContext) -> Sequence[Reach]:
         """A folder outside of the workspace, keys, and what is read into later turns."""
@@ -156,7 +199,8 @@ class EditFileTool(Tool):
 
         def edit() -> ToolResult:
             with files.place(path) as place:
-                return _edited(place, path, old_text, new_text, every=replace_all)
+                result = _edited(place, path, old_text, new_text, every=replace_all)
+                return replace(result, provenance=self._origins.of(place.real, Provenance.TOOL))
 
         return await in_thread(path, files, edit)
 
@@ -178,8 +222,9 @@ class ListDirTool(Tool):
     effect = Effect.READ
     provenance = Provenance.FILE
 
-    def __init__(self, paths: PathPolicy) -> None:
+    def __init__(self, paths: PathPolicy, words_of: WordsOf = nothing_known) -> None:
         self._paths = paths
+        self._origins = Origins(paths, words_of)
 
     async def reaches(self, arguments: dict[str, Any], ctx: ToolContext) -> Sequence[Reach]:
         """Our own state, and where keys are kept."""
@@ -204,7 +249,7 @@ class ListDirTool(Tool):
                     lines.append(f"(More than {shown}: raise max_entries, or list a folder below.)")
                     break
                 lines.append(line)
-        return ToolResult("\n".join(lines) or f"({path} is an empty folder.)", provenance=Provenance.FILE)
+        return ToolResult("\n".join(lines) or f"({path} is an empty folder.)", provenance=self._origins.of(real))
 
 
 def _edited(place: Place, path: str, old_text: str, new_text: str, *, every: bool) -> ToolResult:

@@ -20,9 +20,10 @@ from typing import Any, BinaryIO
 from nanobot.agent.tools import grep_child
 from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult
 from nanobot.agent.tools.disk import NOISE, asked_for, explained, in_thread, opener
+from nanobot.agent.tools.origins import Origins, WordsOf, nothing_known
 from nanobot.agent.tools.reach import Reach
 from nanobot.agent.tools.schema import boolean, integer, string, takes
-from nanobot.messages.types import Provenance
+from nanobot.messages.types import Provenance, least_trusted
 from nanobot.security.opening import Opener, OpenFolder
 from nanobot.security.paths import PathDeniedError, PathPolicy
 from nanobot.utils.processes import child_process
@@ -53,8 +54,9 @@ class GlobTool(Tool):
     effect = Effect.READ
     provenance = Provenance.FILE
 
-    def __init__(self, paths: PathPolicy, *, timeout_s: float = 20.0) -> None:
+    def __init__(self, paths: PathPolicy, words_of: WordsOf = nothing_known, *, timeout_s: float = 20.0) -> None:
         self._paths = paths
+        self._origins = Origins(paths, words_of)
         self._timeout_s = timeout_s
 
     async def reaches(self, arguments: dict[str, Any], ctx: ToolContext) -> Sequence[Reach]:
@@ -93,7 +95,7 @@ class GlobTool(Tool):
         if not found and not notes:
             return ToolResult(f"No file fits {pattern} in {path}.", provenance=Provenance.FILE)
         return ToolResult(
-            _with_notes([_shown_path(root, path, name) for name in found], notes), provenance=Provenance.FILE
+            _with_notes([_shown_path(root, path, name) for name in found], notes), provenance=self._origins.of(root)
         )
 
 
@@ -127,8 +129,16 @@ class GrepTool(Tool):
     effect = Effect.READ
     provenance = Provenance.FILE
 
-    def __init__(self, paths: PathPolicy, *, timeout_s: float = 20.0, ripgrep: bool = True) -> None:
+    def __init__(
+        self,
+        paths: PathPolicy,
+        words_of: WordsOf = nothing_known,
+        *,
+        timeout_s: float = 20.0,
+        ripgrep: bool = True,
+    ) -> None:
         self._paths = paths
+        self._origins = Origins(paths, words_of)
         self._timeout_s = timeout_s
         self._ripgrep = ripgrep
 
@@ -189,7 +199,8 @@ class GrepTool(Tool):
         lines = await asyncio.to_thread(rows.as_they_stand, files, time.monotonic() + self._timeout_s)
         if not lines and not rows.notes:
             return ToolResult(f"Nothing in {path} matches {pattern!r}.", provenance=Provenance.FILE)
-        return ToolResult(_with_notes(lines, rows.notes), provenance=Provenance.FILE)
+        words = await asyncio.to_thread(lambda: least_trusted(map(self._origins.of, rows.files)))
+        return ToolResult(_with_notes(lines, rows.notes), provenance=words)
 
     async def _run(self, argv: list[str], folder: Path, rows: "_Rows") -> str | None:
         """Read rows until there are enough. What is wrong with the search, if something is."""
@@ -268,6 +279,11 @@ class _Rows:
         self._matches = 0
         self._chars = 0
         self._last_file = ""
+
+    @property
+    def files(self) -> set[Path]:
+        """Where the rows were found."""
+        return {self._root} | {self._root / one.file for one in self.taken if one is not None}
 
     def take(self, row: str) -> bool:
         """One row of output. False once no more are wanted."""
