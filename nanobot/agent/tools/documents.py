@@ -7,13 +7,12 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
-from zipfile import BadZipFile, ZipFile
 
-from nanobot.agent.tools import document_child
 from nanobot.agent.tools.base import ToolResult
 from nanobot.utils.processes import child_process
 from nanobot.utils.text import counted, human_size
 
+_CHILD = Path(__file__).with_name("document_child.py")
 _LARGEST = 64 * 1024 * 1024
 _MOST_TEXT = 4 * 1024 * 1024
 _PIECE = 64 * 1024
@@ -39,6 +38,8 @@ def document_kind(file: BinaryIO) -> str | None:
         return "pdf"
     if not head.startswith(b"PK\x03\x04"):
         return None
+    from zipfile import BadZipFile, ZipFile  # 8 ms that only who reads one waits for
+
     try:
         with ZipFile(file) as archive:
             names = set(archive.namelist())
@@ -89,12 +90,11 @@ class Documents:
 
     async def _run(self, file: BinaryIO, kind: str, reading: "_Reading") -> str | None:
         """Have it read. Why not all of it was, if so."""
-        argv = [sys.executable, "-I", str(Path(document_child.__file__)), kind]
+        argv = [sys.executable, "-I", str(_CHILD), kind]
         env = {name: os.environ[name] for name in ("SYSTEMROOT",) if name in os.environ}
-        folder = Path(document_child.__file__).parent
         try:
             async with asyncio.timeout(self._time_s):
-                async with child_process(argv, cwd=folder, env=env, stdin=file.fileno()) as child:
+                async with child_process(argv, cwd=_CHILD.parent, env=env, stdin=file.fileno()) as child:
                     held = b""
                     while piece := await child.stdout.read(_PIECE):
                         *lines, held = (held + piece).split(b"\n")
