@@ -340,6 +340,7 @@ def _path_policy(config: Config, data_dir: Path, workspace: Path) -> PathPolicy:
         allowed=_places(config.tools.allowed_paths),
         protected=_places(config.tools.protected_paths),
         unreadable=(*with_keys, places.pairing, places.state, *key_places(Path.home())),
+        sealed=tuple(with_keys),
         data_folder=data_dir,
         library=(skills_dir(),),
     )

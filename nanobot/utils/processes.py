@@ -91,14 +91,17 @@ class Child:
 
 
 @asynccontextmanager
-async def child_process(argv: Sequence[str] | str, *, cwd: Path, env: Mapping[str, str]) -> AsyncIterator[Child]:
-    """Run a program without a terminal and with nothing on its stdin. Raises OSError where it cannot be started.
+async def child_process(
+    argv: Sequence[str] | str, *, cwd: Path, env: Mapping[str, str], stdin: int = subprocess.DEVNULL
+) -> AsyncIterator[Child]:
+    """Run a program without a terminal, with nothing on its stdin or this open file. Raises OSError where it cannot be
+    started.
 
     A text instead of a list is a line for the system's shell.
 
     Whatever ends the block early (a time-out, a cancel, an error) ends the whole family of the child.
     """
-    starting = asyncio.create_task(_start(argv, cwd, env))
+    starting = asyncio.create_task(_start(argv, cwd, env, stdin))
     try:
         child = await asyncio.shield(starting)
     except asyncio.CancelledError:
@@ -116,7 +119,7 @@ async def child_process(argv: Sequence[str] | str, *, cwd: Path, env: Mapping[st
         await child.close()
 
 
-async def _start(argv: Sequence[str] | str, cwd: Path, env: Mapping[str, str]) -> Child:
+async def _start(argv: Sequence[str] | str, cwd: Path, env: Mapping[str, str], stdin: int) -> Child:
     loop = asyncio.get_running_loop()
     mark = secrets.token_hex(8)
     start = (
@@ -125,7 +128,7 @@ async def _start(argv: Sequence[str] | str, cwd: Path, env: Mapping[str, str]) -
         else partial(loop.subprocess_exec, lambda: _Protocol(loop), *argv)
     )
     transport, protocol = await start(
-        stdin=subprocess.DEVNULL,
+        stdin=stdin,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         cwd=cwd,

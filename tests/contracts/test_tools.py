@@ -30,6 +30,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "grep": {"pattern": "hello"},
     "inbox": {"action": "list"},
     "list_dir": {"path": "."},
+    "notebook_edit": {"path": "grüße 🌍.ipynb", "cell": "0", "source": "print(2)"},
     "read_file": {"path": "grüße 🌍.md"},
     "write_file": {"path": "dossier/grüße 🌍.md", "content": "hello"},
 }
@@ -42,6 +43,7 @@ EFFECTS = {
     "grep": Effect.READ,
     "inbox": Effect.READ,
     "list_dir": Effect.READ,
+    "notebook_edit": Effect.ONCE,
     "read_file": Effect.READ,
     "write_file": Effect.REPEATABLE,
 }
@@ -65,6 +67,7 @@ every_tool = pytest.mark.parametrize("name", sorted(BUILTIN))
 @pytest.fixture
 def ctx(tmp_path: Path) -> ToolContext:
     (tmp_path / "grüße 🌍.md").write_text("hello\n", encoding="utf-8")
+    (tmp_path / "grüße 🌍.ipynb").write_text('{"cells": [{"cell_type": "code", "source": ["print(1)"]}]}', "utf-8")
     return ToolContext("cli:direct", Address("cli", "direct"), "turn", tmp_path, FrozenClock(datetime(2026, 1, 1)))
 
 
@@ -205,5 +208,5 @@ def test_commands_and_mails_are_not_offered_where_they_are_switched_off(ctx: Too
 def test_what_models_are_told_stays_short(registry: ToolRegistry):
     without_mail = build_tools(ToolPolicies(PathPolicy(Path())))
 
-    assert len(json.dumps(without_mail.get_definitions())) < 5_000
-    assert len(json.dumps(registry.get_definitions())) < 5_500
+    assert len(json.dumps(without_mail.get_definitions())) < 5_400
+    assert len(json.dumps(registry.get_definitions())) < 6_300

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from nanobot.agent.tools.base import Tool
 from nanobot.agent.tools.filesystem import EditFileTool, ListDirTool, ReadFileTool, WriteFileTool
 from nanobot.agent.tools.inbox import InboxPolicy, InboxTool
+from nanobot.agent.tools.notebook import NotebookEditTool
+from nanobot.agent.tools.origins import WordsOf, nothing_known
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.tools.search import GlobTool, GrepTool
 from nanobot.agent.tools.shell import ExecPolicy, ExecTool
@@ -19,16 +21,19 @@ class ToolPolicies:
     paths: PathPolicy
     exec: ExecPolicy | None = field(default_factory=ExecPolicy)
     inbox: InboxPolicy | None = None
+    words_of: WordsOf = nothing_known
+    """What is remembered of files that were written while words from outside were there."""
 
 
 BUILTIN: dict[str, Callable[[ToolPolicies], Tool | None]] = {
-    "edit_file": lambda policies: EditFileTool(policies.paths),
+    "edit_file": lambda policies: EditFileTool(policies.paths, policies.words_of),
     "exec": lambda policies: ExecTool(policies.paths, policies.exec) if policies.exec is not None else None,
-    "glob": lambda policies: GlobTool(policies.paths),
-    "grep": lambda policies: GrepTool(policies.paths),
+    "glob": lambda policies: GlobTool(policies.paths, policies.words_of),
+    "grep": lambda policies: GrepTool(policies.paths, policies.words_of),
     "inbox": lambda policies: InboxTool(policies.inbox) if policies.inbox is not None else None,
-    "list_dir": lambda policies: ListDirTool(policies.paths),
-    "read_file": lambda policies: ReadFileTool(policies.paths),
+    "list_dir": lambda policies: ListDirTool(policies.paths, policies.words_of),
+    "notebook_edit": lambda policies: NotebookEditTool(policies.paths),
+    "read_file": lambda policies: ReadFileTool(policies.paths, policies.words_of),
     "write_file": lambda policies: WriteFileTool(policies.paths),
 }
 

@@ -114,7 +114,7 @@ class MessageTool(Tool):
         """The file, where tools may read it. An address on the web goes as it is: the platform fetches it."""
         if named.startswith(("https://", "http://")):
             return named
-        real = self._paths.readable(named)
+        real = self._paths.sendable(named)
         if not real.is_file():
             raise FileNotFoundError(f"There is no file {named}. Paths begin at {ctx.workspace}.")
         return str(real)
