@@ -1,8 +1,8 @@
 """exec: a shell command, with everything a command may do to its caller kept from it.
 
-It has a session of its own, no terminal and nothing on its stdin; of our environment it gets what it needs and no keys.
-Its output is read while it runs into a bounded head and tail, the whole goes to a file. When its time is up, or the
-turn is stopped, it goes with its whole family.
+It runs behind the walls of this machine, in a session of its own, with no terminal and nothing on its stdin; of our
+environment it gets what it needs and no keys. Its output is read while it runs into a bounded head and tail, the whole
+goes to a file. When its time is up, or the turn is stopped, it goes with its whole family.
 
 When the shell ends, its session hangs up, as when a terminal is closed: what it left in the background ends, except
 for what was started with nohup or setsid. That goes on and is named in the result.
@@ -14,17 +14,21 @@ import os
 import re
 import shutil
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult
 from nanobot.agent.tools.capture import Capture, Progress
+from nanobot.agent.tools.reach import Reach, ReachKind
 from nanobot.agent.tools.schema import number, string, takes
 from nanobot.agent.tools.spill import SPILL_CAP
 from nanobot.security.paths import PathDeniedError, PathPolicy
-from nanobot.utils.processes import Child, Process, child_process, count_processes
+from nanobot.security.sandbox.limits import Limits
+from nanobot.security.sandbox.walls import Walls, Wish
+from nanobot.utils.processes import Argv, Child, Process, child_process, count_processes
 
 _SAFE_KEYS = frozenset({
     "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR",
@@ -34,6 +38,8 @@ _SAFE_KEYS = frozenset({
 })  # fmt: skip
 _NO_TERMINAL = {"TERM": "dumb", "PAGER": "cat", "GIT_PAGER": "cat", "GIT_TERMINAL_PROMPT": "0"}
 """Programs that look here know that nobody can answer them."""
+_BEHIND_THE_WALL = {"TMPDIR": "/tmp", "XDG_CACHE_HOME": "/tmp/.cache", "npm_config_cache": "/tmp/.cache/npm"}  # noqa: S108
+"""Where the home cannot be written, what programs only keep for speed goes elsewhere. The /tmp is the command's own."""
 
 _WANTS_TERMINAL = re.compile(
     r"not a (tty|terminal)|no tty|a terminal is required|requires a terminal|stdin isn't a terminal|/dev/tty"
@@ -55,7 +61,11 @@ _WATCH_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class ExecPolicy:
-    """How commands run. `path_append` goes behind PATH; `allowed_env_keys` are passed on from our environment."""
+    """How commands run. `path_append` goes behind PATH; `allowed_env_keys` are passed on from our environment.
+
+    `sandbox`: `auto` walls commands off where the machine can and asks the owner about each where it cannot, `bwrap`
+    refuses to run without, `none` does without. `cache` and `tmp` are as in `Walls`.
+    """
 
     timeout_s: float = 60.0
     max_timeout_s: float = 600.0
@@ -64,6 +74,10 @@ class ExecPolicy:
     max_processes: int = 512
     """A command that adds more processes than this to the host is stopped (where they can be counted: Linux)."""
     spill_cap: int = SPILL_CAP
+    sandbox: Wish = "auto"
+    network: bool = True
+    cache: Path | None = None
+    tmp: Path | None = None
 
 
 class ExecTool(Tool):
@@ -85,7 +99,15 @@ class ExecTool(Tool):
 
     def __init__(self, paths: PathPolicy, policy: ExecPolicy | None = None) -> None:
         self._paths = paths
-        self._policy = policy or ExecPolicy()
+        self._policy = policy = policy or ExecPolicy()
+        self._walls = Walls(paths, policy.sandbox, network=policy.network, cache=policy.cache, tmp=policy.tmp)
+
+    async def reaches(self, arguments: dict[str, Any], ctx: ToolContext) -> Sequence[Reach]:
+        """The command itself, which the owner is always asked about where no wall stands that he wants."""
+        del ctx
+        unwalled = self._walls.wanted and not await asyncio.to_thread(lambda: self._walls.stand)
+        detail = "nothing walls it off on this machine" if unwalled else ""
+        return (Reach(ReachKind.COMMAND, arguments["command"], beyond=unwalled, detail=detail),)
 
     async def execute(
         self,
@@ -105,14 +127,32 @@ class ExecTool(Tool):
                 return ToolResult.failed(f"The working_dir {asked} is not a folder that exists.")
         except PathDeniedError as error:
             return ToolResult.failed(str(error))
+        walled = await asyncio.to_thread(lambda: self._walls.stand)
+        if not walled and (refusal := self._refusal(command, ctx)):
+            return ToolResult.failed(refusal)
         limit = min(max(timeout or self._policy.timeout_s, 0.1), self._policy.max_timeout_s)
         execution = _Execution(self._policy, self._paths.workspace, limit, ctx)
+        env = environment(os.environ, self._policy)
+        line = _shell(command, Limits())
+        argv: Argv = line
+        if walled and not isinstance(line, str):
+            argv = await asyncio.to_thread(self._walls.behind, line, folder)
+            env |= _BEHIND_THE_WALL
         try:
-            text, ok = await execution.outcome(command, folder, environment(os.environ, self._policy))
+            text, ok = await execution.outcome(command, argv, folder, env)
         except OSError as error:
             hint = " Put the text into a file with write_file first." if error.errno == errno.E2BIG else ""
             return ToolResult.failed(f"The command could not be started: {error.strerror or error}.{hint}")
         return ToolResult(text, error=not ok)
+
+    def _refusal(self, command: str, ctx: ToolContext | None) -> str:
+        """Why a command may not run without a wall; nothing where it may."""
+        if not self._walls.wanted:
+            return ""
+        granted = ctx.granted if ctx is not None else frozenset()
+        if not self._walls.required and Reach(ReachKind.COMMAND, command).rule in granted:
+            return ""
+        return self._walls.advice
 
 
 def environment(ours: Mapping[str, str], policy: ExecPolicy) -> dict[str, str]:
@@ -140,12 +180,12 @@ class _Execution:
         self._stderr = Capture(workspace, turn_id, policy.spill_cap, progress)
         self._too_many = False
 
-    async def outcome(self, command: str, folder: Path, env: Mapping[str, str]) -> tuple[str, bool]:
+    async def outcome(self, command: str, argv: Argv, folder: Path, env: Mapping[str, str]) -> tuple[str, bool]:
         """What to tell the model, and whether the command ended well. Raises OSError where it cannot be started."""
         code: int | None = None
         left: list[Process] = []
         try:
-            async with child_process(_shell(command), cwd=folder, env=env) as child:
+            async with child_process(argv, cwd=folder, env=env) as child:
                 streams = (self._stdout.fill(child.stdout), self._stderr.fill(child.stderr))
                 pumps = [asyncio.create_task(stream) for stream in streams]
                 watch = asyncio.create_task(self._watch(child))
@@ -228,15 +268,15 @@ class _Execution:
         return "\n\n".join(["\n".join(parts), "\n".join(notes)])
 
 
-_BETWEEN = 'exec 3>&2 2>/dev/null; "$0" -c "$1" 2>&3 3>&-; exit $?'
+_BETWEEN = 'exec 3>&2 2>/dev/null; {limits}"$0" -c "$1" 2>&3 3>&-; exit $?'
 """A shell between us and the command's own, which keeps quiet: its parent, `$PPID`, is not the bot."""
 
 
-def _shell(command: str) -> list[str] | str:
+def _shell(command: str, limits: Limits) -> list[str] | str:
     if os.name == "nt":
         return command  # the system's own shell takes it as one line
     shell = shutil.which("bash") or "/bin/sh"
-    return ["/bin/sh", "-c", _BETWEEN, shell, command]
+    return ["/bin/sh", "-c", _BETWEEN.format(limits=limits.as_shell()), shell, command]
 
 
 _KNOWN_CODES = {126: "found, but may not be run", 127: "no such command"}
