@@ -359,6 +359,8 @@ def _exec_policy(config: Config, data_dir: Path) -> ExecPolicy | None:
         network=settings.network,
         cache=Places(data_dir).sandbox,
         tmp=Places(data_dir).tmp,
+        deny=tuple(settings.deny_patterns),
+        allow=tuple(settings.allow_patterns),
     )
 
 

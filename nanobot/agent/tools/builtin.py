@@ -21,15 +21,19 @@ class ToolPolicies:
     inbox: InboxPolicy | None = None
 
 
-BUILTIN: dict[str, Callable[[ToolPolicies], Tool | None]] = {
-    "edit_file": lambda policies: EditFileTool(policies.paths),
-    "exec": lambda policies: ExecTool(policies.paths, policies.exec) if policies.exec is not None else None,
-    "glob": lambda policies: GlobTool(policies.paths),
-    "grep": lambda policies: GrepTool(policies.paths),
-    "inbox": lambda policies: InboxTool(policies.inbox) if policies.inbox is not None else None,
-    "list_dir": lambda policies: ListDirTool(policies.paths),
-    "read_file": lambda policies: ReadFileTool(policies.paths),
-    "write_file": lambda policies: WriteFileTool(policies.paths),
+def _exec(policies: ToolPolicies, registry: ToolRegistry) -> Tool | None:
+    return ExecTool(policies.paths, policies.exec, find_tool=registry.get) if policies.exec is not None else None
+
+
+BUILTIN: dict[str, Callable[[ToolPolicies, ToolRegistry], Tool | None]] = {
+    "edit_file": lambda policies, _: EditFileTool(policies.paths),
+    "exec": _exec,
+    "glob": lambda policies, _: GlobTool(policies.paths),
+    "grep": lambda policies, _: GrepTool(policies.paths),
+    "inbox": lambda policies, _: InboxTool(policies.inbox) if policies.inbox is not None else None,
+    "list_dir": lambda policies, _: ListDirTool(policies.paths),
+    "read_file": lambda policies, _: ReadFileTool(policies.paths),
+    "write_file": lambda policies, _: WriteFileTool(policies.paths),
 }
 
 
@@ -37,7 +41,7 @@ def build_tools(policies: ToolPolicies) -> ToolRegistry:
     """A registry with the built-in tools that these policies allow."""
     registry = ToolRegistry()
     for make in BUILTIN.values():
-        tool = make(policies)
+        tool = make(policies, registry)
         if tool is not None:
             registry.register(tool)
     return registry

@@ -44,6 +44,8 @@ class Grants:
     folders: tuple[Path, ...] = ()
     devices: tuple[Path, ...] = ()
     services: tuple[Path, ...] = ()
+    secrets: tuple[Path, ...] = ()
+    """Places of keys that it may read."""
     network: bool = False
 
 
@@ -89,7 +91,8 @@ def view_of(
     tmp = Path(os.path.realpath(tmp)) if tmp is not None else None
     home = Path(os.path.realpath(Path.home()))
     writable = _real((paths.workspace, *paths.allowed, *grants.folders))
-    hidden = _real(paths.unreadable)
+    secrets = _real(grants.secrets)
+    hidden = tuple(place for place in _real(paths.unreadable) if not _inside(place, secrets))
     places: dict[Path, Access] = {}
 
     def add(found: Iterable[Path], access: Access) -> None:
@@ -109,6 +112,8 @@ def view_of(
         add((covered,), Access.COVER)
         add(_beside(covered, hidden, tmp, writable), Access.READ)
     add((place for place in hidden if place.exists()), Access.HIDE)
+    for place in secrets:
+        places[place] = Access.READ
     if tmp is not None:  # also by its name outside, which file tools know
         places[tmp] = Access.WRITE
     services = _real(grants.services)
@@ -116,7 +121,7 @@ def view_of(
     seen = [place for place, access in places.items() if access is not Access.HIDE]
     add((path for path in of_the_host if _inside(path, seen) or not _inside(path, _OF_THE_COMMAND)), Access.HIDE)
     return View(
-        tuple(_in_order(places, restricted=paths.restrict)),
+        tuple(_in_order(places, secrets, restricted=paths.restrict)),
         whole=not paths.restrict,
         home=home,
         tmp=tmp,
@@ -186,7 +191,7 @@ def _beside(covered: Path, hidden: tuple[Path, ...], tmp: Path | None, writable:
     ]
 
 
-def _in_order(places: dict[Path, Access], *, restricted: bool) -> list[tuple[Path, Access]]:
+def _in_order(places: dict[Path, Access], secrets: tuple[Path, ...], *, restricted: bool) -> list[tuple[Path, Access]]:
     """By depth, without what lies in a hidden place or, where only a few places are there at all, outside of them."""
     hidden = [place for place, access in places.items() if access is Access.HIDE]
     open_to = [place for place, access in places.items() if access is Access.WRITE]
@@ -195,7 +200,7 @@ def _in_order(places: dict[Path, Access], *, restricted: bool) -> list[tuple[Pat
         (
             (place, access)
             for place, access in places.items()
-            if not any(outer in place.parents for outer in hidden)
+            if not any(outer in place.parents for outer in hidden if place not in secrets)
             and not (access is Access.READ_TOO and _inside(place, open_to))
             and (access is not Access.HIDE or not restricted or _inside(place, shown))
             and (access is Access.COVER or place.exists())
