@@ -21,7 +21,7 @@ _FLAGS = {"-d": True, "--deliver": True, "--no-deliver": False}
 _ACTIONS = {"add": "add", "list": "list", "ls": "list", "remove": "remove", "rm": "remove", "enable": "enable",
             "disable": "disable", "run": "run"}  # fmt: skip
 _WITH_JOB = ("remove", "enable", "disable", "run")
-_SILENT = ("-a", "--all", "-f", "--force", "--json")
+_SILENT = ("-a", "--all", "-f", "--force", "--json", "--disable")
 
 
 def cron_call(words: Sequence[str]) -> dict[str, Any] | None:
