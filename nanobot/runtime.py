@@ -292,7 +292,7 @@ def tool_policies(
 ) -> ToolPolicies:
     """What the built-in tools may do, as the config says. `is_private`: where the owner's mails may be told of."""
     return ToolPolicies(
-        _path_policy(config, data_dir, workspace), _exec_policy(config), _inbox_policy(config, is_private)
+        _path_policy(config, data_dir, workspace), _exec_policy(config, data_dir), _inbox_policy(config, is_private)
     )
 
 
@@ -350,7 +350,7 @@ def _places(names: Sequence[str]) -> tuple[Path, ...]:
     return tuple(Path(name).expanduser() for name in names)
 
 
-def _exec_policy(config: Config) -> ExecPolicy | None:
+def _exec_policy(config: Config, data_dir: Path) -> ExecPolicy | None:
     settings = config.tools.exec
     if not settings.enable:
         return None
@@ -358,6 +358,12 @@ def _exec_policy(config: Config) -> ExecPolicy | None:
         timeout_s=settings.timeout,
         path_append=settings.path_append,
         allowed_env_keys=tuple(settings.allowed_env_keys),
+        sandbox=settings.sandbox,
+        network=settings.network,
+        cache=Places(data_dir).sandbox,
+        tmp=Places(data_dir).tmp,
+        deny=tuple(settings.deny_patterns),
+        allow=tuple(settings.allow_patterns),
     )
 
 

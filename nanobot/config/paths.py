@@ -79,6 +79,16 @@ class Places:
         return self.state / "prices.json"
 
     @property
+    def sandbox(self) -> Path:
+        """Which walls around commands hold on this machine."""
+        return self.state / "sandbox.json"
+
+    @property
+    def tmp(self) -> Path:
+        """What commands know as /tmp."""
+        return self.data / "tmp"
+
+    @property
     def traces(self) -> Path:
         """What happened in each turn."""
         return self.state / "traces"

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 
 from nanobot.agent.tools.base import ToolContext
+from nanobot.agent.tools.reach import Reach, ReachKind
 from nanobot.agent.turn import TurnEvent
 from nanobot.bus.events import DeliveryFailedError, InboundMessage, OutboundKind, OutboundMessage
 from nanobot.errors import NanobotError
@@ -122,8 +123,12 @@ class Requests:
         """A shell command of the person's own, through the agent's tool and all that guards it."""
         runtime, key = self._runtime, str(request["session"])
         address = _from_terminal("", key).address
-        context = ToolContext(key, address, turn_id="", workspace=runtime.workspace, clock=runtime.clock)
-        result = await runtime.tools.call("exec", {"command": str(request["command"])}, context)
+        command = str(request["command"])
+        said_so = frozenset({Reach(ReachKind.COMMAND, command).rule})
+        context = ToolContext(
+            key, address, turn_id="", workspace=runtime.workspace, clock=runtime.clock, granted=said_so
+        )
+        result = await runtime.tools.call("exec", {"command": command}, context)
         talk.tell({"type": "ran", "text": text_of(result.content), "error": bool(result.error)})
 
     async def _turn(self, request: Frame, talk: Talk) -> None:
