@@ -53,6 +53,7 @@ from nanobot.utils.resources import skills_dir
 from nanobot.utils.workspace import open_workspace
 
 if TYPE_CHECKING:
+    from nanobot.agent.tools.mcp.source import McpServers
     from nanobot.cron.service import CronService
 
 DEFAULT_MOST_AT_ONCE = 64
@@ -123,6 +124,9 @@ async def build_runtime(
 
     may_speak = partial(_may_speak, config, pairing)
     tools.register(CronTool(lambda: _cron_desk(cron(), may_speak)))
+    servers = mcp_servers(config, data_dir, workspace, clock)
+    if servers is not None:
+        tools.add_source(servers)
     context = ContextBuilder(
         workspace, clock=clock, name=defaults.bot_name, disabled_skills=frozenset(defaults.disabled_skills)
     )
@@ -292,6 +296,30 @@ def tool_policies(
     return ToolPolicies(
         _path_policy(config, data_dir, workspace), _exec_policy(config), _inbox_policy(config, is_private)
     )
+
+
+def mcp_servers(config: Config, data_dir: Path, workspace: Path, clock: Clock) -> "McpServers | None":
+    """The MCP servers of the config, none of them started; None where there are none."""
+    if not config.tools.mcp_servers:
+        return None
+    from nanobot.agent.tools.mcp.settings import ServerSettings, Wire  # who has no servers does not wait for it
+    from nanobot.agent.tools.mcp.source import McpServers
+
+    settings = [
+        ServerSettings(
+            name,
+            command=server.command,
+            args=tuple(server.args),
+            env=server.env or {},
+            url=server.url,
+            headers=server.headers or {},
+            type=Wire(server.type) if server.type else None,
+            tool_timeout_s=server.tool_timeout,
+            enabled_tools=frozenset(server.enabled_tools),
+        )
+        for name, server in config.tools.mcp_servers.items()
+    ]
+    return McpServers(settings, memory=Places(data_dir).mcp, workspace=workspace, clock=clock)
 
 
 def _inbox_policy(config: Config, is_private: Callable[[Address], bool]) -> InboxPolicy | None:
