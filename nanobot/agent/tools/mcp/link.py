@@ -6,19 +6,17 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from importlib import import_module
 from importlib.metadata import version
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from mcp import Client
     from mcp.client._transport import TransportStreams
-    from mcp.client.session import ClientRequestContext, IncomingMessage
-    from mcp.types import ListRootsResult
+    from mcp.client.session import IncomingMessage
 
 logger = logging.getLogger(__name__)
 
-OpenStreams = Callable[[Callable[[], None]], AbstractAsyncContextManager["TransportStreams"]]
-"""Opens the wire; what it is handed is called when the other side has hung up."""
+OpenStreams = Callable[["Link"], AbstractAsyncContextManager["TransportStreams"]]
+"""Opens the wire, and tells the link when the other side has hung up."""
 
 _GOODBYE_S = 1.0
 
@@ -26,22 +24,24 @@ _GOODBYE_S = 1.0
 class Link:
     """A connection whose handshake is done. It is gone once `gone` is set, and never comes back."""
 
-    def __init__(self, open_streams: OpenStreams, workspace: Path, on_change: Callable[[], None], *, old: bool) -> None:
+    def __init__(self, open_streams: OpenStreams, on_change: Callable[[], None], *, old: bool) -> None:
         """`on_change` is called when the server says that its tools have changed; `old` skips the newest handshake."""
         self._open_streams = open_streams
-        self._workspace = workspace
         self._on_change = on_change
         self._old = old
         self._leave = asyncio.Event()
         self._ready: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
         self._task: asyncio.Task[None] | None = None
         self.gone = asyncio.Event()
+        self.refused = False
+        """Whether the other side has forgotten us, so that it did nothing of what it was asked last."""
         self.cause: Exception | None = None
         """What ended it, where that was an error."""
 
     async def open(self) -> None:
         """Connect. Raises whatever the wire or the handshake did; cancelling it lets everything go."""
         await asyncio.to_thread(import_module, "mcp")  # 0.6 s of imports: aside, where they stall nobody
+        logging.getLogger("mcp").setLevel(logging.CRITICAL)  # what is lost we say ourselves, in a line
         self._task = asyncio.create_task(self._live(), name="mcp connection")
         try:
             await asyncio.wait((self._ready, self._task), return_when=asyncio.FIRST_COMPLETED)
@@ -55,6 +55,14 @@ class Link:
     def client(self) -> "Client":
         """The SDK's client. Only once it is open."""
         return self._ready.result()
+
+    def hung_up(self) -> None:
+        """The other side has gone."""
+        self._leave.set()
+
+    def forgotten(self) -> None:
+        """The other side knows nothing of us any more."""
+        self.refused = True
 
     def leave(self) -> None:
         """Let go, soon. No call may be under way."""
@@ -89,22 +97,17 @@ class Link:
         from mcp import Client
         from mcp.types import Implementation
 
-        yields = Client(
-            self._open_streams(self._leave.set),
+        # No roots: a server of files would take them instead of the folders its owner gave it. No sampling and no
+        # questions either: the SDK declines them in our name.
+        made = Client(
+            self._open_streams(self),
             client_info=Implementation(name="nanobot", version=version("nanobot")),
-            list_roots_callback=self._roots,
             message_handler=self._hear,
             mode="legacy" if self._old else "auto",
             cache=None,
         )
-        async with yields as client:
+        async with made as client:
             yield client
-
-    async def _roots(self, context: "ClientRequestContext") -> "ListRootsResult":
-        from mcp.types import ListRootsResult, Root
-        from pydantic import FileUrl
-
-        return ListRootsResult(roots=[Root(uri=FileUrl(self._workspace.as_uri()), name="workspace")])
 
     async def _hear(self, message: "IncomingMessage") -> None:
         from mcp.types import ToolListChangedNotification

@@ -22,6 +22,9 @@ OpenClient = Callable[[str, Mapping[str, str]], Awaitable["httpx2.AsyncClient"]]
 """A client for requests to this URL, which carries these headers."""
 
 LARGEST_EVENT = 64 * 1024 * 1024
+_SESSION = "mcp-session-id"
+_REFUSED = frozenset({400, 404, 410})
+"""How servers answer to the id of a session they no longer know. The specification says 404; 400 is common too."""
 _CONNECT_S = 15.0
 _SILENCE_S = 300.0
 """How long a stream may say nothing."""
@@ -41,9 +44,10 @@ async def open_client(url: str, headers: Mapping[str, str]) -> "httpx2.AsyncClie
 
 @asynccontextmanager
 async def remote_streams(
-    settings: ServerSettings, open_client: OpenClient, on_end: Callable[[], None]
+    settings: ServerSettings, open_client: OpenClient, on_end: Callable[[], None], on_refusal: Callable[[], None]
 ) -> AsyncIterator["TransportStreams"]:
-    """Talk with the server at that address. `on_end` is called when it has hung up.
+    """Talk with the server at that address. `on_end` is called when it has hung up, `on_refusal` when it has forgotten
+    our session: then it has done nothing of what it was asked since.
 
     What cannot be reached is an error of the SDK's or of its client, then or later, maybe in a group.
     """
@@ -51,6 +55,13 @@ async def remote_streams(
     from mcp.client.streamable_http import streamable_http_client
 
     client = await open_client(settings.url, settings.headers)
+
+    async def judge(response: "httpx2.Response") -> None:
+        request = response.request
+        if response.status_code in _REFUSED and request.method == "POST" and _SESSION in request.headers:
+            on_refusal()
+
+    client.event_hooks["response"].append(judge)
     if settings.wire is Wire.SSE:
 
         def handed_in(*_: Any, **__: Any) -> "httpx2.AsyncClient":

@@ -33,6 +33,8 @@ logger = logging.getLogger(__name__)
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
 _WORTH_WAITING_S = 3.0
+_TO_KNOW_WHY_S = 0.5
+"""Why a connection ended is known a moment later than that it did."""
 _UNSAFE_IN_FILES = re.compile(r"[^A-Za-z0-9_-]")
 
 
@@ -202,22 +204,19 @@ class McpServer:
     async def _lost(self, link: Link, error: Exception) -> "_Loss | None":
         """Whether the connection is over, and what that says about the request; the link is let go then."""
         from mcp.shared.exceptions import MCPError
-        from mcp.types import CONNECTION_CLOSED, INVALID_REQUEST
+        from mcp.types import CONNECTION_CLOSED
 
-        ended_session = isinstance(error, MCPError) and (error.code, error.message) == (
-            INVALID_REQUEST,
-            "Session terminated",  # the SDK's words for a 404 to a session's id
-        )
         closed = isinstance(error, MCPError) and error.code == CONNECTION_CLOSED
-        if not (ended_session or closed or link.gone.is_set()):
+        if not (closed or link.refused or link.gone.is_set()):
             return None
-        with suppress(TimeoutError):
-            async with asyncio.timeout(0.5):  # why it ended is known a moment later
-                await link.gone.wait()
+        if not link.refused:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_TO_KNOW_WHY_S):
+                    await link.gone.wait()
         if self._link is link:
             self._link = None
         await link.close()
-        if ended_session:
+        if link.refused:
             return _Loss("it forgot our session", not_done=True)
         return _Loss(await self._because(link.cause or error), not_done=_was_never_sent(link.cause))
 
@@ -248,7 +247,7 @@ class McpServer:
     async def _open(self) -> Link:
         old = self.listing is not None and self.listing.old
         self._spoken = Spoken()
-        link = Link(self._streams, self._workspace, self._note_change, old=old)
+        link = Link(self._streams, self._note_change, old=old)
         try:
             async with asyncio.timeout(self._patience.to_connect_s):
                 await link.open()
@@ -279,14 +278,14 @@ class McpServer:
         if not opening.cancelled():
             opening.exception()  # whoever waits for it is told; it is no surprise for the others
 
-    def _streams(self, on_end: Callable[[], None]) -> AbstractAsyncContextManager["TransportStreams"]:
+    def _streams(self, link: Link) -> AbstractAsyncContextManager["TransportStreams"]:
         if self.settings.wire is None:
             raise ServerFailedError(
                 f"tools.mcpServers.{self.settings.name} names neither a command nor a url that fits its type."
             )
         if self.settings.wire is Wire.STDIO:
-            return stdio_streams(self.settings, self._workspace, self._spoken, on_end)
-        return remote_streams(self.settings, self._client, on_end)
+            return stdio_streams(self.settings, self._workspace, self._spoken, link.hung_up)
+        return remote_streams(self.settings, self._client, link.hung_up, link.forgotten)
 
     async def _list(self, link: Link) -> None:
         self._changed = False
