@@ -135,7 +135,16 @@ async def build_runtime(
     chains = chains or Chains(environ, places.state, metered=spending.metered)
     models = ConfiguredModels(config, chains, model, provider, spending.metered)
     desk = Desk(
-        sessions, models, context, tools, vitals, __version__, spending, pairing=PairingWords(pairing), restart=restart
+        sessions,
+        models,
+        context,
+        tools,
+        vitals,
+        __version__,
+        spending,
+        pairing=PairingWords(pairing),
+        servers=servers.report if servers is not None else None,
+        restart=restart,
     )
     commands = SlashCommands(desk)
     redactor = Redactor(lambda: secrets_of(config.model_dump(), environ))

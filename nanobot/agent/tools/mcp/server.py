@@ -8,6 +8,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Awaitable, Callable
+from collections.abc import Set as AbstractSet
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from nanobot.agent.tools.mcp.link import Link
 from nanobot.agent.tools.mcp.listing import Listing, ListingFile, listing_of
+from nanobot.agent.tools.mcp.names import offered_names
 from nanobot.agent.tools.mcp.remote import OpenClient, open_client, remote_streams
 from nanobot.agent.tools.mcp.settings import ServerSettings, Wire
 from nanobot.agent.tools.mcp.stdio import Spoken, stdio_streams
@@ -30,6 +32,7 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
+RESOURCES, PROMPTS = "resources", "prompts"
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
 _WORTH_WAITING_S = 3.0
@@ -121,6 +124,19 @@ class McpServer:
         if self._reason:
             return ServerState(Phase.FAILED, self._reason, max(self._next_try - self._clock.monotonic(), 0.0))
         return ServerState(Phase.IDLE)
+
+    def offered(self, taken: AbstractSet[str] = frozenset()) -> dict[str, str]:
+        """What it has and its owner wants, by its own name, and the name it goes by here; none of these is taken.
+
+        Its resources and its prompts, where it has some, are a tool each. Nothing of a stranger.
+        """
+        if self.listing is None:
+            return {}
+        own = dict.fromkeys(tool.name for tool in self.listing.tools)
+        own |= {RESOURCES: None} if self.listing.resources else {}
+        own |= {PROMPTS: None} if self.listing.prompts else {}
+        names = offered_names(self.settings.name, own, taken)
+        return {tool: name for tool, name in names.items() if self.settings.offers(tool, name)}
 
     async def recall(self) -> None:
         """Take up what is remembered of it. Never raises."""

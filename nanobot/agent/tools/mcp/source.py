@@ -12,13 +12,22 @@ from pathlib import Path
 
 from nanobot.agent.tools.base import Tool
 from nanobot.agent.tools.mcp.listing import Listing
-from nanobot.agent.tools.mcp.server import McpPatience, McpServer
+from nanobot.agent.tools.mcp.server import McpPatience, McpServer, Phase
 from nanobot.agent.tools.mcp.settings import ServerSettings
 from nanobot.agent.tools.mcp.tool import tools_of
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.utils.clock import Clock
+from nanobot.utils.text import counted
 
 logger = logging.getLogger(__name__)
+
+
+_WORDS = {
+    Phase.IDLE: "idle, started by its first call",
+    Phase.STARTING: "starting",
+    Phase.READY: "connected",
+    Phase.FAILED: "failed",
+}
 
 
 class McpServers:
@@ -67,6 +76,10 @@ class McpServers:
         """End them all. Never raises, and does not wait long."""
         await asyncio.gather(*(server.close() for server in self.servers))
 
+    def report(self) -> str:
+        """How each server is, a line each."""
+        return "\n".join(_line(server) for server in self.servers)
+
     def tools(self) -> list[Tool]:
         """What they offer, as far as it is known, less what their owner does not want."""
         found: dict[str, Tool] = {}
@@ -88,3 +101,11 @@ class McpServers:
                 continue
             registry.register(tool)
         self._tools = {name: tool for name, tool in tools.items() if registry.get(name) is tool}
+
+
+def _line(server: McpServer) -> str:
+    state = server.state
+    tools = "not met yet" if server.listing is None else counted(len(server.listing.tools), "tool")
+    retry = f" Next try in {state.retry_in_s:.0f} s at the earliest." if state.retry_in_s else ""
+    reason = f": {state.reason}.{retry}" if state.phase is Phase.FAILED else ""
+    return f"{server.settings.name}: {_WORDS[state.phase]}, {tools}{reason}"

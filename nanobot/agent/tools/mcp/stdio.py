@@ -142,9 +142,9 @@ async def _kept_streams(
     import anyio
     from mcp.shared.message import SessionMessage
 
+    program = await _Program.start(argv, env, folder)
     to_us, inbox = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     outbox, to_it = anyio.create_memory_object_stream[SessionMessage](0)
-    program = await _Program.start(argv, env, folder)
     loop = asyncio.get_running_loop()
 
     def ended(code: int) -> None:
@@ -246,7 +246,7 @@ def _spawn(held: int, argv: list[str], env: dict[str, str], folder: Path) -> "su
         stderr=subprocess.PIPE,
         bufsize=0,
         env=env,
-        cwd=folder,
+        cwd=folder if folder.is_dir() else None,  # a workspace may yet have to be made
         pass_fds=(held,),
         start_new_session=True,
     )

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult
 from nanobot.agent.tools.mcp.listing import ServerTool
-from nanobot.agent.tools.mcp.names import offered_names
 from nanobot.agent.tools.mcp.results import Received, prompt_of, resource_of, result_of
 from nanobot.agent.tools.mcp.schema import normalised
-from nanobot.agent.tools.mcp.server import McpServer, ServerFailedError
+from nanobot.agent.tools.mcp.server import RESOURCES, McpServer, ServerFailedError
 from nanobot.agent.tools.reach import Reach, ReachKind
 from nanobot.agent.tools.schema import string, takes
 from nanobot.agent.tools.validation import problems_with
@@ -211,24 +210,15 @@ async def _as_it_is(text: str) -> ToolResult:
 
 
 def tools_of(server: McpServer, taken: AbstractSet[str], workspace: Path) -> list[Tool]:
-    """What a server offers and its owner wants, as tools; none under a name that is taken. Nothing of a stranger."""
-    listing = server.listing
-    if listing is None:
-        return []
-    own = {tool.name: tool for tool in listing.tools}
-    extra: dict[str, type[ResourcesTool | PromptsTool]] = {}
-    if listing.resources:
-        extra["resources"] = ResourcesTool
-    if listing.prompts:
-        extra["prompts"] = PromptsTool
+    """What a server offers and its owner wants, as tools; none under a name that is taken."""
+    known = {tool.name: tool for tool in server.listing.tools} if server.listing is not None else {}
     tools: list[Tool] = []
-    for known_as, name in offered_names(server.settings.name, [*own, *(extra.keys() - own.keys())], taken).items():
-        if not server.settings.offers(known_as, name):
-            continue
-        tool = own.get(known_as)
+    for own_name, name in server.offered(taken).items():
+        tool = known.get(own_name)
         if tool is None:
-            tools.append(extra[known_as](server, name, workspace))
+            kind = ResourcesTool if own_name == RESOURCES else PromptsTool
+            tools.append(kind(server, name, workspace))
         else:
-            kind = ReadingMcpTool if tool.reads else RepeatableMcpTool if tool.repeatable else McpTool
-            tools.append(kind(server, tool, name, workspace))
+            own_kind = ReadingMcpTool if tool.reads else RepeatableMcpTool if tool.repeatable else McpTool
+            tools.append(own_kind(server, tool, name, workspace))
     return tools

@@ -75,9 +75,9 @@ def test_a_kill_that_nobody_can_hear_leaves_no_survivors(tmp_path: Path):
     assert wait_until_gone(mark, 10) == []
 
 
-async def test_closing_ends_also_a_server_that_stays_and_its_daemon(bench: OpenBench, tmp_path: Path):
+async def test_closing_ends_a_server_and_the_daemon_it_left(bench: OpenBench, tmp_path: Path):
     mark = f"mark-{tmp_path.name}-{os.getpid()}"
-    lamp = await bench(child("lamp", "daemon", "stays", mark))
+    lamp = await bench(child("lamp", "daemon", mark))
     before = len(alive(mark))
     begun = time.monotonic()
 
