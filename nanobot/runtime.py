@@ -54,6 +54,7 @@ from nanobot.utils.workspace import open_workspace
 
 if TYPE_CHECKING:
     from nanobot.agent.tools.mcp.source import McpServers
+    from nanobot.agent.tools.own.source import OwnTools
     from nanobot.cron.service import CronService
 
 DEFAULT_MOST_AT_ONCE = 64
@@ -124,6 +125,8 @@ async def build_runtime(
 
     may_speak = partial(_may_speak, config, pairing)
     tools.register(CronTool(lambda: _cron_desk(cron(), may_speak)))
+    if config.tools.custom_tools:
+        tools.add_source(own_tools(config, workspace))
     servers = mcp_servers(config, data_dir, workspace, clock)
     if servers is not None:
         tools.add_source(servers)
@@ -305,6 +308,13 @@ def tool_policies(
     return ToolPolicies(
         _path_policy(config, data_dir, workspace), _exec_policy(config), _inbox_policy(config, is_private)
     )
+
+
+def own_tools(config: Config, workspace: Path) -> "OwnTools":
+    """The user's own tools, none of them loaded."""
+    from nanobot.agent.tools.own.source import OwnTools  # who has none does not wait for it
+
+    return OwnTools(workspace, _places(config.tools.allowed_paths))
 
 
 def mcp_servers(config: Config, data_dir: Path, workspace: Path, clock: Clock) -> "McpServers | None":

@@ -195,7 +195,7 @@ class _Program:
 
     @classmethod
     async def start(cls, argv: list[str], env: dict[str, str], folder: Path) -> "_Program":
-        loop = asyncio.get_running_loop()
+        """Start it. Raises OSError."""
         held, life = os.pipe()
         try:
             process = _spawn(held, argv, env, folder)
@@ -204,6 +204,15 @@ class _Program:
             raise
         finally:
             os.close(held)
+        try:
+            return await cls._connected(process, life)
+        except BaseException:
+            os.close(life)  # its keeper does the rest
+            raise
+
+    @classmethod
+    async def _connected(cls, process: "subprocess.Popen[bytes]", life: int) -> "_Program":
+        loop = asyncio.get_running_loop()
         assert process.stdin and process.stdout and process.stderr  # noqa: S101 - all three are pipes
         readers: list[asyncio.StreamReader] = []
         transports: list[asyncio.BaseTransport] = []
