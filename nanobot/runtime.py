@@ -54,6 +54,8 @@ from nanobot.utils.resources import skills_dir
 from nanobot.utils.workspace import open_workspace
 
 if TYPE_CHECKING:
+    from nanobot.agent.tools.mcp.source import McpServers
+    from nanobot.agent.tools.own.source import OwnTools
     from nanobot.cron.service import CronService
 
 DEFAULT_MOST_AT_ONCE = 64
@@ -124,6 +126,11 @@ async def build_runtime(
 
     may_speak = partial(_may_speak, config, pairing)
     tools.register(CronTool(lambda: _cron_desk(cron(), may_speak)))
+    if config.tools.custom_tools:
+        tools.add_source(own_tools(config, workspace))
+    servers = mcp_servers(config, data_dir, workspace, clock)
+    if servers is not None:
+        tools.add_source(servers)
     context = ContextBuilder(
         workspace, clock=clock, name=defaults.bot_name, disabled_skills=frozenset(defaults.disabled_skills)
     )
@@ -132,7 +139,16 @@ async def build_runtime(
     chains = chains or Chains(environ, places.state, metered=spending.metered)
     models = ConfiguredModels(config, chains, model, provider, spending.metered)
     desk = Desk(
-        sessions, models, context, tools, vitals, __version__, spending, pairing=PairingWords(pairing), restart=restart
+        sessions,
+        models,
+        context,
+        tools,
+        vitals,
+        __version__,
+        spending,
+        pairing=PairingWords(pairing),
+        servers=servers.report if servers is not None else None,
+        restart=restart,
     )
     commands = SlashCommands(desk)
     redactor = Redactor(lambda: secrets_of(config.model_dump(), environ))
@@ -294,6 +310,37 @@ def tool_policies(
     return ToolPolicies(
         _path_policy(config, data_dir, workspace), _exec_policy(config, data_dir), _inbox_policy(config, is_private)
     )
+
+
+def own_tools(config: Config, workspace: Path) -> "OwnTools":
+    """The user's own tools, none of them loaded."""
+    from nanobot.agent.tools.own.source import OwnTools  # who has none does not wait for it
+
+    return OwnTools(workspace, _places(config.tools.allowed_paths))
+
+
+def mcp_servers(config: Config, data_dir: Path, workspace: Path, clock: Clock) -> "McpServers | None":
+    """The MCP servers of the config, none of them started; None where there are none."""
+    if not config.tools.mcp_servers:
+        return None
+    from nanobot.agent.tools.mcp.settings import ServerSettings, Wire  # who has no servers does not wait for it
+    from nanobot.agent.tools.mcp.source import McpServers
+
+    settings = [
+        ServerSettings(
+            name,
+            command=server.command,
+            args=tuple(server.args),
+            env=server.env or {},
+            url=server.url,
+            headers=server.headers or {},
+            type=Wire(server.type) if server.type else None,
+            tool_timeout_s=server.tool_timeout,
+            enabled_tools=frozenset(server.enabled_tools),
+        )
+        for name, server in config.tools.mcp_servers.items()
+    ]
+    return McpServers(settings, memory=Places(data_dir).mcp, workspace=workspace, clock=clock)
 
 
 def _inbox_policy(config: Config, is_private: Callable[[Address], bool]) -> InboxPolicy | None:

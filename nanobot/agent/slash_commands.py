@@ -120,6 +120,8 @@ class Desk:
     spending: Spending
     pairing: Pairing | None = None
     """None where there are no channels to pair on; there is no such command then."""
+    servers: Callable[[], str] | None = None
+    """How each MCP server is; None without servers, and there is no such command then."""
     restart: Callable[[], None] | None = None
     """Ends the gateway in good order, soon, and begins it anew; None where there is none."""
 
@@ -147,6 +149,10 @@ class SlashCommands:
         if desk.pairing is not None:
             words = "who may speak: /pairing list, approve CODE, deny CODE, revoke CHANNEL ID (owner only)"
             self._table["pairing"] = _Entry(self._pairing, words)
+        if desk.servers is not None:
+            self._table["mcp"] = _Entry(
+                self._mcp, "the MCP servers: which are connected, and what is wrong with others"
+            )
         self._aliases = {"clear": "new", "reset": "new"}
 
     def names(self) -> dict[str, str]:
@@ -289,6 +295,10 @@ class SlashCommands:
     async def _pairing(self, session: Session, argument: str) -> str:
         assert self._desk.pairing is not None  # noqa: S101 else it is not in the table
         return await self._desk.pairing.answer(argument)
+
+    async def _mcp(self, session: Session, argument: str) -> str:
+        assert self._desk.servers is not None  # noqa: S101 else it is not in the table
+        return self._desk.servers()
 
     async def _restart(self, session: Session, argument: str) -> str:
         if self._desk.restart is None:

@@ -57,6 +57,8 @@ COMMANDS = {
     "skills list": ("nanobot.cli.skills:list_", "All skills, and whether each can be used here."),
     "skills show": ("nanobot.cli.skills:show", "What a skill tells the agent."),
     "usage": ("nanobot.cli.usage:usage", "Tokens and money: today, this month, and what is left."),
+    "mcp list": ("nanobot.cli.mcp:list_", "The MCP servers of the config, and what they offer."),
+    "mcp test": ("nanobot.cli.mcp:test", "Reach an MCP server, and see what it offers."),
     "tools list": ("nanobot.cli.tools:list_", "What the agent can call."),
 }
 GROUPS = {
@@ -67,6 +69,7 @@ GROUPS = {
     "provider": "Providers of models.",
     "cron": "Jobs and reminders.",
     "skills": "What the agent has learnt to do.",
+    "mcp": "Servers that bring tools of their own.",
     "tools": "What the agent can call.",
 }
 

@@ -94,6 +94,11 @@ class Places:
         return self.state / "traces"
 
     @property
+    def mcp(self) -> Path:
+        """What MCP servers offer, as far as it is remembered."""
+        return self.state / "mcp"
+
+    @property
     def logs(self) -> Path:
         """The logs."""
         return self.data / "logs"

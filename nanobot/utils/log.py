@@ -17,7 +17,18 @@ from typing import TextIO
 
 _KEEP = 5
 _ROTATE_BYTES = 10_000_000
-_CHATTY = ("httpx", "httpcore", "asyncio", "LiteLLM", "openai", "urllib3", "markdown_it", "discord")
+_CHATTY = (
+    "httpx",
+    "httpx2",
+    "httpcore",
+    "httpcore2",
+    "asyncio",
+    "LiteLLM",
+    "openai",
+    "urllib3",
+    "markdown_it",
+    "discord",
+)
 _STEERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 _TRACEBACK = logging.Formatter()
 
