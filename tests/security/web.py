@@ -92,13 +92,14 @@ class Road:
     answers: list[httpx.Response] = field(default_factory=list)
     sent: list[httpx.Request] = field(default_factory=list)
     proxies: list[str | None] = field(default_factory=list)
+    default: bytes = b"hello"
 
     def make(self, context: ssl.SSLContext, proxy: str | None) -> httpx.AsyncBaseTransport:
         self.proxies.append(proxy)
 
         def say(request: httpx.Request) -> httpx.Response:
             self.sent.append(request)
-            return self.answers.pop(0) if self.answers else httpx.Response(200, stream=httpx.ByteStream(b"hello"))
+            return self.answers.pop(0) if self.answers else httpx.Response(200, stream=httpx.ByteStream(self.default))
 
         return httpx.MockTransport(say)
 

@@ -9,16 +9,20 @@ from nanobot.agent.tools.inbox import InboxPolicy, InboxTool
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.tools.search import GlobTool, GrepTool
 from nanobot.agent.tools.shell import ExecPolicy, ExecTool
+from nanobot.agent.tools.web.fetch import WebFetchTool
+from nanobot.agent.tools.web.policy import WebPolicy
+from nanobot.agent.tools.web.search import WebSearchTool
 from nanobot.security.paths import PathPolicy
 
 
 @dataclass(frozen=True, slots=True)
 class ToolPolicies:
-    """What the built-in tools may do. `exec` is None where commands are switched off, `inbox` without a mailbox."""
+    """What the built-in tools may do. None where a tool is switched off, `inbox` also without a mailbox."""
 
     paths: PathPolicy
     exec: ExecPolicy | None = field(default_factory=ExecPolicy)
     inbox: InboxPolicy | None = None
+    web: WebPolicy | None = None
 
 
 BUILTIN: dict[str, Callable[[ToolPolicies], Tool | None]] = {
@@ -29,6 +33,8 @@ BUILTIN: dict[str, Callable[[ToolPolicies], Tool | None]] = {
     "inbox": lambda policies: InboxTool(policies.inbox) if policies.inbox is not None else None,
     "list_dir": lambda policies: ListDirTool(policies.paths),
     "read_file": lambda policies: ReadFileTool(policies.paths),
+    "web_fetch": lambda policies: WebFetchTool(policies.web) if policies.web is not None else None,
+    "web_search": lambda policies: WebSearchTool(policies.web) if policies.web is not None else None,
     "write_file": lambda policies: WriteFileTool(policies.paths),
 }
 
