@@ -19,6 +19,8 @@ from nanobot.security.fetching import Answer, Asked
 
 MOST = 20
 _TAG = re.compile(r"<[^<>]{0,500}>")
+_BROWSER = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"
+"""To whom DuckDuckGo shows its page for browsers."""
 _LONGEST_QUERY = 400
 """What Brave takes; nobody asks the others for more either."""
 
@@ -78,7 +80,8 @@ def _searxng(base: str, key: str, query: str, count: int) -> Asked:
 
 
 def _duckduckgo(base: str, key: str, query: str, count: int) -> Asked:
-    return Asked(f"{_path(base, '/html/')}?q={quote(query, safe='')}", {"Accept": "text/html"})
+    headers = {"Accept": "text/html", "User-Agent": _BROWSER}
+    return Asked(f"{_path(base, '/html/')}?q={quote(query, safe='')}", headers)
 
 
 def _path(base: str, path: str) -> str:
