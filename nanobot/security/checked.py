@@ -12,7 +12,7 @@ from typing import Generic, Protocol, TypeVar
 
 import httpx
 
-from nanobot.security.network import Gate, Ways
+from nanobot.security.network import Gate, NetworkDeniedError, Ways
 from nanobot.utils.http import ssl_context
 
 _IDLE_S = 30.0
@@ -66,7 +66,10 @@ class Doors(Generic[I]):
         key = (ways.url.origin, direct)
         if key not in self._inner:
             context = await ssl_context(ways.url.origin)
-            self._inner[key] = self._make(context, None if direct else self._gate.policy.proxy)
+            try:
+                self._inner[key] = self._make(context, None if direct else self._gate.policy.proxy)
+            except (ValueError, ImportError) as error:  # no such kind of proxy, or a package that it takes is missing
+                raise NetworkDeniedError(f"tools.web.proxy names a proxy that cannot be used: {error}") from None
         return self._inner[key]
 
 

@@ -29,14 +29,22 @@ class CheckedTransport2(httpx2.AsyncBaseTransport):
 
 
 def checked_mcp_client(
-    gate: Gate, headers: Mapping[str, str] | None = None, timeout: httpx2.Timeout | None = None
+    gate: Gate,
+    headers: Mapping[str, str] | None = None,
+    timeout: httpx2.Timeout | None = None,
+    auth: httpx2.Auth | None = None,
 ) -> httpx2.AsyncClient:
-    """What the MCP transports take as their client. The owner's server stands in the policy's `owned`.
+    """What the MCP transports take as their client; bound to a gate, the factory they take for one.
 
-    Redirects are followed by those transports alone, within the server's own origin; each is checked like any request.
+    The owner's server stands in the policy's `owned`. Redirects are followed by those transports alone, within the
+    server's own origin; each is checked like any request.
     """
     return httpx2.AsyncClient(
-        transport=CheckedTransport2(gate), headers=dict(headers or {}), timeout=timeout or _usual(), trust_env=False
+        transport=CheckedTransport2(gate),
+        headers=dict(headers or {}),
+        timeout=timeout or _usual(),
+        auth=auth,
+        trust_env=False,
     )
 
 

@@ -110,7 +110,7 @@ class Fetcher:
             raise FetchError(f"{url.host} cannot be read: {error}.") from None
         except (httpx.ConnectTimeout, httpx.PoolTimeout):
             raise FetchError(f"{url.host} does not answer. Check the address, or try again later.") from None
-        except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, ImportError) as error:
+        except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError) as error:
             raise FetchError(f"{url.host} gave no answer: {reason_of(error)}.") from None
 
     async def _followed(self, transport: "httpx.AsyncBaseTransport", url: WebUrl, asked: Asked) -> Answer:

@@ -4,14 +4,15 @@ The name is looked up once; every address it has is judged; the connection goes 
 name that says something else a moment later changes nothing. Whoever sends asks here for each request, redirects too.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from ipaddress import ip_address
 
 from nanobot.errors import NanobotError
 from nanobot.security.addresses import Address, Network, is_neighbour, is_within, networks, why_closed
-from nanobot.security.urls import WebUrl, parse_url
+from nanobot.security.urls import UrlError, WebUrl, parse_url
 from nanobot.utils.http import is_loopback
 from nanobot.utils.names import addresses_of, own_address_towards
 
@@ -121,7 +122,13 @@ class Gate:
 
     @cached_property
     def _owned(self) -> frozenset[str]:
-        return frozenset(parse_url(url).origin for url in self.policy.owned)
+        return frozenset(_origins(self.policy.owned))
+
+
+def _origins(urls: Iterable[str]) -> Iterator[str]:
+    for url in urls:
+        with suppress(UrlError):  # one that cannot be read is asked by nobody either, and opens nothing
+            yield parse_url(url).origin
 
 
 def _refusal(host: str, why: str, address: str = "") -> str:

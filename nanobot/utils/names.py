@@ -9,7 +9,8 @@ import socket
 import threading
 from contextlib import suppress
 
-_MOST_AT_ONCE = 16
+_MOST_AT_ONCE = 128
+"""Threads that wait; only a network that is down has ever so many."""
 _going_on = threading.BoundedSemaphore(_MOST_AT_ONCE)
 
 

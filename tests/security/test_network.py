@@ -206,6 +206,20 @@ async def test_a_proxy_is_asked_for_public_names_and_never_for_near_ones():
     assert road.proxies == ["http://127.0.0.1:3128", None]
 
 
+@pytest.mark.parametrize("proxy", ["nonsense", "ftp://x.test:21", "http://"])
+async def test_a_proxy_that_is_none_is_told_with_its_key(proxy):
+    fetcher = Fetcher(gate(NetworkPolicy(proxy=proxy)), limits=FetchLimits(total_s=2))
+
+    with pytest.raises(NanobotError, match=r"tools\.web\.proxy|no answer"):
+        await fetcher.fetch(Asked("http://public.test/"))
+
+
+async def test_an_owned_url_that_cannot_be_read_shuts_nothing_else():
+    owned = gate(NetworkPolicy(owned=("searx.test:8888", "http://127.0.0.1:8888")))
+
+    assert (await owned.ways("http://127.0.0.1:8888/")).addresses == ("127.0.0.1",)
+
+
 async def test_the_environment_names_no_proxy(monkeypatch):
     for name in ("http_proxy", "HTTPS_PROXY", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")

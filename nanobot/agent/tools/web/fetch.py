@@ -52,6 +52,7 @@ class WebFetchTool(Tool):
         """`reader` is asked about pictures and documents."""
         self._max_chars = policy.max_chars
         self._reader = reader
+        self._one_at_a_time = asyncio.Lock()  # a large page takes 40 MB while it is read
         self._fetcher = fetcher or Fetcher(
             Gate(policy.network),
             limits=FetchLimits(total_s=FETCH_S),
@@ -80,7 +81,7 @@ class WebFetchTool(Tool):
             return _failed(str(error), Provenance.TOOL)
         try:
             answer = await self._fetcher.fetch(Asked(url, {"Accept": _ACCEPT}))
-            async with asyncio.timeout(_READ_S):
+            async with self._one_at_a_time, asyncio.timeout(_READ_S):
                 return await self._told(url, answer, extractMode != "text", maxChars or self._max_chars)
         except TimeoutError:
             return _failed(f"The page {url[:200]} is made so that reading it takes too long. Fetch another.")
