@@ -26,6 +26,8 @@ from nanobot.agent.tools.cron import CronTool, Jobs
 from nanobot.agent.tools.inbox import InboxPolicy, Mailbox
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.tools.shell import ExecPolicy
+from nanobot.agent.tools.web.engines import ENVIRONMENT
+from nanobot.agent.tools.web.policy import SearchPolicy, WebPolicy
 from nanobot.agent.trace.folder import TraceFolder
 from nanobot.agent.trace.writer import TraceWriter
 from nanobot.agent.vitals import Vitals
@@ -44,6 +46,7 @@ from nanobot.providers.base import LLMProvider
 from nanobot.providers.chain import Chains, with_preset
 from nanobot.providers.spending import Spending
 from nanobot.security import vault
+from nanobot.security.network import NetworkPolicy
 from nanobot.security.paths import PathPolicy
 from nanobot.security.places import key_places
 from nanobot.security.secrets import Redactor, named_secrets, secrets_of
@@ -118,7 +121,7 @@ async def build_runtime(
     sessions = SessionManager(workspace, old_folder=places.old_sessions)
     pairing = PairingStore(places, clock)
     is_private = partial(_is_private, sessions, pairing)
-    tools = build_tools(tool_policies(config, data_dir, workspace, is_private=is_private))
+    tools = build_tools(tool_policies(config, data_dir, workspace, is_private=is_private, environ=environ))
 
     @cache
     def cron() -> "CronService":
@@ -304,11 +307,19 @@ def _may_speak(config: Config, pairing: PairingStore, channel: str, sender_id: s
 
 
 def tool_policies(
-    config: Config, data_dir: Path, workspace: Path, *, is_private: Callable[[Address], bool] = lambda chat: False
+    config: Config,
+    data_dir: Path,
+    workspace: Path,
+    *,
+    is_private: Callable[[Address], bool] = lambda chat: False,
+    environ: Mapping[str, str] | None = None,
 ) -> ToolPolicies:
     """What the built-in tools may do, as the config says. `is_private`: where the owner's mails may be told of."""
     return ToolPolicies(
-        _path_policy(config, data_dir, workspace), _exec_policy(config, data_dir), _inbox_policy(config, is_private)
+        _path_policy(config, data_dir, workspace),
+        _exec_policy(config, data_dir),
+        _inbox_policy(config, is_private),
+        _web_policy(config, os.environ if environ is None else environ),
     )
 
 
@@ -341,6 +352,20 @@ def mcp_servers(config: Config, data_dir: Path, workspace: Path, clock: Clock) -
         for name, server in config.tools.mcp_servers.items()
     ]
     return McpServers(settings, memory=Places(data_dir).mcp, workspace=workspace, clock=clock)
+
+
+def network_policy(config: Config) -> NetworkPolicy:
+    """Where requests of the agent may go, as the config says."""
+    return NetworkPolicy(tuple(config.tools.ssrf_whitelist), proxy=config.tools.web.proxy or None)
+
+
+def _web_policy(config: Config, environ: Mapping[str, str]) -> WebPolicy | None:
+    web = config.tools.web
+    if not web.enable:
+        return None
+    found = {name: environ[name] for name in ENVIRONMENT if environ.get(name)}
+    search = SearchPolicy(web.search.provider, web.search.api_key, web.search.base_url, web.search.max_results, found)
+    return WebPolicy(network_policy(config), web.fetch.max_chars, search)
 
 
 def _inbox_policy(config: Config, is_private: Callable[[Address], bool]) -> InboxPolicy | None:

@@ -11,16 +11,20 @@ from nanobot.agent.tools.origins import WordsOf, nothing_known
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.tools.search import GlobTool, GrepTool
 from nanobot.agent.tools.shell import ExecPolicy, ExecTool
+from nanobot.agent.tools.web.fetch import WebFetchTool
+from nanobot.agent.tools.web.policy import WebPolicy
+from nanobot.agent.tools.web.search import WebSearchTool
 from nanobot.security.paths import PathPolicy
 
 
 @dataclass(frozen=True, slots=True)
 class ToolPolicies:
-    """What the built-in tools may do. `exec` is None where commands are switched off, `inbox` without a mailbox."""
+    """What the built-in tools may do. None where a tool is switched off, `inbox` also without a mailbox."""
 
     paths: PathPolicy
     exec: ExecPolicy | None = field(default_factory=ExecPolicy)
     inbox: InboxPolicy | None = None
+    web: WebPolicy | None = None
     words_of: WordsOf = nothing_known
     """What is remembered of files that were written while words from outside were there."""
 
@@ -38,6 +42,8 @@ BUILTIN: dict[str, Callable[[ToolPolicies, ToolRegistry], Tool | None]] = {
     "list_dir": lambda policies, _: ListDirTool(policies.paths, policies.words_of),
     "notebook_edit": lambda policies, _: NotebookEditTool(policies.paths),
     "read_file": lambda policies, _: ReadFileTool(policies.paths, policies.words_of),
+    "web_fetch": lambda policies, _: WebFetchTool(policies.web) if policies.web is not None else None,
+    "web_search": lambda policies, _: WebSearchTool(policies.web) if policies.web is not None else None,
     "write_file": lambda policies, _: WriteFileTool(policies.paths),
 }
 
