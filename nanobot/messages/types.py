@@ -106,6 +106,7 @@ class ChatMessage(TypedDict):
     tool_call_id: NotRequired[str]
     name: NotRequired[str]
     failure: NotRequired[str]
+    source: NotRequired[str]
 
 
 INTERRUPTED = "interrupted"
