@@ -89,7 +89,7 @@ class Answering:
         command = parse_command(message.content)
         if command is not None:
             return command.name in _COMMANDS
-        return is_from_owner(message) and answer_in(message.content) is not None and bool(self._asked_in(message))
+        return is_from_owner(message) and answer_in(_own_words(message)) is not None and bool(self._asked_in(message))
 
     def take(self, message: InboundMessage) -> str:
         """Hand the answer on; what the person is told. Only an owner's counts."""
@@ -97,7 +97,7 @@ class Answering:
             return "Only an owner may answer that."
         command = parse_command(message.content)
         if command is None:
-            name, answer = "", answer_in(message.content) or Answer.NO
+            name, answer = "", answer_in(_own_words(message)) or Answer.NO
         else:
             name, answer = _said_in(command)
         asked = self._asked_in(message)
@@ -114,6 +114,14 @@ class Answering:
 
     def _asked_in(self, message: InboundMessage) -> list[Question]:
         return [one for one in self.questions if one.context.address == message.address]
+
+
+def _own_words(message: InboundMessage) -> str:
+    """What was said, without what it replies to, as channels write that above it."""
+    first, *rest = message.content.split("\n")
+    if not (rest and first.startswith("[in reply to ")):
+        return message.content
+    return "\n".join(line for line in rest if not line.startswith("> "))
 
 
 def _said_in(command: Command) -> tuple[str, Answer]:

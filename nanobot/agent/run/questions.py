@@ -6,6 +6,7 @@ first counts for the second, once.
 
 import asyncio
 import hashlib
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -31,7 +32,8 @@ class Question:
 
 def question_id(turn_id: str, call: ToolCallRequest) -> str:
     """The name of the question about this call, the same after a restart; short enough to be typed."""
-    told = f"{turn_id}\n{call.id}\n{call.name}\n{call.arguments_text}"
+    arguments = json.dumps(call.arguments, sort_keys=True, default=str)
+    told = f"{turn_id}\n{call.id}\n{call.name}\n{arguments}"
     return hashlib.sha256(told.encode("utf-8", "replace")).hexdigest()[:8]
 
 
