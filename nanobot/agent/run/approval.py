@@ -15,13 +15,13 @@ from enum import StrEnum
 from typing import Protocol
 
 from nanobot.agent.run.hooks import PlannedCall, Verdict
-from nanobot.agent.run.outside import entered_rows, is_outside, repeated_row, source_of
+from nanobot.agent.run.outside import entered_rows, repeated_row, source_of
 from nanobot.agent.run.questions import Question, Questions, question_id
 from nanobot.agent.run.wording import Wording, shown_source
 from nanobot.agent.tools.reach import Reach, ReachKind
 from nanobot.agent.turn import Answer, ApprovalAnswered, ApprovalAsked
 from nanobot.errors import StorageError
-from nanobot.messages.types import Provenance
+from nanobot.messages.types import Provenance, is_outside
 from nanobot.security.grants import Grants
 
 log = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import unquote
 
-from nanobot.messages.types import ChatMessage, Provenance, least_trusted, text_of
+from nanobot.messages.types import ChatMessage, Provenance, is_outside, text_of
 
 LONG_ENOUGH = 16
 """Characters, spaces left out, that are no accident when a call and somebody's words have them in common."""
@@ -24,11 +24,6 @@ _ENCODED = re.compile(r"[A-Za-z0-9+/_-]{24,}={0,2}")
 _HEXED = re.compile(r"(?:[0-9a-fA-F]{2}){12,}")
 _MOST_DECODED = 200
 """Encoded stretches of one text that are looked into."""
-
-
-def is_outside(provenance: str) -> bool:
-    """Whether these words are neither the owner's nor made on this machine."""
-    return least_trusted([provenance, Provenance.TOOL]) is not Provenance.TOOL
 
 
 def source_of(row: ChatMessage) -> str:
