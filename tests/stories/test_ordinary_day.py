@@ -9,13 +9,13 @@ from nanobot.agent.tools.reach import ReachKind
 from nanobot.agent.tools.schema import string, takes
 from nanobot.agent.turn import Answer
 from nanobot.messages.types import Provenance
-from nanobot.testing import calls, open_bot
+from nanobot.testing import Line, calls, open_bot
 from tests.agent.run.stand_ins import Sink
 from tests.agent.run.test_approval import Person
 
 PAGES = {
-    "https://docs.python.org/3/library/csv.html": "csv — CSV File Reading and Writing. import csv\nwith open('eggs.csv',"
-    " newline='') as csvfile: spamreader = csv.reader(csvfile, delimiter=' ')",
+    "https://docs.python.org/3/library/csv.html": "csv — CSV File Reading and Writing. import csv\n"
+    "with open('eggs.csv', newline='') as csvfile: spamreader = csv.reader(csvfile, delimiter=' ')",
     "https://git-scm.com/docs/git-stash": "git stash push -m message; git stash list; git stash pop --index restores",
     "https://weather.example/berlin": "Berlin: 14 degrees, showers in the afternoon, wind from the west, sunset 20:31",
     "https://recipes.example/lentil-soup": "Lentil soup: 250 g red lentils, 1 onion, 2 carrots, 1 l stock, 20 minutes",
@@ -139,7 +139,7 @@ def sinks() -> Sequence[Sink]:
 
 
 async def test_a_day_of_ordinary_tasks_asks_at_most_once_in_two_tasks(tmp_path: Path):
-    script = [line for _, steps in DAY for line in (*(calls(step) for step in steps), "Done.")]
+    script: list[Line] = [line for _, steps in DAY for line in (*(calls(step) for step in steps), "Done.")]
     async with open_bot(tmp_path, *script) as bot:
         for tool in (Pages(), Mails(), *sinks()):
             bot.runtime.tools.register(tool)
