@@ -20,6 +20,7 @@ from nanobot.agent.loop import AgentLoop, LoopPolicy
 from nanobot.agent.pipeline.left_over import is_taken_on
 from nanobot.agent.pipeline.work import Parts, Patience
 from nanobot.agent.run.approval import Approval, ApprovalMode
+from nanobot.agent.run.filing import Filing
 from nanobot.agent.run.hooks import ToolHook
 from nanobot.agent.run.questions import Questions
 from nanobot.agent.run.runner import Model, RunLimits
@@ -49,6 +50,7 @@ from nanobot.providers.spending import Spending
 from nanobot.security.grants import Grants
 from nanobot.security.paths import PathPolicy
 from nanobot.security.places import key_places
+from nanobot.security.provenance import FileBook
 from nanobot.security.secrets import Redactor, secrets_of
 from nanobot.session.manager import SessionManager
 from nanobot.utils.clock import Clock, SystemClock, zone_named
@@ -80,6 +82,8 @@ class Runtime:
     """The jobs, opened when they are first asked for. Who lives for days starts them, with an `on_job`."""
     pairing: PairingStore
     vitals: Vitals
+    file_book: FileBook
+    """Which files hold somebody else's words."""
     questions: Questions
     """What turns ask their owner, for who speaks for one."""
     may_speak: Callable[[str, str, str], bool]
@@ -136,6 +140,7 @@ async def build_runtime(
     spending = Spending(config, places, clock)
     chains = chains or Chains(environ, places.state, metered=spending.metered)
     models = ConfiguredModels(config, chains, model, provider, spending.metered)
+    file_book = FileBook(places.file_book, places.media)
     questions, grants = Questions(clock), Grants(places.grants, clock)
     desk = Desk(
         sessions, models, context, tools, vitals, __version__, spending,
@@ -158,7 +163,7 @@ async def build_runtime(
         turns_folder=places.turns,
         traces=traces,
         patience=patience or Patience(),
-        hooks=(*hooks, approval),
+        hooks=(*hooks, approval, Filing(file_book)),
         answering=answering,
     )
     policy = LoopPolicy(_most_at_once(environ), defaults.steering == "join", _delivery(config, streams))
@@ -195,6 +200,7 @@ async def build_runtime(
             cron,
             pairing,
             vitals,
+            file_book,
             questions,
             may_speak,
         )

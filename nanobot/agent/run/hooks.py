@@ -26,7 +26,7 @@ class PlannedCall:
 class Verdict:
     """Whether the call may begin, and with which rules granted. `refusal` is for the model: why not, what instead.
 
-    `entered`: whose older words were found in the call. They have entered the turn with it.
+    `entered`: whose words come into the turn with the call: those that were found in it, or in the file it reads.
     """
 
     granted: frozenset[str] = frozenset()

@@ -12,7 +12,7 @@ from nanobot.agent.tools.base import Effect, ToolContext, ToolResult
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.tools.spill import clip_result
 from nanobot.agent.turn import Emitter, ToolDelta, ToolEnded, ToolStarted
-from nanobot.messages.types import ChatMessage, Provenance, ToolFailure, least_trusted, text_of
+from nanobot.messages.types import ChatMessage, Provenance, ToolFailure, is_outside, least_trusted, text_of
 from nanobot.providers.base import ToolCallRequest
 from nanobot.utils.aio import all_or_first_error
 from nanobot.utils.clock import timestamp
@@ -128,6 +128,9 @@ async def _run_call(call: ToolCallRequest, bench: ToolBench, verdict: Verdict) -
     bench.emit(ToolStarted(call_id=call.id, name=call.name, arguments=call.arguments))
     try:
         result = await _guarded(call, bench, verdict)
+        if is_outside(verdict.entered) and verdict.refusal is None:
+            own = result.provenance or Provenance.TOOL
+            result = replace(result, provenance=least_trusted([own, verdict.entered]))
     except BaseException:
         ended(ToolResult("stopped", error=True), "stopped")
         raise
