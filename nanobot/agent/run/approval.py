@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from nanobot.agent.run.hooks import PlannedCall, Verdict
-from nanobot.agent.run.outside import entered_rows, repeated_row, source_of
+from nanobot.agent.run.outside import entered_rows, provenance_of, repeated_row
 from nanobot.agent.run.questions import Question, Questions, question_id
 from nanobot.agent.run.wording import Wording, shown_source
 from nanobot.agent.tools.reach import Reach, ReachKind
@@ -56,8 +56,6 @@ class InPlay:
     provenance: Provenance = Provenance.OWNER
     source: str = ""
     """Which they are, for a person: a page, a sender, a server."""
-    repeated: bool = False
-    """Whether they are older, and the call repeats them."""
 
     def __bool__(self) -> bool:
         return is_outside(self.provenance)
@@ -176,11 +174,10 @@ def _in_play(planned: PlannedCall) -> InPlay:
         brought = entered_rows(rows, context.turn_id)
         named = [shown_source(row, rows) for row in brought]
         return InPlay(context.entered, ", ".join(dict.fromkeys(named[-_MOST_NAMED:])) or str(context.entered))
-    row = repeated_row(planned.call.arguments, rows, context.turn_id)
+    row = repeated_row(planned.call.arguments, rows, context.turn_id, context.session_key)
     if row is None:
         return InPlay()
-    provenance = Provenance(source_of(row)) if row["role"] != "assistant" else Provenance.WEB
-    return InPlay(provenance, shown_source(row, rows), repeated=True)
+    return InPlay(provenance_of(row, context.session_key), shown_source(row, rows))
 
 
 _MOST_NAMED = 3

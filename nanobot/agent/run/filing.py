@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from nanobot.agent.run.hooks import PlannedCall, Verdict
-from nanobot.agent.run.outside import repeated_row, source_of
+from nanobot.agent.run.outside import provenance_of, repeated_row
 from nanobot.errors import StorageError
 from nanobot.messages.types import Provenance, is_outside, least_trusted
 
@@ -95,8 +95,8 @@ def _entered(planned: PlannedCall) -> Provenance:
     context = planned.context
     if is_outside(context.entered):
         return context.entered
-    row = repeated_row(planned.call.arguments, planned.rows, context.turn_id)
-    return context.entered if row is None else least_trusted([context.entered, source_of(row)])
+    row = repeated_row(planned.call.arguments, planned.rows, context.turn_id, context.session_key)
+    return context.entered if row is None else provenance_of(row, context.session_key)
 
 
 def _written_by(command: str) -> Iterator[Path]:

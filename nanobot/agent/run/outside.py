@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import unquote
 
-from nanobot.messages.types import ChatMessage, Provenance, is_outside, text_of
+from nanobot.messages.types import ChatMessage, Provenance, is_outside, least_trusted, text_of
 
 LONG_ENOUGH = 16
 """Characters, spaces left out, that are no accident when a call and somebody's words have them in common."""
@@ -26,21 +26,34 @@ _MOST_DECODED = 200
 """Encoded stretches of one text that are looked into."""
 
 
-def source_of(row: ChatMessage) -> str:
+def source_of(row: ChatMessage, session_key: str = "") -> str:
     """Where the words of a row themselves came from; of old rows that do not say it, what their kind says."""
-    return row.get("source") or row.get("provenance") or _usual(row)
+    return row.get("source") or stored_provenance(row, session_key)
 
 
-def _usual(row: ChatMessage) -> Provenance:
+def stored_provenance(row: ChatMessage, session_key: str) -> str:
+    """How far a row is trusted. Of one from before that was kept: what people wrote in a channel was somebody's."""
+    said = row.get("provenance")
+    if said is not None:
+        return said
     name = str(row.get("name", ""))
     if row["role"] == "tool":
         return next((kind for begin, kind in _OF_TOOLS.items() if name.startswith(begin)), Provenance.TOOL)
-    if row["role"] == "user" and row.get("sender_id") not in (None, "owner", "user"):
+    if row["role"] == "user" and ":" in session_key and session_key.partition(":")[0] not in _OWNERS_OWN:
         return Provenance.PERSON
     return Provenance.OWNER
 
 
 _OF_TOOLS = {"web_": Provenance.WEB, "mcp_": Provenance.MCP, "inbox": Provenance.MAIL}
+_OWNERS_OWN = frozenset({"cli", "sdk", "api", "heartbeat", "cron", "unified"})
+"""What session keys begin with where nobody but the owner writes."""
+
+
+def provenance_of(row: ChatMessage, session_key: str) -> Provenance:
+    """How far the words of a row are trusted that repeats or holds words from outside. What a model said after it had
+    read some may be any of them.
+    """
+    return least_trusted([source_of(row, session_key), row.get("provenance", Provenance.PERSON)])
 
 
 def entered_rows(rows: Sequence[ChatMessage], turn_id: str) -> list[ChatMessage]:
@@ -52,7 +65,7 @@ def entered_rows(rows: Sequence[ChatMessage], turn_id: str) -> list[ChatMessage]
     ]
 
 
-def outside_rows(rows: Sequence[ChatMessage], turn_id: str) -> list[ChatMessage]:
+def outside_rows(rows: Sequence[ChatMessage], turn_id: str, session_key: str = "") -> list[ChatMessage]:
     """The rows of other turns that hold words from outside, or were said by a model that had just read some."""
     found: list[ChatMessage] = []
     reading: object = None
@@ -62,23 +75,26 @@ def outside_rows(rows: Sequence[ChatMessage], turn_id: str) -> list[ChatMessage]
         if turn == turn_id:
             continue
         if row["role"] == "assistant":
-            if (turn is not None and turn == reading) or (turn is None and is_outside(source_of(row))):
+            if (turn is not None and turn == reading) or (turn is None and is_outside(source_of(row, session_key))):
                 found.append(row)
-        elif is_outside(source_of(row)):
+        elif is_outside(source_of(row, session_key)):
             reading = turn
             found.append(row)
     return found
 
 
-def repeated_row(arguments: Mapping[str, Any], rows: Sequence[ChatMessage], turn_id: str) -> ChatMessage | None:
+def repeated_row(
+    arguments: Mapping[str, Any], rows: Sequence[ChatMessage], turn_id: str, session_key: str = ""
+) -> ChatMessage | None:
     """The row of an older turn whose words from outside these arguments repeat; the newest of several.
 
     What the owner has written themselves is nobody else's.
     """
-    outside = outside_rows(rows, turn_id)
+    outside = outside_rows(rows, turn_id, session_key)
     if not outside:
         return None
-    owners = _Words([_said(row) for row in rows if row["role"] == "user" and source_of(row) == Provenance.OWNER])
+    own = [row for row in rows if row["role"] == "user" and source_of(row, session_key) == Provenance.OWNER]
+    owners = _Words(map(_said, own))
     told = [_normal(text) for leaf in _texts(arguments) for text in _readings(leaf)]
 
     def repeats(row: ChatMessage) -> bool:
