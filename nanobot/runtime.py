@@ -12,13 +12,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nanobot import __version__
+from nanobot.agent.answering import Answering, ApprovalWords
 from nanobot.agent.context import ContextBuilder
 from nanobot.agent.delivery import DeliveryPolicy
 from nanobot.agent.idle import IdleWatch
 from nanobot.agent.loop import AgentLoop, LoopPolicy
 from nanobot.agent.pipeline.left_over import is_taken_on
 from nanobot.agent.pipeline.work import Parts, Patience
+from nanobot.agent.run.approval import Approval, ApprovalMode
+from nanobot.agent.run.filing import Filing
 from nanobot.agent.run.hooks import ToolHook
+from nanobot.agent.run.questions import Questions
 from nanobot.agent.run.runner import Model, RunLimits
 from nanobot.agent.slash_commands import Desk, SlashCommands
 from nanobot.agent.tools.builtin import ToolPolicies, build_tools
@@ -46,9 +50,11 @@ from nanobot.providers.base import LLMProvider
 from nanobot.providers.chain import Chains, with_preset
 from nanobot.providers.spending import Spending
 from nanobot.security import vault
+from nanobot.security.grants import Grants
 from nanobot.security.network import NetworkPolicy
 from nanobot.security.paths import PathPolicy
 from nanobot.security.places import key_places
+from nanobot.security.provenance import FileBook
 from nanobot.security.secrets import Redactor, named_secrets, secrets_of
 from nanobot.session.manager import SessionManager
 from nanobot.utils.clock import Clock, SystemClock, zone_named
@@ -82,6 +88,10 @@ class Runtime:
     """The jobs, opened when they are first asked for. Who lives for days starts them, with an `on_job`."""
     pairing: PairingStore
     vitals: Vitals
+    file_book: FileBook
+    """Which files hold somebody else's words."""
+    questions: Questions
+    """What turns ask their owner, for who speaks for one."""
     may_speak: Callable[[str, str, str], bool]
     """Whether on a channel this sender may speak in this chat. Raises NanobotError where nobody can say."""
 
@@ -141,6 +151,8 @@ async def build_runtime(
     spending = Spending(config, places, clock)
     chains = chains or Chains(environ, places.state, metered=spending.metered)
     models = ConfiguredModels(config, chains, model, provider, spending.metered)
+    file_book = FileBook(places.file_book, places.media)
+    questions, grants = Questions(clock), Grants(places.grants, clock)
     desk = Desk(
         sessions,
         models,
@@ -150,11 +162,14 @@ async def build_runtime(
         __version__,
         spending,
         pairing=PairingWords(pairing),
+        approvals=ApprovalWords(grants, questions),
         servers=servers.report if servers is not None else None,
         restart=restart,
     )
     commands = SlashCommands(desk)
     redactor = Redactor(lambda: secrets_of(config.model_dump(), environ))
+    answering = Answering(questions, partial(_no_owner_here, pairing))
+    approval = Approval(ApprovalMode(config.tools.approval), grants, questions, answering, redactor.text)
     traces = TraceWriter(TraceFolder(places.traces, redactor), clock, workspace)
     parts = Parts(
         sessions=sessions,
@@ -168,7 +183,8 @@ async def build_runtime(
         turns_folder=places.turns,
         traces=traces,
         patience=patience or Patience(),
-        hooks=hooks,
+        hooks=(*hooks, approval, Filing(file_book)),
+        answering=answering,
     )
     policy = LoopPolicy(_most_at_once(environ), defaults.steering == "join", _delivery(config, streams))
     idle: IdleWatch | None = None
@@ -205,6 +221,8 @@ async def build_runtime(
             cron,
             pairing,
             vitals,
+            file_book,
+            questions,
             may_speak,
         )
 
@@ -400,6 +418,25 @@ def _is_private(sessions: SessionManager, pairing: PairingStore, chat: Address) 
     keys = [key, f"{key}:{chat.thread_id}"] if chat.thread_id else [key]
     rows = [row for one in map(sessions.read, keys) if one is not None for row in one.messages]
     return people.is_one_of_them(str(row["sender_id"]) for row in rows if row.get("sender_id"))
+
+
+def _no_owner_here(pairing: PairingStore, chat: Address, senders: Sequence[str]) -> str | None:
+    """Why no owner can answer in a chat where these have written; None where one can."""
+    from nanobot.channels.registry import find  # only who asks waits for it
+
+    spec, people = find(chat.channel), pairing.people(chat.channel)
+    if spec is not None and not spec.owners_are_known:
+        return f"In {spec.title} nobody vouches for who writes, so no yes counts there; the terminal and a chat do."
+    if not people.owners:
+        return (
+            f"Nobody is owner on {chat.channel} yet. The owner of this bot becomes that by writing /pairing here and "
+            "running the command it answers with in the terminal."
+        )
+    if any(people.role_of(Sender.of(one)) is Role.OWNER for one in senders):
+        return None
+    if spec is not None and spec.is_group(chat.chat_id):
+        return None
+    return "No owner reads here: an owner has to ask for it in a chat of their own, or in the terminal."
 
 
 def _path_policy(config: Config, data_dir: Path, workspace: Path) -> PathPolicy:

@@ -129,6 +129,16 @@ class Places:
         return self.data / "pairing.json"
 
     @property
+    def grants(self) -> Path:
+        """What the owner said "always" to."""
+        return self.state / "grants.json"
+
+    @property
+    def file_book(self) -> Path:
+        """Which files hold somebody else's words."""
+        return self.state / "provenance.json"
+
+    @property
     def old_jobs(self) -> Path:
         """Where earlier releases kept jobs."""
         return self.data / "cron" / "jobs.json"

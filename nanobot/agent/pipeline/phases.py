@@ -225,6 +225,7 @@ class Pipeline:
                 asker=message.provenance,
                 origin=message.origin,
                 sender_id=message.sender_id,
+                attended=turn.attended,
                 quiet=message.quiet,
                 answers=message.journal_key,
             ),
