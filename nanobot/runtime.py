@@ -6,7 +6,7 @@ Here the config is mapped to the small policies that the lower rooms take.
 import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -131,7 +131,9 @@ async def build_runtime(
     sessions = SessionManager(workspace, old_folder=places.old_sessions)
     pairing = PairingStore(places, clock)
     is_private = partial(_is_private, sessions, pairing)
-    tools = build_tools(tool_policies(config, data_dir, workspace, is_private=is_private, environ=environ))
+    file_book = FileBook(places.file_book, places.media)
+    policies = tool_policies(config, data_dir, workspace, is_private=is_private, environ=environ)
+    tools = build_tools(replace(policies, words_of=file_book.of))
 
     @cache
     def cron() -> "CronService":
@@ -151,7 +153,6 @@ async def build_runtime(
     spending = Spending(config, places, clock)
     chains = chains or Chains(environ, places.state, metered=spending.metered)
     models = ConfiguredModels(config, chains, model, provider, spending.metered)
-    file_book = FileBook(places.file_book, places.media)
     questions, grants = Questions(clock), Grants(places.grants, clock)
     desk = Desk(
         sessions,
