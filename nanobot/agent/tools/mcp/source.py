@@ -14,6 +14,7 @@ from nanobot.agent.tools.base import Tool
 from nanobot.agent.tools.mcp.listing import Listing
 from nanobot.agent.tools.mcp.server import McpPatience, McpServer, Phase
 from nanobot.agent.tools.mcp.settings import ServerSettings
+from nanobot.agent.tools.mcp.shelf import is_heavy, shelved
 from nanobot.agent.tools.mcp.tool import tools_of
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.utils.clock import Clock
@@ -87,12 +88,22 @@ class McpServers:
             found |= {tool.name: tool for tool in tools_of(server, found.keys(), self._workspace)}
         return list(found.values())
 
+    def _within_bearable_weight(self, tools: list[Tool]) -> list[Tool]:
+        if not is_heavy(tools):
+            return tools
+        logger.info(
+            "%s of MCP servers are too many for every request: mcp_find finds them.", counted(len(tools), "tool")
+        )
+        return shelved(
+            tools, {server.settings.name: len(server.offered()) for server in self.servers if server.listing}
+        )
+
     def _offer(self, registry: ToolRegistry) -> None:
         now = {server: server.listing for server in self.servers}
         if now == self._offered:
             return
         self._offered = now
-        tools = {tool.name: tool for tool in self.tools()}
+        tools = {tool.name: tool for tool in self._within_bearable_weight(self.tools())}
         for name in self._tools.keys() - tools.keys():
             registry.unregister(name)
         for name, tool in tools.items():

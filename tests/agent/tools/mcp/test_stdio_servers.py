@@ -188,6 +188,14 @@ async def test_calls_of_one_server_run_side_by_side(bench: OpenBench):
     assert time.perf_counter() - begun < 1
 
 
+async def test_two_hundred_sessions_share_one_program(bench: OpenBench):
+    lamp = await bench(child("lamp"))
+
+    results = await asyncio.gather(*((lamp.call("mcp_lamp_pid")) for _ in range(200)))
+
+    assert len({str(result.content) for result in results}) == 1
+
+
 async def test_ten_megabytes_arrive_whole(bench: OpenBench):
     lamp = await bench(child("lamp"))
 
