@@ -60,10 +60,15 @@ class McpServers:
         async with self._refreshing:
             await self.recall()
             strangers = {server: server.start() for server in self.servers if server.listing is None}
-            met = [task for server, task in strangers.items() if task is not None and server not in self._met]
+            met = {
+                server: task
+                for server, task in strangers.items()
+                if task is not None and server not in self._met and not server.is_slow
+            }
             self._met.update(strangers)
             if met:
-                await asyncio.wait(met, timeout=self._patience.first_listing_s)
+                await asyncio.wait(met.values(), timeout=self._patience.first_listing_s)
+                await asyncio.gather(*(server.note_slowness() for server, task in met.items() if not task.done()))
             await asyncio.gather(*(server.freshen() for server in self.servers))
             self._offer(registry)
 

@@ -108,6 +108,16 @@ async def test_a_hanging_a_babbling_and_a_missing_server_do_not_hold_up_the_othe
     }
 
 
+async def test_who_kept_somebody_waiting_in_vain_is_not_waited_for_again(bench: OpenBench):
+    patience = McpPatience(first_listing_s=0.5)
+    await bench(child("hung", "hangs"), patience=patience)
+    begun = time.perf_counter()
+
+    await bench(child("hung", "hangs"), patience=patience)
+
+    assert time.perf_counter() - begun < 0.4
+
+
 async def test_a_server_that_never_shakes_hands_fails_with_what_it_said(bench: OpenBench):
     patience = McpPatience(to_connect_s=0.5, first_listing_s=20)
 
