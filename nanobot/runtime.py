@@ -137,6 +137,7 @@ async def build_runtime(
     spending = Spending(config, places, clock)
     chains = chains or Chains(environ, places.state, metered=spending.metered)
     models = ConfiguredModels(config, chains, model, provider, spending.metered)
+    redactor = Redactor(lambda: secrets_of(config.model_dump(), environ))
     desk = Desk(
         sessions,
         models,
@@ -146,11 +147,10 @@ async def build_runtime(
         __version__,
         spending,
         pairing=PairingWords(pairing),
-        servers=servers.report if servers is not None else None,
+        servers=(lambda: redactor.text(servers.report())) if servers is not None else None,
         restart=restart,
     )
     commands = SlashCommands(desk)
-    redactor = Redactor(lambda: secrets_of(config.model_dump(), environ))
     traces = TraceWriter(TraceFolder(places.traces, redactor), clock, workspace)
     parts = Parts(
         sessions=sessions,

