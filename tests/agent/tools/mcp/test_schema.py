@@ -224,7 +224,7 @@ def _problems(schema: Any, depth: int = 0) -> list[str]:
     return found + [problem for one in below for problem in _problems(one, depth + 1)]
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(SCHEMAS, SCHEMAS, SCHEMAS)
 def test_every_schema_becomes_one_that_strict_providers_take(schema: Any, one: Any, two: Any):
     whole = {**(schema if isinstance(schema, dict) else {}), "$defs": {"one": one, "two": two}}
@@ -232,7 +232,7 @@ def test_every_schema_becomes_one_that_strict_providers_take(schema: Any, one: A
     assert _problems(normalised(whole).shown) == []
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(SCHEMAS, SCHEMAS, SCHEMAS, st.dictionaries(st.sampled_from("xyz"), VALUES, max_size=3))
 def test_what_the_original_allows_is_never_refused(schema: Any, one: Any, two: Any, value: Any):
     whole = {**(schema if isinstance(schema, dict) else {}), "$defs": {"one": one, "two": two}}
