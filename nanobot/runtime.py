@@ -154,6 +154,7 @@ async def build_runtime(
     chains = chains or Chains(environ, places.state, metered=spending.metered)
     models = ConfiguredModels(config, chains, model, provider, spending.metered)
     questions, grants = Questions(clock), Grants(places.grants, clock)
+    redactor = Redactor(lambda: secrets_of(config.model_dump(), environ))
     desk = Desk(
         sessions,
         models,
@@ -164,11 +165,10 @@ async def build_runtime(
         spending,
         pairing=PairingWords(pairing),
         approvals=ApprovalWords(grants, questions),
-        servers=servers.report if servers is not None else None,
+        servers=(lambda: redactor.text(servers.report())) if servers is not None else None,
         restart=restart,
     )
     commands = SlashCommands(desk)
-    redactor = Redactor(lambda: secrets_of(config.model_dump(), environ))
     answering = Answering(questions, partial(_no_owner_here, pairing))
     approval = Approval(ApprovalMode(config.tools.approval), grants, questions, answering, redactor.text)
     traces = TraceWriter(TraceFolder(places.traces, redactor), clock, workspace)
@@ -370,7 +370,8 @@ def mcp_servers(config: Config, data_dir: Path, workspace: Path, clock: Clock) -
         )
         for name, server in config.tools.mcp_servers.items()
     ]
-    return McpServers(settings, memory=Places(data_dir).mcp, workspace=workspace, clock=clock)
+    network = network_policy(config)
+    return McpServers(settings, memory=Places(data_dir).mcp, workspace=workspace, clock=clock, network=network)
 
 
 def network_policy(config: Config) -> NetworkPolicy:

@@ -1,15 +1,17 @@
 """The same words, whichever way they come in: a one-shot, a chat, a channel of a gateway, a chat through that gateway.
 
 Each scenario is said over all of them, to real child processes with a model on loopback. What people read must be the
-same, or one way must say at once that it cannot. Subagents and MCP are not offered by any way yet; what is asked of
-them is answered by all alike, and all offer the model the very same tools.
+same, or one way must say at once that it cannot. Subagents are not offered by any way yet; what is asked of them is
+answered by all alike, and all offer the model the very same tools.
 """
 
 import json
 import re
+import shutil
+import subprocess
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -18,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from tests.agent.tools.mcp.conftest import CHILD
 from tests.fake_models import Calls, Fail, FakeModels, Fitting, Say, Step
 from tests.gateway.toy import GatewayHome, until
 
@@ -109,7 +112,8 @@ SCENARIOS = {
     "a command that is none": one("/hlep", ends="/help"),
     "nothing to stop": one("/stop", ends="running"),
     "a model that fails": one("hello?", Fail(401, "bad key"), ends="providers.custom"),
-    "what nobody can do: a chat that is none, a time that is past, subagents and MCP": one(
+    "a tool of an MCP server": one("the lamp!", Calls(("mcp_home_echo", {"n": 1})), Fitting(echo), ends='{"n": 1}'),
+    "what nobody can do: a chat that is none, a time that is past, subagents, a tool that is none": one(
         "delegate",
         Calls(
             ("message", {"content": "hello Ben", "channel": "pigeon", "chat_id": "8"}),
@@ -118,7 +122,7 @@ SCENARIOS = {
             ("mcp_home_lamp", {}),
         ),
         Fitting(echo),
-        ends="'mcp_home_lamp'. Tools: ",
+        ends="'mcp_home_lamp'.",
     ),
 }
 
@@ -179,16 +183,38 @@ def server() -> Iterator[FakeModels]:
         yield server
 
 
+MakeHome = Callable[[str], GatewayHome]
+
+
 @pytest.fixture(scope="module")
-def daemon(server: FakeModels, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayHome]:
-    home = GatewayHome(tmp_path_factory.mktemp("daemon"), server)
+def make_home(server: FakeModels, tmp_path_factory: pytest.TempPathFactory) -> MakeHome:
+    """A home with an MCP server that was met before: a first meeting may be over only after the first turn."""
+    met: list[GatewayHome] = []
+
+    def make(name: str) -> GatewayHome:
+        home = GatewayHome(tmp_path_factory.mktemp(name), server)
+        lamp = {"command": sys.executable, "args": ["-I", "-S", CHILD], "enabledTools": ["echo"]}
+        home.change(tools={"mcpServers": {"home": lamp}})
+        if met:
+            shutil.copytree(met[0].data / "state" / "mcp", home.data / "state" / "mcp")
+        else:
+            met.append(home)
+            subprocess.run([sys.executable, "-m", "nanobot", "mcp", "test", "home"], env=home.environ, check=True)
+        return home
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def daemon(make_home: MakeHome) -> Iterator[GatewayHome]:
+    home = make_home("daemon")
     with home.gateway():
         yield home
 
 
 @pytest.fixture(scope="module")
-def ways(daemon: GatewayHome, server: FakeModels, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Way]]:
-    alone, chatting = (GatewayHome(tmp_path_factory.mktemp(name), server) for name in ("alone", "chatting"))
+def ways(daemon: GatewayHome, make_home: MakeHome) -> Iterator[dict[str, Way]]:
+    alone, chatting = (make_home(name) for name in ("alone", "chatting"))
     with ExitStack() as stack:
         chats = [Chat(chatting), Chat(daemon)]
         for chat in chats:

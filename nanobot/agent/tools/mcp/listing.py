@@ -5,10 +5,11 @@ import logging
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nanobot.utils.files import make_private_folder, write_atomic
+from nanobot.utils.files import make_private_folder, write_atomic, write_in_place
 
 if TYPE_CHECKING:
     from mcp import Client
@@ -20,6 +21,7 @@ MOST_TOOLS = 500
 _MOST_PAGES = 50
 _LONGEST_SCHEMA = 2_000_000
 _LONGEST_WORDS = 20_000
+_REMEMBERED_AS_SLOW = timedelta(minutes=10)
 _FILE_CAP = 16 * 1024 * 1024
 
 
@@ -117,6 +119,7 @@ class ListingFile:
 
     def __init__(self, path: Path, fingerprint: str) -> None:
         self._path = path
+        self._slow = path.with_suffix(".slow")
         self._fingerprint = fingerprint
 
     def load(self) -> Listing | None:
@@ -135,10 +138,24 @@ class ListingFile:
             logger.warning("What was remembered of an MCP server could not be read: %s: %s", self._path, error)
             return None
 
+    def was_slow(self, now: datetime) -> bool:
+        """Whether it kept somebody waiting in vain in the last minutes. Never raises."""
+        try:
+            noted = datetime.fromtimestamp(self._slow.stat().st_mtime, UTC)
+        except OSError:
+            return False
+        return abs(now - noted) < _REMEMBERED_AS_SLOW
+
+    def note_slowness(self) -> None:
+        """It just did. Never raises."""
+        with suppress(OSError):
+            write_in_place(self._slow, b"")
+
     def save(self, listing: Listing) -> None:
         """Remember it. Never raises: it can be asked for again."""
         try:
             make_private_folder(self._path.parent)
+            self._slow.unlink(missing_ok=True)
             write_atomic(self._path, json.dumps({"fingerprint": self._fingerprint, **asdict(listing)}))
         except (OSError, RecursionError) as error:
             logger.warning("The tools of an MCP server could not be remembered: %s: %s", self._path, error)

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from nanobot.agent.tools.mcp.settings import ServerSettings, Wire
-from nanobot.utils.http import ssl_context
+from nanobot.security.network import NetworkPolicy
 
 if TYPE_CHECKING:
     import httpx2
@@ -25,21 +25,17 @@ LARGEST_EVENT = 64 * 1024 * 1024
 _SESSION = "mcp-session-id"
 _REFUSED = frozenset({400, 404, 410})
 """How servers answer to the id of a session they no longer know. The specification says 404; 400 is common too."""
-_CONNECT_S = 15.0
-_SILENCE_S = 300.0
-"""How long a stream may say nothing."""
 
 
-async def open_client(url: str, headers: Mapping[str, str]) -> "httpx2.AsyncClient":
-    """A client of its own for each connection."""
-    import httpx2
+def clients_of(policy: NetworkPolicy) -> OpenClient:
+    """A client of its own for each connection, which goes where this policy lets it, and to the server anyway."""
 
-    return httpx2.AsyncClient(
-        headers=dict(headers),
-        timeout=httpx2.Timeout(_CONNECT_S, read=_SILENCE_S),
-        verify=await ssl_context(url),
-        trust_env=False,
-    )
+    async def open_client(url: str, headers: Mapping[str, str]) -> "httpx2.AsyncClient":
+        from nanobot.security.checked_mcp import open_mcp_client  # 40 ms that who has programs only does not wait
+
+        return await open_mcp_client(policy, url, headers)
+
+    return open_client
 
 
 @asynccontextmanager

@@ -16,12 +16,15 @@ from typing import TYPE_CHECKING, Any
 from nanobot.agent.tools.base import ToolResult
 from nanobot.messages.types import ToolFailure
 from nanobot.utils.files import make_private_folder, write_atomic
+from nanobot.utils.text import clip
 
 if TYPE_CHECKING:
     from mcp.types import CallToolResult, ContentBlock, GetPromptResult, ReadResourceResult
 
 LARGEST_FILE = 32 * 1024 * 1024
 MOST_BLOCKS = 500
+LONGEST_BESIDE = 16_000
+"""Characters of a text beside pictures. One that comes alone may be long: the run keeps the whole of it in a file."""
 _PICTURES = {"image/png": ".png", "image/jpeg": ".jpg", "image/gif": ".gif", "image/webp": ".webp"}
 
 
@@ -87,7 +90,7 @@ def _joined(parts: Iterable[str | dict[str, Any]]) -> str | list[dict[str, Any]]
     parts = list(parts)
     if all(isinstance(part, str) for part in parts):
         return str(parts[0]) if len(parts) == 1 else "\n".join(str(part) for part in parts)
-    return [{"type": "text", "text": part} if isinstance(part, str) else part for part in parts]
+    return [{"type": "text", "text": clip(part, LONGEST_BESIDE)} if isinstance(part, str) else part for part in parts]
 
 
 async def _block(block: "ContentBlock", received: Received) -> str | dict[str, Any]:

@@ -6,11 +6,13 @@ server judges last. `shown` is what a model is told: one type a place, no refere
 nothing that one provider or another refuses; where that loses a meaning, it is said in words.
 """
 
+import hashlib
 import json
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from nanobot.utils.text import clip_line
 
@@ -36,6 +38,8 @@ _BOUNDS = {
 _OPEN = frozenset({"patternProperties", "if", "dependentSchemas", "$ref", "$dynamicRef"})
 """Words left away by which a schema may name more properties than it lists."""
 _SHOWN_BOUNDS = ("minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems")
+_GOOD_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}\Z")
+_STRANGE = re.compile(r"[^A-Za-z0-9_.-]+")
 _ANYTHING: Schema = {"anyOf": [{"type": "string"}, {"type": "number"}, {"type": "boolean"}, {"type": "object"}]}
 
 
@@ -45,6 +49,12 @@ class Normalised:
 
     checked: Schema
     shown: Schema
+
+    def restored(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Arguments by the names of the server, where a model was shown others. Never raises."""
+        with suppress(RecursionError):
+            return cast(dict[str, Any], _restored(arguments, [self.checked]))
+        return arguments
 
 
 def normalised(schema: object) -> Normalised:
@@ -172,11 +182,36 @@ def _shown_object(schema: Schema, depth: int, *, words: bool) -> Schema:
     """An object, at the top too: there no provider takes a union, so what its branches name is put together."""
     properties, required = _all_properties(schema)
     shown: Schema = {
-        name: _shown(part, depth - 1, words=words) for name, part in list(properties.items())[:MOST_PROPERTIES]
+        _shown_name(name): _shown(part, depth - 1, words=words)
+        for name, part in list(properties.items())[:MOST_PROPERTIES]
     }
     found: Schema = {"type": "object", "properties": shown if depth > 0 else {}}
-    asked = [name for name in required if name in found["properties"]]
+    asked = [name for name in map(_shown_name, required) if name in found["properties"]]
     return found | ({"required": asked} if asked else {})
+
+
+def _shown_name(name: str) -> str:
+    """A property's name as the strictest provider takes it: one request with another is refused as a whole."""
+    if _GOOD_NAME.match(name):
+        return name
+    digest = hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:6]
+    return f"{_STRANGE.sub('_', name)[:50].strip('_')}_{digest}"
+
+
+def _restored(value: Any, schemas: list[Schema]) -> Any:
+    parts = [part for schema in schemas for part, _ in _parts(schema, certain=True)]
+    if isinstance(value, list):
+        items = [part["items"] for part in parts if "items" in part]
+        return [_restored(one, items) for one in value] if items else value
+    if not isinstance(value, dict):
+        return value
+    named = [(name, one) for part in parts for name, one in part.get("properties", {}).items()]
+    meant = {_shown_name(name): name for name, _ in named}
+    found = {}
+    for key, one in value.items():
+        name = meant.get(key, key)
+        found[name] = _restored(one, [schema for other, schema in named if other == name])
+    return found
 
 
 def _all_properties(schema: Schema) -> tuple[dict[str, Schema], list[str]]:

@@ -6,6 +6,7 @@ a pause that grows with each failure. One that hangs, dies or lies costs nothing
 
 import asyncio
 import logging
+import os
 import re
 from collections.abc import Awaitable, Callable
 from collections.abc import Set as AbstractSet
@@ -18,10 +19,11 @@ from typing import TYPE_CHECKING, TypeVar
 from nanobot.agent.tools.mcp.link import Link
 from nanobot.agent.tools.mcp.listing import Listing, ListingFile, listing_of
 from nanobot.agent.tools.mcp.names import offered_names
-from nanobot.agent.tools.mcp.remote import OpenClient, open_client, remote_streams
+from nanobot.agent.tools.mcp.remote import clients_of, remote_streams
 from nanobot.agent.tools.mcp.settings import ServerSettings, Wire
-from nanobot.agent.tools.mcp.stdio import Spoken, stdio_streams
+from nanobot.agent.tools.mcp.stdio import Spoken, program_of, server_environment, stdio_streams
 from nanobot.errors import NanobotError
+from nanobot.security.network import NetworkPolicy
 from nanobot.utils.clock import Clock
 
 if TYPE_CHECKING:
@@ -91,18 +93,20 @@ class McpServer:
         workspace: Path,
         clock: Clock,
         patience: McpPatience | None = None,
-        client: OpenClient = open_client,
+        network: NetworkPolicy | None = None,
     ) -> None:
         """`memory` is the folder in which listings are remembered."""
         self.settings = settings
         self.listing: Listing | None = None
         """What it offers, as far as is known: from now, or from the last time."""
+        self.is_slow = False
+        """Whether it kept somebody waiting a while ago, and in vain."""
         file = memory / f"{_UNSAFE_IN_FILES.sub('_', settings.name)[:80]}-{settings.fingerprint}.json"
         self._file = ListingFile(file, settings.fingerprint)
         self._workspace = workspace
         self._clock = clock
         self._patience = patience or McpPatience()
-        self._client = client
+        self._client = clients_of(network or NetworkPolicy())
         self._link: Link | None = None
         self._opening: asyncio.Task[Link] | None = None
         self._spoken = Spoken()
@@ -141,6 +145,13 @@ class McpServer:
     async def recall(self) -> None:
         """Take up what is remembered of it. Never raises."""
         self.listing = await asyncio.to_thread(self._file.load)
+        if self.listing is None:
+            self.is_slow = await asyncio.to_thread(self._file.was_slow, self._clock.now())
+
+    async def note_slowness(self) -> None:
+        """It kept a turn waiting: for a while nobody waits for it again, another process neither. Never raises."""
+        self.is_slow = True
+        await asyncio.to_thread(self._file.note_slowness)
 
     def start(self) -> asyncio.Task[Link] | None:
         """Begin to connect, unless it is or is about to be, or failed a moment ago. The task may fail; nobody has to
@@ -266,6 +277,7 @@ class McpServer:
         link = Link(self._streams, self._note_change, old=old)
         try:
             async with asyncio.timeout(self._patience.to_connect_s):
+                await self._check()
                 await link.open()
                 await self._list(link)
         except Exception as error:  # the wall of a connection
@@ -294,11 +306,16 @@ class McpServer:
         if not opening.cancelled():
             opening.exception()  # whoever waits for it is told; it is no surprise for the others
 
-    def _streams(self, link: Link) -> AbstractAsyncContextManager["TransportStreams"]:
+    async def _check(self) -> None:
+        """What can be known before anything is imported or started. Raises NanobotError."""
         if self.settings.wire is None:
             raise ServerFailedError(
                 f"tools.mcpServers.{self.settings.name} names neither a command nor a url that fits its type."
             )
+        if self.settings.wire is Wire.STDIO:
+            await program_of(self.settings, server_environment(os.environ, self.settings))
+
+    def _streams(self, link: Link) -> AbstractAsyncContextManager["TransportStreams"]:
         if self.settings.wire is Wire.STDIO:
             return stdio_streams(self.settings, self._workspace, self._spoken, link.hung_up)
         return remote_streams(self.settings, self._client, link.hung_up, link.forgotten)

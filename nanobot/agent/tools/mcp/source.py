@@ -14,8 +14,10 @@ from nanobot.agent.tools.base import Tool
 from nanobot.agent.tools.mcp.listing import Listing
 from nanobot.agent.tools.mcp.server import McpPatience, McpServer, Phase
 from nanobot.agent.tools.mcp.settings import ServerSettings
+from nanobot.agent.tools.mcp.shelf import is_heavy, shelved
 from nanobot.agent.tools.mcp.tool import tools_of
 from nanobot.agent.tools.registry import ToolRegistry
+from nanobot.security.network import NetworkPolicy
 from nanobot.utils.clock import Clock
 from nanobot.utils.text import counted
 
@@ -41,12 +43,18 @@ class McpServers:
         workspace: Path,
         clock: Clock,
         patience: McpPatience | None = None,
+        network: NetworkPolicy | None = None,
     ) -> None:
-        """`memory` is the folder in which their tools are remembered. Nothing is started."""
+        """`memory` is the folder in which their tools are remembered; `network` says where requests go
+        beside the servers themselves.
+
+        Nothing is started.
+        """
         self._patience = patience or McpPatience()
         self._workspace = workspace
         self.servers = [
-            McpServer(one, memory=memory, workspace=workspace, clock=clock, patience=self._patience) for one in servers
+            McpServer(one, memory=memory, workspace=workspace, clock=clock, patience=self._patience, network=network)
+            for one in servers
         ]
         self._offered: dict[McpServer, Listing | None] = {}
         self._tools: dict[str, Tool] = {}
@@ -59,10 +67,15 @@ class McpServers:
         async with self._refreshing:
             await self.recall()
             strangers = {server: server.start() for server in self.servers if server.listing is None}
-            met = [task for server, task in strangers.items() if task is not None and server not in self._met]
+            met = {
+                server: task
+                for server, task in strangers.items()
+                if task is not None and server not in self._met and not server.is_slow
+            }
             self._met.update(strangers)
             if met:
-                await asyncio.wait(met, timeout=self._patience.first_listing_s)
+                await asyncio.wait(met.values(), timeout=self._patience.first_listing_s)
+                await asyncio.gather(*(server.note_slowness() for server, task in met.items() if not task.done()))
             await asyncio.gather(*(server.freshen() for server in self.servers))
             self._offer(registry)
 
@@ -87,12 +100,22 @@ class McpServers:
             found |= {tool.name: tool for tool in tools_of(server, found.keys(), self._workspace)}
         return list(found.values())
 
+    def _within_bearable_weight(self, tools: list[Tool]) -> list[Tool]:
+        if not is_heavy(tools):
+            return tools
+        logger.info(
+            "%s of MCP servers are too many for every request: mcp_find finds them.", counted(len(tools), "tool")
+        )
+        return shelved(
+            tools, {server.settings.name: len(server.offered()) for server in self.servers if server.listing}
+        )
+
     def _offer(self, registry: ToolRegistry) -> None:
         now = {server: server.listing for server in self.servers}
         if now == self._offered:
             return
         self._offered = now
-        tools = {tool.name: tool for tool in self.tools()}
+        tools = {tool.name: tool for tool in self._within_bearable_weight(self.tools())}
         for name in self._tools.keys() - tools.keys():
             registry.unregister(name)
         for name, tool in tools.items():

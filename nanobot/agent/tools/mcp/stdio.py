@@ -96,6 +96,17 @@ class Spoken:
         return "; ".join(part for part in parts if part)
 
 
+async def program_of(settings: ServerSettings, env: Mapping[str, str]) -> str:
+    """Where the program lies. Raises NoSuchProgramError."""
+    program = await asyncio.to_thread(shutil.which, settings.command, path=env.get("PATH", os.defpath))
+    if program is None:
+        raise NoSuchProgramError(
+            f"There is no program {settings.command!r}. Install it, or give its full path in "
+            f"tools.mcpServers.{settings.name}.command."
+        )
+    return program
+
+
 @asynccontextmanager
 async def stdio_streams(
     settings: ServerSettings, folder: Path, spoken: Spoken, on_end: Callable[[], None]
@@ -105,12 +116,7 @@ async def stdio_streams(
     Raises NoSuchProgramError, OSError where it cannot be started.
     """
     env = server_environment(os.environ, settings)
-    program = await asyncio.to_thread(shutil.which, settings.command, path=env.get("PATH", os.defpath))
-    if program is None:
-        raise NoSuchProgramError(
-            f"There is no program {settings.command!r}. Install it, or give its full path in "
-            f"tools.mcpServers.{settings.name}.command."
-        )
+    program = await program_of(settings, env)
     wire = _sdk_streams if sys.platform == "win32" else _kept_streams
     async with wire([program, *settings.args], env, folder, spoken, on_end) as streams:
         yield streams

@@ -91,15 +91,14 @@ class McpTool(_FromServer):
             clip(tool.description.strip(), LONGEST_DESCRIPTION) or f"{tool.name} of the server {server.settings.name}."
         )
         super().__init__(server, name, said, workspace)
-        schema = normalised(tool.schema)
-        self.parameters = schema.shown
-        self._checked = schema.checked
+        self._schema = normalised(tool.schema)
+        self.parameters = self._schema.shown
         self._tool = tool
 
     @property
     def wants_context(self) -> bool:
         """Yes, unless a parameter of the server's own has the name of the turn's."""
-        return "ctx" not in self._checked.get("properties", {})
+        return "ctx" not in self._schema.checked.get("properties", {})
 
     async def execute(self, /, **arguments: Any) -> ToolResult:
         """Have the server do it. Any names are the server's: `self` is one of them somewhere."""
@@ -107,7 +106,8 @@ class McpTool(_FromServer):
 
         ctx: ToolContext | None = arguments.pop("ctx", None) if self.wants_context else None
         # By the session itself: its `call_tool` judges answers by the server's own output schema, which may be hostile.
-        asked = CallToolRequest(params=CallToolRequestParams(name=self._tool.name, arguments=arguments))
+        given = CallToolRequestParams(name=self._tool.name, arguments=self._schema.restored(arguments))
+        asked = CallToolRequest(params=given)
 
         async def request(client: "Client", still_at_it: Callable[[], None]) -> CallToolResult:
             async def progress(progress: float, total: float | None, message: str | None) -> None:
@@ -127,7 +127,7 @@ class McpTool(_FromServer):
 
     def validate_params(self, params: dict[str, Any]) -> list[str]:
         """What is wrong by the server's own schema, as far as it can be judged here."""
-        return problems_with(params, self._checked)
+        return problems_with(self._schema.restored(params), self._schema.checked)
 
 
 class ReadingMcpTool(McpTool):

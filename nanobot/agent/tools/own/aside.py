@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Coroutine
+from contextlib import suppress
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -55,7 +56,12 @@ def _started() -> asyncio.AbstractEventLoop:
 
 async def _still_turns(loop: asyncio.AbstractEventLoop) -> bool:
     here, answered = asyncio.get_running_loop(), asyncio.Event()
-    loop.call_soon_threadsafe(here.call_soon_threadsafe, answered.set)
+
+    def answer() -> None:
+        with suppress(RuntimeError):  # too late: our loop is closed
+            here.call_soon_threadsafe(answered.set)
+
+    loop.call_soon_threadsafe(answer)
     try:
         async with asyncio.timeout(_TO_NOTICE_S):
             await answered.wait()

@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -55,7 +56,8 @@ def _from_aside(emit: Callable[[str], None]) -> Callable[[str], None]:
     here = asyncio.get_running_loop()
 
     def emit_here(text: str) -> None:
-        here.call_soon_threadsafe(emit, text)
+        with suppress(RuntimeError):  # too late: our loop is closed
+            here.call_soon_threadsafe(emit, text)
 
     return emit_here
 

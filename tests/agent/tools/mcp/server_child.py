@@ -133,6 +133,11 @@ def listed() -> list[dict[str, Any]]:
             "type": "object",
             "properties": {"text": words, "bomb": {"$ref": "#/$defs/b0"}, "self": {"$ref": "#/$defs/self"}, "ctx": {}},
         }
+    if "wordy" in MANNERS:
+        schema = {
+            "type": "object",
+            "properties": {f"p{n}": {"type": "string", "description": "word " * 80} for n in range(20)},
+        }
     names = [*TOOLS, *_extra_tools]
     return [{"name": name, "inputSchema": schema, "annotations": ANNOTATIONS.get(name, {})} for name in names]
 

@@ -1,11 +1,14 @@
 """Servers in whole turns: offered, called, told of, and no burden to a turn that uses other tools."""
 
+import asyncio
 import sys
 import time
 from pathlib import Path
 
 from nanobot.config.schema import Config
+from nanobot.runtime import mcp_servers
 from nanobot.testing import calls, open_bot
+from nanobot.utils.clock import SystemClock
 from tests.agent.tools.mcp.conftest import CHILD
 
 
@@ -16,8 +19,17 @@ def config_with(**servers: list[str]) -> Config:
     return Config.model_validate({"tools": {"mcpServers": started}})
 
 
+async def remembered(home: Path, config: Config) -> None:
+    """Its first server was met before: a first meeting may take longer than a turn waits for it."""
+    servers = mcp_servers(config, home, home / "workspace", SystemClock())
+    assert servers is not None
+    await servers.servers[0].connect()
+    await servers.close()
+
+
 async def test_a_model_calls_a_tool_of_a_server_and_another_server_hangs(tmp_path: Path):
     config = config_with(lamp=[], hung=["hangs"])
+    await remembered(tmp_path, config)
     script = (calls(("mcp_lamp_echo", {"n": 1}), ("list_dir", {"path": "."})), "done")
 
     async with open_bot(tmp_path, *script, config=config) as bot:
@@ -34,8 +46,7 @@ async def test_a_model_calls_a_tool_of_a_server_and_another_server_hangs(tmp_pat
 
 async def test_the_next_start_has_the_tools_at_once(tmp_path: Path):
     config = config_with(lamp=[])
-    async with open_bot(tmp_path, "met", config=config) as bot:
-        await bot.say("hello")
+    await remembered(tmp_path, config)
     begun = time.perf_counter()
 
     async with open_bot(tmp_path, "hi", config=config) as bot:
@@ -46,6 +57,19 @@ async def test_the_next_start_has_the_tools_at_once(tmp_path: Path):
     assert "mcp_lamp_echo" in names
     assert "lamp: idle" in report
     assert time.perf_counter() - begun < 2
+
+
+async def test_what_a_server_says_of_a_secret_is_not_told_on(tmp_path: Path):
+    broken = {"command": "sh", "args": ["-c", "echo $LAMP_TOKEN >&2; exit 1"], "env": {"LAMP_TOKEN": "geheim-geheim"}}
+    config = Config.model_validate({"tools": {"mcpServers": {"lamp": broken}}})
+
+    async with open_bot(tmp_path, "hi", config=config) as bot:
+        await bot.say("hello")
+        while "starting" in (report := await bot.say("/mcp")):
+            await asyncio.sleep(0.05)
+
+    assert "exit code 1" in report
+    assert "geheim" not in report
 
 
 async def test_without_servers_there_is_no_such_command(tmp_path: Path):
