@@ -136,7 +136,7 @@ def _read_html(html: str, url: str, markdown: bool) -> Page:
     if _depth(tree) <= _MOST_DEPTH:
         with suppress(Exception):  # two libraries, and any page: the plain text of it is there already
             text, extractor = _article(html, tree, whole, url, markdown)
-    if title and title not in text[:400]:
+    if title and not any(title == line.lstrip("# ") for line in text[:1000].splitlines()):
         text = f"{'# ' if markdown else ''}{title}\n\n{text}"
     return Page(text.strip(), extractor, cut)
 

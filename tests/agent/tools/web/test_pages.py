@@ -32,6 +32,19 @@ def test_an_article_is_read_as_markdown_without_what_stands_around_it():
     assert not any(gone in read.text for gone in ("alert", "color", "Home", "Terms"))
 
 
+@pytest.mark.parametrize(
+    ("title", "head"),
+    [
+        ("Cats", "# Cats\n\nCats purr."),
+        ("Cats purr.", "Cats purr."),
+        (" A\n B ", "# A B\n\nCats purr."),
+        ("", "Cats purr."),
+    ],
+)
+def test_a_page_begins_with_its_title_unless_it_does_so_by_itself(title, head):
+    assert page(f"<title>{title}</title><p>Cats purr.</p>").text == head
+
+
 def test_an_article_is_read_as_plain_text_a_line_a_block():
     read = page(ARTICLE, markdown=False)
 
