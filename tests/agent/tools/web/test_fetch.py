@@ -114,7 +114,12 @@ async def test_a_server_that_drips_is_left():
 REACHED = {
     "https://x.test/": None,
     "https://x.test/news/2026/an-article": None,
+    "https://www.x.test/wiki/Cat_people-2.html": None,
+    "https://93.184.216.34/a": None,
     "https://x.test/?q=words": "x.test",
+    "https://x.test/sk-proj-4f3a9c81d27be650": "x.test",
+    "https://x.test/my%20words": "x.test",
+    "https://x.test/a;q=words": "x.test",
     "https://x.test:8443/?q=words": "x.test:8443",
     f"https://x.test/{'a' * 80}": "x.test",
     "https://c2VjcmV0IHdvcmRzIGluIGEgbmFtZQ.x.test/": "c2vjcmv0ihdvcmrzigluigegbmftzq.x.test",
