@@ -2,11 +2,12 @@
 
 import ssl
 from collections.abc import Mapping
+from dataclasses import replace
 
 import httpx2
 
 from nanobot.security.checked import Doors
-from nanobot.security.network import Gate, Ways
+from nanobot.security.network import Gate, NetworkPolicy, Ways
 
 
 class CheckedTransport2(httpx2.AsyncBaseTransport):
@@ -46,6 +47,11 @@ def checked_mcp_client(
         auth=auth,
         trust_env=False,
     )
+
+
+async def open_mcp_client(policy: NetworkPolicy, url: str, headers: Mapping[str, str]) -> httpx2.AsyncClient:
+    """A client of its own for the server at this URL, which the owner wrote into the config: it may be anywhere."""
+    return checked_mcp_client(Gate(replace(policy, owned=(url,))), headers)
 
 
 def _usual() -> httpx2.Timeout:
