@@ -100,6 +100,10 @@ def test_json_is_set_out_and_plain_text_stands_as_it_is():
     assert page("<rss/>", "application/rss+xml").extractor == "text"
 
 
+def test_what_a_plain_text_tells_of_charsets_is_not_about_itself():
+    assert page("<meta charset=latin1> is how one says ü", "text/plain").text.endswith("ü")
+
+
 def test_what_says_nothing_of_itself_is_known_by_how_it_begins():
     assert page("\n<!DOCTYPE html><p>Hello there</p>", "").text == "Hello there"
     assert page("just words", "").extractor == "text"
