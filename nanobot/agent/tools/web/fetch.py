@@ -18,8 +18,8 @@ from nanobot.security.network import Gate
 from nanobot.security.urls import UrlError, WebUrl, parse_url
 from nanobot.utils.text import human_size, sound_json
 
-FETCH_S = 24.0
-_READ_S = 6.0
+FETCH_S = 20.0
+_READ_S = 10.0
 """Together the half minute after which nobody waits for a page any more."""
 _ACCEPT = "text/html, application/xhtml+xml, application/json;q=0.9, text/*;q=0.9, */*;q=0.5"
 _PLAIN_PATH = 64
