@@ -11,7 +11,7 @@ from itertools import takewhile
 from typing import Any
 
 from nanobot.messages.types import ChatMessage, ToolSchema, text_of
-from nanobot.providers.wire import Dialect, pictures_of, wire_text
+from nanobot.providers.wire import Dialect, pictures_of, wire_text, words_of
 
 INSTRUCTIONS = "You are nanobot, a helpful assistant."
 """For a request without a system prompt: the backend takes none without instructions."""
@@ -69,7 +69,7 @@ def _items_of(row: ChatMessage, dialect: Dialect, sealed: SealedThoughts) -> lis
     role = row["role"]
     if role == "assistant":
         return _assistant(row, sealed)
-    text = {"type": "input_text", "text": wire_text(row)}
+    text = {"type": "input_text", "text": words_of(row, dialect)}
     pictures = [_picture(block) for block in pictures_of(row, dialect)]
     if role == "tool":
         output = [text, *pictures] if pictures else text["text"]

@@ -38,6 +38,15 @@ def wire_text(row: ChatMessage) -> str:
     return with_context(text_of(row["content"]), row.get("runtime_context") if row["role"] == "user" else None)
 
 
+def words_of(row: ChatMessage, dialect: Dialect) -> str:
+    """The same, with a word on the images that this model is not shown: else it would make up what is in them."""
+    text = wire_text(row)
+    if dialect.images or not reads_files(row) or not (images := _images_of(row)):
+        return text
+    what = "An image was" if len(images) == 1 else f"{len(images)} images were"
+    return f"{text}\n\n[{what} not delivered: this model takes none. Say so, and do not guess what is to be seen.]"
+
+
 def wire_messages(rows: Iterable[ChatMessage], dialect: Dialect) -> list[dict[str, Any]]:
     """The rows as chat completions has them. Reads the images they name: not for the event loop if there are any."""
     out: list[dict[str, Any]] = []
@@ -81,7 +90,7 @@ def _system(row: ChatMessage, _dialect: Dialect) -> dict[str, Any]:
 
 def _user(row: ChatMessage, dialect: Dialect) -> dict[str, Any]:
     pictures = pictures_of(row, dialect)
-    text = wire_text(row)
+    text = words_of(row, dialect)
     if not pictures:
         return {"role": "user", "content": text}
     return {"role": "user", "content": [{"type": "text", "text": text}, *pictures]}
@@ -108,8 +117,8 @@ def _call(call: ToolCall, dialect: Dialect) -> dict[str, Any]:
     return sent
 
 
-def _tool(row: ChatMessage, _dialect: Dialect) -> dict[str, Any]:
-    return {"role": "tool", "tool_call_id": row.get("tool_call_id", ""), "content": wire_text(row)}
+def _tool(row: ChatMessage, dialect: Dialect) -> dict[str, Any]:
+    return {"role": "tool", "tool_call_id": row.get("tool_call_id", ""), "content": words_of(row, dialect)}
 
 
 _MAPPERS = {"system": _system, "user": _user, "assistant": _assistant, "tool": _tool}
@@ -127,15 +136,18 @@ def _blocks(content: str | list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def pictures_of(row: ChatMessage, dialect: Dialect) -> list[dict[str, Any]]:
     """The images of a row as blocks; one that cannot be shown leaves a text block. Reads files."""
-    if not dialect.images:
-        return []
+    return [_picture(url) for url in _images_of(row)] if dialect.images else []
+
+
+def _images_of(row: ChatMessage) -> list[str]:
+    """Where the images of a row are, each once."""
     content = row["content"]
     urls: list[str] = []
     if isinstance(content, list):
         blocks = [block.get("image_url") for block in content if block.get("type") == "image_url"]
         urls = [str(block.get("url", "")) if isinstance(block, dict) else str(block or "") for block in blocks]
     seen = dict.fromkeys([*urls, *row.get("media", [])])
-    return [_picture(url) for url in seen if url and _is_image(url)]
+    return [url for url in seen if url and _is_image(url)]
 
 
 def _is_image(url: str) -> bool:

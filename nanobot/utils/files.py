@@ -60,7 +60,7 @@ def write_atomic(path: Path, data: bytes | str, *, mode: int | None = None) -> N
     path = Path(os.path.realpath(path))
     if mode is None:
         mode = path.stat().st_mode & 0o7777 if path.exists() else PRIVATE_FILE
-    temp = path.with_name(f"{_temp_stem(path)}{secrets.token_hex(4)}.tmp")
+    temp = path.with_name(f"{_temp_stem(path.name)}{secrets.token_hex(4)}.tmp")
     try:
         descriptor = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | O_BINARY, mode)
         with open(descriptor, "wb") as file:
@@ -76,16 +76,35 @@ def write_atomic(path: Path, data: bytes | str, *, mode: int | None = None) -> N
     sync_folder(path.parent)
 
 
+def replace_in(folder: int, name: str, data: bytes, *, mode: int) -> None:
+    """Replace a file of this open folder in one step, as `write_atomic` does, wherever its path leads by now. A link is
+    replaced itself. POSIX only. Raises OSError, and leaves no temp file behind."""
+    temp = f"{_temp_stem(name)}{secrets.token_hex(4)}.tmp"
+    try:
+        descriptor = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode, dir_fd=folder)
+        with open(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fchmod(descriptor, mode)  # the umask had its say at open
+            os.fsync(descriptor)
+        os.replace(temp, name, src_dir_fd=folder, dst_dir_fd=folder)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            os.unlink(temp, dir_fd=folder)
+        raise
+    os.fsync(folder)
+
+
 def sweep_temps(path: Path, *, older_than_s: float) -> None:
     """Delete what writes of this file left that were killed so long ago. Never raises: there is a next time."""
     with suppress(OSError):
-        for temp in path.parent.glob(f"{escape(_temp_stem(path))}????????.tmp"):
+        for temp in path.parent.glob(f"{escape(_temp_stem(path.name))}????????.tmp"):
             if time.time() - temp.stat().st_mtime > older_than_s:
                 temp.unlink()
 
 
-def _temp_stem(path: Path) -> str:
-    return f".{path.name[:80]}."
+def _temp_stem(name: str) -> str:
+    return f".{name[:80]}."
 
 
 def _check_plain(path: Path) -> None:

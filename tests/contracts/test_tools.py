@@ -32,6 +32,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "grep": {"pattern": "hello"},
     "inbox": {"action": "list"},
     "list_dir": {"path": "."},
+    "notebook_edit": {"path": "grüße 🌍.ipynb", "cell": "0", "source": "print(2)"},
     "read_file": {"path": "grüße 🌍.md"},
     "web_fetch": {"url": "https://93.184.216.34/grüße"},
     "web_search": {"query": "grüße 🌍"},
@@ -46,6 +47,7 @@ EFFECTS = {
     "grep": Effect.READ,
     "inbox": Effect.READ,
     "list_dir": Effect.READ,
+    "notebook_edit": Effect.ONCE,
     "read_file": Effect.READ,
     "web_fetch": Effect.READ,
     "web_search": Effect.READ,
@@ -71,6 +73,7 @@ every_tool = pytest.mark.parametrize("name", sorted(BUILTIN))
 @pytest.fixture
 def ctx(tmp_path: Path) -> ToolContext:
     (tmp_path / "grüße 🌍.md").write_text("hello\n", encoding="utf-8")
+    (tmp_path / "grüße 🌍.ipynb").write_text('{"cells": [{"cell_type": "code", "source": ["print(1)"]}]}', "utf-8")
     return ToolContext("cli:direct", Address("cli", "direct"), "turn", tmp_path, FrozenClock(datetime(2026, 1, 1)))
 
 
@@ -213,5 +216,5 @@ def test_commands_mails_and_the_web_are_not_offered_where_they_are_switched_off(
 def test_what_models_are_told_stays_short(registry: ToolRegistry):
     without_mail = build_tools(ToolPolicies(PathPolicy(Path())))
 
-    assert len(json.dumps(without_mail.get_definitions())) < 5_000
-    assert len(json.dumps(registry.get_definitions())) < 6_400
+    assert len(json.dumps(without_mail.get_definitions())) < 5_800
+    assert len(json.dumps(registry.get_definitions())) < 7_700

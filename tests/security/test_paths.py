@@ -1,4 +1,6 @@
 import sys
+import time
+import unicodedata
 from pathlib import Path
 
 import pytest
@@ -26,7 +28,7 @@ def policy(home: Path) -> PathPolicy:
 def test_relative_paths_are_taken_from_the_workspace(policy: PathPolicy, home: Path):
     assert policy.readable("a/../b.txt") == home / "workspace/b.txt"
     assert policy.writable("new/ü.txt") == home / "workspace/new/ü.txt"
-    assert policy.writable(home / "outside/x") == home / "outside/x"
+    assert policy.readable(home / "outside/x") == home / "outside/x"
 
 
 def test_the_tilde_is_the_home_of_the_user(policy: PathPolicy, monkeypatch, tmp_path: Path):
@@ -142,3 +144,120 @@ def test_what_comes_with_nanobot_is_read_also_when_restricted_and_never_written(
     assert policy.readable(library / "weather" / "SKILL.md").name == "SKILL.md"
     with pytest.raises(PathDeniedError):
         policy.writable(library / "weather" / "SKILL.md")
+
+
+@pytest.fixture
+def house(tmp_path: Path, monkeypatch) -> Path:
+    """A home whose data folder is in it, as a user has it."""
+    home = tmp_path.resolve() / "home"
+    monkeypatch.setenv("HOME", str(home))
+    for name in (
+        ".nanobot/workspace/report.pdf",
+        ".nanobot/workspace/.nanobot/spill/turn-1.txt",
+        ".nanobot/workspace/sessions/cli_direct.jsonl",
+        ".nanobot/workspace/memory/HISTORY.md",
+        ".nanobot/media/telegram/photo.jpg",
+        ".nanobot/config.json",
+        ".nanobot/state/journal.db",
+        ".nanobot/logs/gateway.log",
+        ".ssh/id_rsa",
+        ".bashrc",
+        "docs/letter.txt",
+        "shared/plan.txt",
+    ):
+        (home / name).parent.mkdir(parents=True, exist_ok=True)
+        (home / name).touch()
+    (home / ".nanobot/workspace/link").symlink_to(home / "docs/letter.txt")
+    (home / ".nanobot/workspace/photo").symlink_to(home / ".nanobot/media/telegram/photo.jpg")
+    return home
+
+
+def bot_of(house: Path, workspace: str = ".nanobot/workspace") -> PathPolicy:
+    data = house / ".nanobot"
+    unreadable = (data / "config.json", data / "state", house / ".ssh")
+    return PathPolicy(house / workspace, allowed=(house / "shared",), unreadable=unreadable, data_folder=data)
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["report.pdf", ".nanobot/spill/turn-1.txt", "photo", "~/.nanobot/media/telegram/photo.jpg", "~/shared/plan.txt"],
+)
+def test_what_may_be_sent_to_a_chat(house: Path, path: str):
+    bot_of(house).sendable(path)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "link",
+        "~/docs/letter.txt",
+        "~/.bashrc",
+        "~/.ssh/id_rsa",
+        "~/.nanobot/config.json",
+        "~/.nanobot/state/journal.db",
+        "~/.nanobot/logs/gateway.log",
+        "../../docs/letter.txt",
+        "sessions/cli_direct.jsonl",
+        "memory/HISTORY.md",
+        "/etc/passwd",
+        "/proc/self/environ",
+    ],
+)
+def test_what_is_never_sent_to_a_chat(house: Path, path: str):
+    with pytest.raises(PathDeniedError):
+        bot_of(house).sendable(path)
+
+
+def test_a_home_as_workspace_sends_its_letters_and_no_hidden_file(house: Path):
+    policy = bot_of(house, ".")
+
+    policy.sendable("docs/letter.txt")
+    policy.sendable(".nanobot/media/telegram/photo.jpg")
+    for path in (".bashrc", ".ssh/id_rsa", ".nanobot/logs/gateway.log"):
+        with pytest.raises(PathDeniedError):
+            policy.sendable(path)
+
+
+def test_never_written_is_told_to_who_builds_other_walls(house: Path):
+    policy = PathPolicy(
+        house / "ws", protected=(house / "a",), library=(house / "b",), sealed=(house / "c",), data_folder=house
+    )
+
+    assert {house / "a", house / "b", house / "c", house / "state", house / "ws/sessions"} <= set(policy.never_written)
+
+
+def test_a_place_that_becomes_a_link_is_known_where_it_leads(house: Path):
+    policy = bot_of(house)
+    policy.readable(house / "docs/letter.txt")
+
+    (house / ".ssh").rename(house / "docs/keys")
+    (house / ".ssh").symlink_to(house / "docs/keys")
+
+    time.sleep(0.06)  # longer than what was seen is believed unseen
+    with pytest.raises(PathDeniedError):
+        policy.readable(house / "docs/keys/id_rsa")
+
+
+@pytest.mark.parametrize("name", ["Sessions/x", "SESSIONS/x", "memory/history.md"])
+def test_a_spelling_that_may_mean_our_state_on_this_disk_is_not_written(house: Path, name: str):
+    policy = PathPolicy(house / "ws", data_folder=house / "other")
+
+    with pytest.raises(PathDeniedError, match="nanobot's own state"):
+        policy.writable(name)
+
+
+def test_a_disk_that_tells_upper_from_lower_case_is_believed(house: Path):
+    workspace = house / ".nanobot/workspace"
+    (workspace / "Sessions").mkdir(exist_ok=True)
+    if (workspace / "Sessions").samefile(workspace / "sessions"):
+        pytest.skip("here they are the same")
+
+    assert bot_of(house).writable("Sessions/x") == workspace / "Sessions/x"
+
+
+def test_two_spellings_of_the_same_letters_are_one_place(house: Path):
+    protected = house / "ws" / unicodedata.normalize("NFC", "gehört-mir")
+    policy = PathPolicy(house / "ws", protected=(protected,))
+
+    with pytest.raises(PathDeniedError, match=r"tools\.protectedPaths"):
+        policy.writable(unicodedata.normalize("NFD", "gehört-mir") + "/x")

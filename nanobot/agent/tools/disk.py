@@ -3,15 +3,16 @@
 import asyncio
 import errno
 import os
-import stat
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import BinaryIO
 
-from nanobot.agent.tools.base import ToolResult
+from nanobot.agent.tools.base import ToolContext, ToolResult
+from nanobot.agent.tools.reach import Reach, ReachKind
 from nanobot.agent.tools.textfile import NotTextError
-from nanobot.security.paths import PathDeniedError
-from nanobot.utils.files import O_BINARY
+from nanobot.security.opening import Opener
+from nanobot.security.paths import PathDeniedError, PathPolicy, Want
 from nanobot.utils.text import nearest
 
 NOISE = frozenset(
@@ -21,10 +22,24 @@ NOISE = frozenset(
 """Names that are listed but not entered: what is in there is rarely what anybody asks for."""
 
 
-def explained(error: OSError, path: str, real: Path | None = None) -> str:
+def opener(paths: PathPolicy, ctx: ToolContext | None) -> Opener:
+    """What opens files for a call of this turn; outside of a turn nothing is granted."""
+    return Opener(paths, ctx.granted if ctx is not None else frozenset())
+
+
+async def asked_for(look: Callable[[], list[Want]]) -> list[Reach]:
+    """What the owner may be asked before a path is touched. What no yes would give is not asked about."""
+    try:
+        wants = await asyncio.to_thread(look)
+    except PathDeniedError:
+        return []
+    return [Reach(ReachKind(want.kind), str(want.place), want.beyond, want.detail) for want in wants]
+
+
+def explained(error: OSError, path: str, files: Opener) -> str:
     """What an error of the disk means for this path, and what to do, for a model."""
-    if error.errno in {errno.ENOENT, errno.ENOTDIR} and real is not None:
-        return _not_there(path, real)
+    if error.errno in {errno.ENOENT, errno.ENOTDIR}:
+        return _not_there(path, files)
     template = _EXPLAINED.get(error.errno or 0)
     return template.format(path=path) if template else f"{path}: {error.strerror or error}."
 
@@ -44,35 +59,41 @@ _EXPLAINED = {
 }
 
 
-async def in_thread(path: str, work: Callable[[], ToolResult]) -> ToolResult:
+REFUSALS = (PathDeniedError, NotTextError, OSError)
+"""What the policy, the file or the disk raises."""
+
+
+async def in_thread(path: str, files: Opener, work: Callable[[], ToolResult]) -> ToolResult:
     """Do the work off the event loop; what the disk or the policy refuses becomes a result."""
 
     def guarded() -> ToolResult:
         try:
             return work()
-        except (PathDeniedError, NotTextError) as error:
-            return ToolResult.failed(str(error).replace("{path}", path))
-        except OSError as error:
-            at = Path(error.filename) if isinstance(error.filename, str) else None
-            return ToolResult.failed(explained(error, path, at))
+        except REFUSALS as error:
+            return refused(error, path, files)
 
     return await asyncio.to_thread(guarded)
 
 
-def open_regular(real: Path) -> Any:
-    """Open a plain file for reading bytes. Devices, pipes and sockets are refused before they can block us."""
-    kind = real.stat().st_mode
-    if stat.S_ISDIR(kind):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(real))
-    if not stat.S_ISREG(kind):
-        raise NotTextError("{path} is a device, pipe or socket, not a file. It cannot be read or edited.")
-    return open(os.open(real, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | O_BINARY), "rb")
+def refused(error: Exception, path: str, files: Opener) -> ToolResult:
+    """A refusal as a result. Blocking."""
+    if isinstance(error, OSError):
+        return ToolResult.failed(explained(error, path, files))
+    return ToolResult.failed(str(error).replace("{path}", path))
 
 
-def check_permission(real: Path) -> None:
-    """Respect a file that its owner made read-only: replacing it as a whole would not ask."""
-    if real.exists() and not os.access(real, os.W_OK):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(real))
+@asynccontextmanager
+async def held(opened: Callable[[], tuple[Path, BinaryIO]]) -> AsyncIterator[tuple[Path, BinaryIO]]:
+    """A file that is opened off the event loop and closed at the end, whatever ends it. Raises what opening raises."""
+    opening = asyncio.create_task(asyncio.to_thread(opened))
+    try:
+        real, file = await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        with suppress(*REFUSALS):
+            (await opening)[1].close()
+        raise
+    with file:
+        yield real, file
 
 
 def new_file_mode() -> int:
@@ -88,14 +109,18 @@ def new_file_mode() -> int:
     return 0o666 & ~umask
 
 
-def _not_there(path: str, real: Path) -> str:
+def _not_there(path: str, files: Opener) -> str:
     """That it is not there, and what is near."""
-    folder = real.parent
-    if folder.is_dir():
-        near = nearest(real.name, os.listdir(folder))  # noqa: PTH208 - names are all we want
-        hint = f" Near it: {', '.join(near)}." if near else f" Use list_dir on {folder} to see what is."
-        return f"There is no {path}.{hint}"
-    standing = next((place for place in folder.parents if place.exists()), Path("/"))
-    if folder.exists() or not standing.is_dir():
-        return f"There is no {path}: a part of it is a file, not a folder."
-    return f"There is no {path}, nor its folder. The last part that exists is {standing}."
+    try:
+        real = files.policy.readable(path, files.granted)
+        with files.folder(real.parent) as folder:
+            near = nearest(real.name, [entry.name for entry in folder.entries()])
+    except PathDeniedError:
+        return f"There is no {path}."
+    except OSError:
+        standing = next((place for place in real.parents if place.exists()), Path("/"))
+        if real.parent.exists() or not standing.is_dir():
+            return f"There is no {path}: a part of it is a file, not a folder."
+        return f"There is no {path}, nor its folder. The last part that exists is {standing}."
+    hint = f" Near it: {', '.join(near)}." if near else f" Use list_dir on {real.parent} to see what is."
+    return f"There is no {path}.{hint}"

@@ -4,26 +4,35 @@ Each judges its path by the policy, does its work in a thread, and says in a sen
 file are `textfile`'s business: how they become lines, and how lines become the same kind of bytes again.
 """
 
+import asyncio
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, BinaryIO
 
-from nanobot.agent.tools.base import Effect, Tool, ToolResult
+from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult
 from nanobot.agent.tools.differences import diff, miss
-from nanobot.agent.tools.disk import NOISE, check_permission, in_thread, new_file_mode, open_regular
+from nanobot.agent.tools.disk import NOISE, REFUSALS, asked_for, held, in_thread, new_file_mode, opener, refused
+from nanobot.agent.tools.documents import Documents, document_kind
+from nanobot.agent.tools.images import shown_picture
+from nanobot.agent.tools.notebook import LARGEST_NOTEBOOK, notebook_text
+from nanobot.agent.tools.origins import Origins, WordsOf, nothing_known
+from nanobot.agent.tools.reach import Reach
 from nanobot.agent.tools.schema import boolean, integer, string, takes
 from nanobot.agent.tools.textfile import (
     NotTextError,
+    Page,
     TextFile,
     find_all,
     numbered,
+    page_of,
     read_page,
     replaced,
 )
 from nanobot.messages.types import Provenance
-from nanobot.security.paths import PathPolicy
-from nanobot.utils.files import write_atomic
+from nanobot.security.opening import Entry, Opener, OpenFolder, Place
+from nanobot.security.paths import PathDeniedError, PathPolicy
+from nanobot.utils.pictures import picture_kind
 from nanobot.utils.text import counted, human_size
 
 _PAGE_LINES, _PAGE_CHARS = 2_000, 15_000
@@ -31,12 +40,12 @@ _EDIT_CAP = 16 * 1024 * 1024
 
 
 class ReadFileTool(Tool):
-    """Lines of a text file, numbered."""
+    """Lines of a text file, numbered; a picture; the text of a document."""
 
     name = "read_file"
     description = (
-        "Read a text file. Lines come numbered as `number<TAB>text`. A long file comes in pages: "
-        "read on with `offset`. Binary files are named, not shown."
+        "Read a file. Text comes as lines numbered `number<TAB>text`; a long one in pages: read on with `offset`. "
+        "PDF, Word, Excel, PowerPoint and notebooks come as text too, pictures are shown."
     )
     parameters = takes(
         "path",
@@ -47,33 +56,72 @@ class ReadFileTool(Tool):
     effect = Effect.READ
     provenance = Provenance.FILE
 
-    def __init__(self, paths: PathPolicy) -> None:
+    def __init__(self, paths: PathPolicy, words_of: WordsOf = nothing_known) -> None:
         self._paths = paths
+        self._origins = Origins(paths, words_of)
+        self._documents = Documents()
 
-    async def execute(self, path: str, offset: int = 1, limit: int | None = None) -> ToolResult:
-        """Show the page. A file of any size costs the memory of a page."""
-        return await in_thread(path, lambda: self._read(path, max(1, offset), limit))
+    async def reaches(self, arguments: dict[str, Any], ctx: ToolContext) -> Sequence[Reach]:
+        """Our own state, and where keys are kept."""
+        return await asked_for(lambda: self._paths.wanted_to_read(arguments["path"]))
 
-    def _read(self, path: str, offset: int, limit: int | None) -> ToolResult:
-        real = self._paths.readable(path)
-        count = _PAGE_LINES if limit is None else max(1, limit)
-        with open_regular(real) as file:
-            page = read_page(file, offset, count, _PAGE_CHARS)
+    async def execute(
+        self, path: str, offset: int = 1, limit: int | None = None, *, ctx: ToolContext | None = None
+    ) -> ToolResult:
+        """Show it. A file of any size costs the memory of a page. Cancelling leaves no child."""
+        files = opener(self._paths, ctx)
+        offset, count = max(1, offset), _PAGE_LINES if limit is None else max(1, limit)
+        try:
+            async with held(lambda: files.open(path)) as (real, file):
+                kind = await asyncio.to_thread(document_kind, file)
+                if kind is None:
+                    result = await in_thread(path, files, lambda: _shown_file(files, path, file, offset, count))
+                else:
+                    result = await self._document(path, file, kind, offset, count)
+        except REFUSALS as error:
+            return await asyncio.to_thread(refused, error, path, files)
+        own = Provenance.FILE if kind is None else Provenance.PERSON
+        return replace(result, provenance=await asyncio.to_thread(self._origins.of, real, own))
+
+    async def _document(self, path: str, file: BinaryIO, kind: str, offset: int, count: int) -> ToolResult:
+        read = await self._documents.text(path, file, kind)
+        if isinstance(read, ToolResult):
+            return read
+        page = page_of(read.text.split("\n"), offset, count, _PAGE_CHARS)
+        page.remarks.append(read.remark)
+        return _shown_page(path, page, offset)
+
+
+def _shown_file(files: Opener, path: str, file: BinaryIO, offset: int, count: int) -> ToolResult:
+    """A picture, a notebook, or text. Raises NotTextError for anything else."""
+    head = file.read(64)
+    file.seek(0)
+    if picture_kind(head) is not None:
+        return shown_picture(files, path, file)
+    if path.lower().endswith(".ipynb"):
+        text = notebook_text(file.read(LARGEST_NOTEBOOK + 1))
+        page = page_of(text.split("\n"), offset, count, _PAGE_CHARS)
+    else:
+        page = read_page(file, offset, count, _PAGE_CHARS)
         if page.size_seen == 0 and offset == 1:
-            return ToolResult(f"({path} is an empty file.)", provenance=Provenance.FILE)
-        if not page.lines:
-            return ToolResult.failed(
-                f"{path} has only {counted(page.total or 0, 'line')}; offset {offset} is past its end."
-            )
-        last = offset + len(page.lines) - 1
-        notes = list(page.remarks)
-        if page.more:
-            of = f" of {page.total}" if page.total else f" of a file of {human_size(page.file_size)}"
-            notes.append(f"Lines {offset}-{last}{of}. Read on with offset={last + 1}.")
-        elif offset > 1:
-            notes.append(f"Lines {offset}-{last}, the end of the file.")
-        text = numbered(page.lines, offset)
-        return ToolResult(f"{text}\n\n({' '.join(notes)})" if notes else text, provenance=Provenance.FILE)
+            return ToolResult(f"({path} is an empty file.)")
+    return _shown_page(path, page, offset)
+
+
+def _shown_page(path: str, page: Page, offset: int) -> ToolResult:
+    if not page.lines:
+        return ToolResult.failed(
+            f"{path} has only {counted(page.total or 0, 'line')}; offset {offset} is past its end."
+        )
+    last = offset + len(page.lines) - 1
+    notes = [remark for remark in page.remarks if remark]
+    if page.more:
+        of = f" of {page.total}" if page.total else f" of a file of {human_size(page.file_size)}"
+        notes.append(f"Lines {offset}-{last}{of}. Read on with offset={last + 1}.")
+    elif offset > 1:
+        notes.append(f"Lines {offset}-{last}, the end of the file.")
+    text = numbered(page.lines, offset)
+    return ToolResult(f"{text}\n\n({' '.join(notes)})" if notes else text)
 
 
 class WriteFileTool(Tool):
@@ -95,17 +143,21 @@ class WriteFileTool(Tool):
     def __init__(self, paths: PathPolicy) -> None:
         self._paths = paths
 
-    async def execute(self, path: str, content: str) -> ToolResult:
-        """Write it. Cancelling leaves the old file or the new one, whole."""
-        return await in_thread(path, lambda: self._write(path, content))
+    async def reaches(self, arguments: dict[str, Any], ctx: ToolContext) -> Sequence[Reach]:
+        """A folder outside of the workspace, keys, and what is read into later turns."""
+        return await asked_for(lambda: self._paths.wanted_to_write(arguments["path"]))
 
-    def _write(self, path: str, content: str) -> ToolResult:
-        real = self._paths.writable(path)
-        before = _text_before(real)
-        check_permission(real)
-        real.parent.mkdir(parents=True, exist_ok=True)
+    async def execute(self, path: str, content: str, *, ctx: ToolContext | None = None) -> ToolResult:
+        """Write it. Cancelling leaves the old file or the new one, whole."""
+        files = opener(self._paths, ctx)
+        return await in_thread(path, files, lambda: self._write(files, path, content))
+
+    def _write(self, files: Opener, path: str, content: str) -> ToolResult:
         data = content.encode(errors="replace")  # half a character of a model is no reason to write nothing
-        write_atomic(real, data, mode=None if before is not None else new_file_mode())
+        with files.place(path, make=True) as place:
+            before = _text_before(place)
+            place.check_permission()
+            place.replace(data, new_file_mode())
         size = f"{counted(len(content.splitlines()), 'line')}, {counted(len(data), 'byte')}"
         done = f"Created {path}" if before is None else f"Replaced {path}"
         display = None if before == _UNREADABLE else diff(before or "", content, path)
@@ -131,40 +183,26 @@ class EditFileTool(Tool):
     )
     effect = Effect.ONCE
 
-    def __init__(self, paths: PathPolicy) -> None:
+    def __init__(self, paths: PathPolicy, words_of: WordsOf = nothing_known) -> None:
         self._paths = paths
+        self._origins = Origins(paths, words_of)
 
-    async def execute(self, path: str, old_text: str, new_text: str, replace_all: bool = False) -> ToolResult:
+    async def reaches(self, arguments: dict[str, Any], ctx: ToolContext) -> Sequence[Reach]:
+        """A folder outside of the workspace, keys, and what is read into later turns."""
+        return await asked_for(lambda: self._paths.wanted_to_write(arguments["path"]))
+
+    async def execute(
+        self, path: str, old_text: str, new_text: str, replace_all: bool = False, *, ctx: ToolContext | None = None
+    ) -> ToolResult:
         """Change it. Cancelling leaves the old file or the new one, whole."""
-        return await in_thread(path, lambda: self._edit(path, old_text, new_text, replace_all))
+        files = opener(self._paths, ctx)
 
-    def _edit(self, path: str, old_text: str, new_text: str, replace_all: bool) -> ToolResult:
-        real = self._paths.writable(path)
-        if not old_text:
-            return ToolResult.failed("old_text is empty. Give the text to replace, or use write_file for a whole file.")
-        if old_text == new_text:
-            return ToolResult.failed("old_text and new_text are the same: there is nothing to change.")
-        with open_regular(real) as file:
-            size = os.fstat(file.fileno()).st_size
-            if size > _EDIT_CAP:
-                return ToolResult.failed(f"{path} has {human_size(size)}, too much to edit as text. Use exec (sed).")
-            before = TextFile.parse(file.read(_EDIT_CAP + 1))
-        check_permission(real)
-        places = find_all(before.text, old_text)
-        if not places:
-            return ToolResult.failed(miss(path, before.text, old_text))
-        if len(places) > 1 and not replace_all:
-            lines = ", ".join(str(line) for line in places[:10]) + (", ..." if len(places) > 10 else "")
-            return ToolResult.failed(
-                f"old_text is in {path} {len(places)} times (lines {lines}). "
-                "Take in more of the text around the one you mean, or set replace_all."
-            )
-        after, count = replaced(before.text, old_text, new_text, every=replace_all)
-        if after == before.text:
-            return ToolResult.failed("new_text differs from old_text only in line endings, and those are kept.")
-        write_atomic(real, before.with_text(after))
-        at = f"at line {places[0]}" if count == 1 else f"in {count} places"
-        return ToolResult(f"Edited {path} {at}.", display=diff(before.text, after, path))
+        def edit() -> ToolResult:
+            with files.place(path) as place:
+                result = _edited(place, path, old_text, new_text, every=replace_all)
+                return replace(result, provenance=self._origins.of(place.real, Provenance.TOOL))
+
+        return await in_thread(path, files, edit)
 
 
 class ListDirTool(Tool):
@@ -184,82 +222,102 @@ class ListDirTool(Tool):
     effect = Effect.READ
     provenance = Provenance.FILE
 
-    def __init__(self, paths: PathPolicy) -> None:
+    def __init__(self, paths: PathPolicy, words_of: WordsOf = nothing_known) -> None:
         self._paths = paths
+        self._origins = Origins(paths, words_of)
 
-    async def execute(self, path: str, recursive: bool = False, max_entries: int = 200) -> ToolResult:
+    async def reaches(self, arguments: dict[str, Any], ctx: ToolContext) -> Sequence[Reach]:
+        """Our own state, and where keys are kept."""
+        return await asked_for(lambda: self._paths.wanted_to_read(arguments["path"]))
+
+    async def execute(
+        self, path: str, recursive: bool = False, max_entries: int = 200, *, ctx: ToolContext | None = None
+    ) -> ToolResult:
         """List it. A link is shown with where it leads and never followed."""
-        return await in_thread(path, lambda: self._list(path, recursive, max(1, max_entries)))
+        files = opener(self._paths, ctx)
+        return await in_thread(path, files, lambda: self._list(files, path, recursive, max(1, max_entries)))
 
-    def _list(self, path: str, recursive: bool, max_entries: int) -> ToolResult:
-        real = self._paths.readable(path)
+    def _list(self, files: Opener, path: str, recursive: bool, max_entries: int) -> ToolResult:
+        real = files.policy.readable(path, files.granted)
         if real.exists() and not real.is_dir():
             return ToolResult.failed(f"{path} is a file, not a folder. Use read_file.")
         lines: list[str] = []
-        for line in _entries(real, "", recursive=recursive):
-            if len(lines) == max_entries:
-                shown = counted(max_entries, "entry", "entries")
-                lines.append(f"(More than {shown}: raise max_entries, or list a folder below.)")
-                break
-            lines.append(line)
-        return ToolResult("\n".join(lines) or f"({path} is an empty folder.)", provenance=Provenance.FILE)
+        with files.folder(path) as folder:
+            for line in _lines_of(folder, "", recursive=recursive):
+                if len(lines) == max_entries:
+                    shown = counted(max_entries, "entry", "entries")
+                    lines.append(f"(More than {shown}: raise max_entries, or list a folder below.)")
+                    break
+                lines.append(line)
+        return ToolResult("\n".join(lines) or f"({path} is an empty folder.)", provenance=self._origins.of(real))
+
+
+def _edited(place: Place, path: str, old_text: str, new_text: str, *, every: bool) -> ToolResult:
+    if not old_text:
+        return ToolResult.failed("old_text is empty. Give the text to replace, or use write_file for a whole file.")
+    if old_text == new_text:
+        return ToolResult.failed("old_text and new_text are the same: there is nothing to change.")
+    with place.read() as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > _EDIT_CAP:
+            return ToolResult.failed(f"{path} has {human_size(size)}, too much to edit as text. Use exec (sed).")
+        before = TextFile.parse(file.read(_EDIT_CAP + 1))
+    place.check_permission()
+    places = find_all(before.text, old_text)
+    if not places:
+        return ToolResult.failed(miss(path, before.text, old_text))
+    if len(places) > 1 and not every:
+        lines = ", ".join(str(line) for line in places[:10]) + (", ..." if len(places) > 10 else "")
+        return ToolResult.failed(
+            f"old_text is in {path} {len(places)} times (lines {lines}). "
+            "Take in more of the text around the one you mean, or set replace_all."
+        )
+    after, count = replaced(before.text, old_text, new_text, every=every)
+    if after == before.text:
+        return ToolResult.failed("new_text differs from old_text only in line endings, and those are kept.")
+    place.replace(before.with_text(after), new_file_mode())
+    at = f"at line {places[0]}" if count == 1 else f"in {count} places"
+    return ToolResult(f"Edited {path} {at}.", display=diff(before.text, after, path))
 
 
 _UNREADABLE = "\0"
 """Stands for the text of a file that is not text, or too long to compare."""
 
 
-def _text_before(real: Path) -> str | None:
+def _text_before(place: Place) -> str | None:
     """The text a file had, None where there was no file. Raises OSError where no file can be."""
     try:
-        with open_regular(real) as file:
+        with place.read() as file:
             data = file.read(1024 * 1024)
             return _UNREADABLE if len(data) == 1024 * 1024 else TextFile.parse(data).text
     except FileNotFoundError:
         return None
-    except NotTextError:
-        if real.is_file():
-            return _UNREADABLE
-        raise
-    except PermissionError:
-        if real.parent.is_dir() and os.access(real, os.W_OK):
-            return _UNREADABLE  # may be written, not read
-        raise
+    except (NotTextError, PermissionError):
+        return _UNREADABLE  # may be written all the same; if not, that is said when it is
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    name: str
-    is_dir: bool
-    shown: str
-
-
-def _entries(folder: Path, prefix: str, *, recursive: bool) -> Iterator[str]:
+def _lines_of(folder: OpenFolder, prefix: str, *, recursive: bool) -> Iterator[str]:
     """Lines for what is in a folder, and below where asked."""
     try:
-        with os.scandir(folder) as scan:
-            entries = sorted((_described(entry) for entry in scan), key=lambda e: (e.name.casefold(), e.name))
-    except PermissionError:
+        entries = sorted(folder.entries(prefix, in_full=True), key=lambda entry: (entry.name.casefold(), entry.name))
+    except (PermissionError, PathDeniedError):
         if not prefix:
             raise
         yield f"{prefix}(no permission to look inside)"
         return
     for entry in entries:
         enters = recursive and entry.is_dir and entry.name not in NOISE
-        yield f"{prefix}{entry.shown}" + ("  (not entered)" if recursive and entry.is_dir and not enters else "")
+        yield f"{prefix}{_shown(entry)}" + ("  (not entered)" if recursive and entry.is_dir and not enters else "")
         if enters:
-            yield from _entries(folder / entry.name, f"{prefix}{entry.name}/", recursive=True)
+            yield from _lines_of(folder, f"{prefix}{entry.name}/", recursive=True)
 
 
-def _described(entry: os.DirEntry[str]) -> _Entry:
-    shown = entry.name.encode(errors="replace").decode()  # a name that is not UTF-8 must not break the request
-    try:
-        if entry.is_symlink():
-            return _Entry(entry.name, False, f"{shown} -> {os.readlink(entry.path)}")  # noqa: PTH115
-        if entry.is_dir(follow_symlinks=False):
-            return _Entry(entry.name, True, f"{shown}/")
-        if entry.is_file(follow_symlinks=False):
-            return _Entry(entry.name, False, f"{shown}  {human_size(entry.stat(follow_symlinks=False).st_size)}")
-    except OSError:
-        return _Entry(entry.name, False, shown)
-    return _Entry(entry.name, False, f"{shown}  (device, pipe or socket)")
+def _shown(entry: Entry) -> str:
+    name = entry.name.encode(errors="replace").decode()  # a name that is not UTF-8 must not break the request
+    if entry.leads_to is not None:
+        return f"{name} -> {entry.leads_to.encode(errors='replace').decode()}"
+    if entry.is_dir:
+        return f"{name}/"
+    if entry.is_file:
+        return name if entry.size is None else f"{name}  {human_size(entry.size)}"
+    return f"{name}  (device, pipe or socket)"

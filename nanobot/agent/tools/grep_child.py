@@ -9,37 +9,45 @@ import os
 import re
 import sys
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import BinaryIO
 
 _CHUNK = 1024 * 1024
 _SNIFFED = 8 * 1024
 
 
-def files_below(root: str, noise: Collection[str], skip: Collection[str] = ()) -> Iterator[str]:
-    """Paths of all plain files below a folder, relative to it, in order of their names. Links are not followed.
+def files_below(
+    look: Callable[[str], Iterable[tuple[str, bool]]], noise: Collection[str], skip: Collection[str] = ()
+) -> Iterator[str]:
+    """Paths of all plain files below a folder, relative to it, in order of their names.
 
-    Not into folders of these names, wherever they are; nor to what `skip` names by its relative path.
+    `look` tells the names in a folder, by its relative path, and which are folders; what is neither folder nor plain
+    file it leaves out. Not into folders of the names in `noise`, wherever they are; nor to what `skip` names by its
+    relative path.
     """
-    waiting = [("", root)]
+    waiting = [""]
     while waiting:
-        prefix, place = waiting.pop()
-        if prefix and not prefix.endswith("/"):
-            yield prefix
+        place = waiting.pop()
+        if place and not place.endswith("/"):
+            yield place
             continue
         try:
-            with os.scandir(place) as scan:
-                entries = sorted(scan, key=lambda entry: entry.name, reverse=True)
+            entries = sorted(look(place), reverse=True)
         except OSError:
             continue
-        for entry in entries:
-            if f"{prefix}{entry.name}" in skip:
+        for name, is_dir in entries:
+            if f"{place}{name}" in skip or (is_dir and name in noise):
                 continue
+            waiting.append(f"{place}{name}/" if is_dir else f"{place}{name}")
+
+
+def _look(place: str) -> Iterator[tuple[str, bool]]:
+    """Links are not followed."""
+    with os.scandir(place or ".") as entries:
+        for entry in entries:
             try:
-                if entry.is_dir(follow_symlinks=False):
-                    if entry.name not in noise:
-                        waiting.append((f"{prefix}{entry.name}/", entry.path))
-                elif entry.is_file(follow_symlinks=False):
-                    waiting.append((f"{prefix}{entry.name}", entry.path))
+                if (is_dir := entry.is_dir(follow_symlinks=False)) or entry.is_file(follow_symlinks=False):
+                    yield entry.name, is_dir
             except OSError:
                 continue
 
@@ -89,33 +97,37 @@ def regex_of_glob(glob: str) -> str:
     return "(?s:" + "".join(out) + ")"
 
 
-def _decoded(path: str) -> Iterator[str]:
-    """The lines of a text file; none where it is binary."""
-    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-    with open(descriptor, "rb") as file:
-        head = file.read(_SNIFFED)
-        encoding = "utf-8-sig"
-        if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-            encoding = "utf-16"
-        elif b"\0" in head:
+def lines_of(file: BinaryIO) -> Iterator[str]:
+    """The lines of a text file, from its beginning; none where it is binary."""
+    head = file.read(_SNIFFED)
+    encoding = "utf-8-sig"
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        encoding = "utf-16"
+    elif b"\0" in head:
+        return
+    file.seek(0)
+    decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
+    held = ""
+    while data := file.read(_CHUNK):
+        if encoding == "utf-8-sig" and b"\0" in data:
             return
-        file.seek(0)
-        decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
-        held = ""
-        while data := file.read(_CHUNK):
-            if encoding == "utf-8-sig" and b"\0" in data:
-                return
-            *lines, held = (held + decoder.decode(data)).split("\n")
-            yield from (line.removesuffix("\r") for line in lines)
-        if held:
-            yield held.removesuffix("\r")
+        *lines, held = (held + decoder.decode(data)).split("\n")
+        yield from (line.removesuffix("\r") for line in lines)
+    if held:
+        yield held.removesuffix("\r")
 
 
 def _search(path: str, wanted: "re.Pattern[str]", context: int) -> Iterator[str]:
     """The rows of one file."""
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    with open(descriptor, "rb") as file:
+        yield from _rows(path, lines_of(file), wanted, context)
+
+
+def _rows(path: str, lines: Iterable[str], wanted: "re.Pattern[str]", context: int) -> Iterator[str]:
     before: deque[tuple[int, str]] = deque(maxlen=context)
     last_match = last_row = 0
-    for number, line in enumerate(_decoded(path), 1):
+    for number, line in enumerate(lines, 1):
         if wanted.search(line):
             first = before[0][0] if before else number
             if context and last_row and first > last_row + 1:
@@ -141,7 +153,7 @@ def main(arguments: list[str]) -> int:
         sys.stderr.write(f"{pattern!r} is no regular expression ({error}). Escape special characters, or set literal.")
         return 2
     fits = re.compile(regex_of_glob(glob)) if glob else None
-    files = files_below(target, noise.split(","), skip.split("\n")) if target == "." else iter([target])
+    files = files_below(_look, noise.split(","), skip.split("\n")) if target == "." else iter([target])
     out = sys.stdout.buffer
     found = False
     for path in files:

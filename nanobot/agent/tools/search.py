@@ -11,16 +11,20 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from nanobot.agent.tools import grep_child
-from nanobot.agent.tools.base import Effect, Tool, ToolResult
-from nanobot.agent.tools.disk import NOISE, explained
+from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult
+from nanobot.agent.tools.disk import NOISE, asked_for, explained, in_thread, opener
+from nanobot.agent.tools.origins import Origins, WordsOf, nothing_known
+from nanobot.agent.tools.reach import Reach
 from nanobot.agent.tools.schema import boolean, integer, string, takes
-from nanobot.messages.types import Provenance
+from nanobot.messages.types import Provenance, least_trusted
+from nanobot.security.opening import Opener, OpenFolder
 from nanobot.security.paths import PathDeniedError, PathPolicy
 from nanobot.utils.processes import child_process
 from nanobot.utils.text import clip_line, counted, decode
@@ -50,25 +54,36 @@ class GlobTool(Tool):
     effect = Effect.READ
     provenance = Provenance.FILE
 
-    def __init__(self, paths: PathPolicy, *, timeout_s: float = 20.0) -> None:
+    def __init__(self, paths: PathPolicy, words_of: WordsOf = nothing_known, *, timeout_s: float = 20.0) -> None:
         self._paths = paths
+        self._origins = Origins(paths, words_of)
         self._timeout_s = timeout_s
 
-    async def execute(self, pattern: str, path: str = ".", max_results: int = 200) -> ToolResult:
-        """Find them, in the order of their paths."""
-        return await asyncio.to_thread(self._find, pattern, path, max(1, max_results))
+    async def reaches(self, arguments: dict[str, Any], ctx: ToolContext) -> Sequence[Reach]:
+        """Our own state, and where keys are kept."""
+        return await asked_for(lambda: self._paths.wanted_to_read(arguments.get("path", ".")))
 
-    def _find(self, pattern: str, path: str, max_results: int) -> ToolResult:
+    async def execute(
+        self, pattern: str, path: str = ".", max_results: int = 200, *, ctx: ToolContext | None = None
+    ) -> ToolResult:
+        """Find them, in the order of their paths."""
+        files = opener(self._paths, ctx)
+        return await in_thread(path, files, lambda: self._find(files, pattern, path, max(1, max_results)))
+
+    def _find(self, files: Opener, pattern: str, path: str, max_results: int) -> ToolResult:
         try:
-            root = self._paths.readable(path)
             wanted = re.compile(grep_child.regex_of_glob(pattern))
-            if not root.is_dir():
-                missing = f"{path} is a file, not a folder." if root.exists() else f"There is no folder {path}."
-                return ToolResult.failed(f"{missing} Give the folder to search in.")
-            deadline = time.monotonic() + self._timeout_s
-            found: list[str] = []
-            notes = []
-            for relative in grep_child.files_below(str(root), NOISE, self._paths.left_out_of(root)):
+        except re.error as error:
+            return ToolResult.failed(f"{pattern!r} is no glob pattern ({error}).")
+        root = files.policy.readable(path, files.granted)
+        if not root.is_dir():
+            missing = f"{path} is a file, not a folder." if root.exists() else f"There is no folder {path}."
+            return ToolResult.failed(f"{missing} Give the folder to search in.")
+        deadline = time.monotonic() + self._timeout_s
+        found: list[str] = []
+        notes = []
+        with files.folder(path) as folder:
+            for relative in grep_child.files_below(partial(_names, folder), NOISE, files.policy.left_out_of(root)):
                 if wanted.fullmatch(relative):
                     if len(found) == max_results:
                         notes.append(f"More than {max_results} files fit: narrow the pattern or raise max_results.")
@@ -77,17 +92,19 @@ class GlobTool(Tool):
                 if time.monotonic() > deadline:
                     notes.append(f"Stopped after {self._timeout_s:g} s: search in a smaller folder for the rest.")
                     break
-        except PathDeniedError as error:
-            return ToolResult.failed(str(error))
-        except re.error as error:
-            return ToolResult.failed(f"{pattern!r} is no glob pattern ({error}).")
-        except OSError as error:
-            return ToolResult.failed(explained(error, path))
         if not found and not notes:
             return ToolResult(f"No file fits {pattern} in {path}.", provenance=Provenance.FILE)
         return ToolResult(
-            _with_notes([_shown_path(root, path, name) for name in found], notes), provenance=Provenance.FILE
+            _with_notes([_shown_path(root, path, name) for name in found], notes), provenance=self._origins.of(root)
         )
+
+
+def _names(folder: OpenFolder, relative: str) -> list[tuple[str, bool]]:
+    """What glob sees in a folder: folders and plain files."""
+    try:
+        return [(entry.name, entry.is_dir) for entry in folder.entries(relative) if entry.is_dir or entry.is_file]
+    except PathDeniedError:
+        return []
 
 
 class GrepTool(Tool):
@@ -112,10 +129,22 @@ class GrepTool(Tool):
     effect = Effect.READ
     provenance = Provenance.FILE
 
-    def __init__(self, paths: PathPolicy, *, timeout_s: float = 20.0, ripgrep: bool = True) -> None:
+    def __init__(
+        self,
+        paths: PathPolicy,
+        words_of: WordsOf = nothing_known,
+        *,
+        timeout_s: float = 20.0,
+        ripgrep: bool = True,
+    ) -> None:
         self._paths = paths
+        self._origins = Origins(paths, words_of)
         self._timeout_s = timeout_s
         self._ripgrep = ripgrep
+
+    async def reaches(self, arguments: dict[str, Any], ctx: ToolContext) -> Sequence[Reach]:
+        """Our own state, and where keys are kept."""
+        return await asked_for(lambda: self._paths.wanted_to_read(arguments.get("path", ".")))
 
     async def execute(
         self,
@@ -127,10 +156,13 @@ class GrepTool(Tool):
         context: int = 0,
         files_only: bool = False,
         max_results: int = 100,
+        *,
+        ctx: ToolContext | None = None,
     ) -> ToolResult:
         """Search. A pattern or a tree that takes too long ends in a result that says so. Cancelling leaves no child."""
+        files = opener(self._paths, ctx)
         try:
-            root = await asyncio.to_thread(self._paths.readable, path)
+            root = await asyncio.to_thread(self._paths.readable, path, files.granted)
             is_dir = await asyncio.to_thread(root.is_dir)
             if not is_dir and not await asyncio.to_thread(root.is_file):
                 there = await asyncio.to_thread(root.exists)
@@ -141,7 +173,7 @@ class GrepTool(Tool):
         except PathDeniedError as error:
             return ToolResult.failed(str(error))
         except OSError as error:
-            return ToolResult.failed(explained(error, path))
+            return ToolResult.failed(await asyncio.to_thread(explained, error, path, files))
         except re.error as error:
             return ToolResult.failed(f"{glob!r} is no glob pattern ({error}).")
         search = _Search(
@@ -150,7 +182,7 @@ class GrepTool(Tool):
             target="." if is_dir else root.name,
             glob=glob if is_dir else None,
             ignore_case=ignore_case,
-            skip=tuple(self._paths.left_out_of(root)) if is_dir else (),
+            skip=tuple(await asyncio.to_thread(self._paths.left_out_of, root)) if is_dir else (),
             context=0 if files_only else min(context, 20),
         )
         shown_root = path if is_dir else str(Path(path).parent)
@@ -164,9 +196,11 @@ class GrepTool(Tool):
             problem = await self._run(search.for_python(), search.folder, rows)
         if problem is not None:
             return ToolResult.failed(problem)
-        if not rows.lines:
+        lines = await asyncio.to_thread(rows.as_they_stand, files, time.monotonic() + self._timeout_s)
+        if not lines and not rows.notes:
             return ToolResult(f"Nothing in {path} matches {pattern!r}.", provenance=Provenance.FILE)
-        return ToolResult(_with_notes(rows.lines, rows.notes), provenance=Provenance.FILE)
+        words = await asyncio.to_thread(lambda: least_trusted(map(self._origins.of, rows.files)))
+        return ToolResult(_with_notes(lines, rows.notes), provenance=words)
 
     async def _run(self, argv: list[str], folder: Path, rows: "_Rows") -> str | None:
         """Read rows until there are enough. What is wrong with the search, if something is."""
@@ -179,12 +213,12 @@ class GrepTool(Tool):
                         if not rows.take(row):
                             await child.kill()
                             return None
-                    if await child.wait() >= 2 and not rows.lines:
+                    if await child.wait() >= 2 and not rows.taken:
                         return f"The search failed: {decode(await complaint).strip()[:500]}"
                 finally:
                     complaint.cancel()
         except TimeoutError:
-            if not rows.lines:
+            if not rows.taken:
                 return (
                     f"The search took longer than {self._timeout_s:g} s and was stopped. "
                     "Use a simpler pattern (no nested repeats like (a+)+) or a smaller folder."
@@ -221,11 +255,22 @@ class _Search:
         return [sys.executable, "-I", "-S", script, self.pattern, self.target, *options]
 
 
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """A row as the search told it, and the line made of it."""
+
+    file: str
+    number: int
+    text: str
+    line: str
+
+
 class _Rows:
     """Rows of a search as they come, until there are enough."""
 
     def __init__(self, shown_root: str, root: Path, files_only: bool, max_results: int) -> None:
-        self.lines: list[str] = []
+        self.taken: list[_Taken | None] = []
+        """None where something was left out between two rows."""
         self.notes: list[str] = []
         self._shown_root = shown_root
         self._root = root
@@ -235,12 +280,17 @@ class _Rows:
         self._chars = 0
         self._last_file = ""
 
+    @property
+    def files(self) -> set[Path]:
+        """Where the rows were found."""
+        return {self._root} | {self._root / one.file for one in self.taken if one is not None}
+
     def take(self, row: str) -> bool:
         """One row of output. False once no more are wanted."""
         match = _ROW.fullmatch(row)
         if match is None:
-            if row == "--" and not self._files_only and self.lines:
-                self.lines.append("--")
+            if row == "--" and not self._files_only and self.taken:
+                self.taken.append(None)
             return True
         found = match["path"].removeprefix("./").removeprefix(".\\")
         is_match = match["mark"] == ":"
@@ -253,15 +303,76 @@ class _Rows:
                 return False
             self._matches += 1
         name = _shown_path(self._root, self._shown_root, found)
-        if self._files_only:
-            line = name if new_file else None
-        else:
-            line = f"{name}{match['mark']}{match['number']}{match['mark']} {clip_line(match['text'], _LINE_CHARS)}"
         self._last_file = found
-        if line is not None:
-            self.lines.append(line)
+        if new_file or not self._files_only:
+            rest = f"{match['mark']}{match['number']}{match['mark']} {clip_line(match['text'], _LINE_CHARS)}"
+            line = name if self._files_only else f"{name}{rest}"
+            self.taken.append(_Taken(found, int(match["number"]), match["text"], line))
             self._chars += len(line) + 1
         return True
+
+    def as_they_stand(self, files: Opener, deadline: float) -> list[str]:
+        """The lines that are in their files when those are opened as every file is.
+
+        The program that searched follows paths by itself: what it found behind a link that came in between, or under
+        a second name of a secret, is not told.
+        """
+        lines: list[str] = []
+        held = _Held(files, self._root, deadline)
+        for one in self.taken:
+            if one is None:
+                lines += ["--"] if lines and lines[-1] != "--" else []
+            elif held.has(one):
+                lines.append(one.line)
+        held.close()
+        if left_out := sum(one is not None for one in self.taken) - sum(line != "--" for line in lines):
+            self.notes.append(f"{counted(left_out, 'row')} left out: not readable, or changed meanwhile.")
+        return lines
+
+
+class _Held:
+    """The file that rows were found in, read along once from its beginning."""
+
+    def __init__(self, files: Opener, root: Path, deadline: float) -> None:
+        self._files = files
+        self._root = root
+        self._deadline = deadline
+        self._name: str | None = None
+        self._file: BinaryIO | None = None
+        self._lines: Iterator[str] = iter(())
+        self._number = 0
+        self._line = ""
+
+    def has(self, row: _Taken) -> bool:
+        """Whether the file has this text in that line. Rows come in the order of their lines."""
+        try:
+            if row.file != self._name:
+                self._begin(row.file)
+            while self._number < row.number and time.monotonic() < self._deadline:
+                self._line = next(self._lines)
+                self._number += 1
+        except (PathDeniedError, OSError, StopIteration):
+            return False
+        return self._number == row.number and _compared(self._line) == _compared(row.text)
+
+    def _begin(self, name: str) -> None:
+        self.close()
+        self._name, self._number, self._lines = name, 0, iter(())
+        asked = self._root / name
+        real, self._file = self._files.open(asked)
+        if os.fspath(real) == os.path.normpath(asked):  # else somebody has put a link there
+            self._lines = grep_child.lines_of(self._file)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def _compared(text: str) -> str:
+    """What of a line no decoding changes."""
+    return text.encode("ascii", "ignore").decode("ascii")[: _ROW_BYTES // 4]
 
 
 async def _rows_of(stream: asyncio.StreamReader) -> Any:

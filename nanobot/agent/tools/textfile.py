@@ -138,6 +138,20 @@ def read_page(file: BinaryIO, offset: int, count: int, max_chars: int) -> Page:
     return page
 
 
+def page_of(lines: list[str], offset: int, count: int, max_chars: int) -> Page:
+    """The same of lines that are in memory already."""
+    page = Page(total=len(lines))
+    room = max_chars
+    for line in lines[offset - 1 :]:
+        shown = clip_line(line, LINE_CHARS)
+        room -= len(shown) + 7
+        if len(page.lines) == count or (room < 0 and page.lines):
+            page.more = True
+            break
+        page.lines.append(shown)
+    return page
+
+
 def numbered(lines: list[str], first: int) -> str:
     """Lines with their numbers before them."""
     return "\n".join(f"{number:>6}\t{line}" for number, line in enumerate(lines, first))

@@ -1,0 +1,170 @@
+"""What the file tools reach for, and that a yes opens just that."""
+
+import contextlib
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nanobot.agent.run.hooks import PlannedCall, Verdict
+from nanobot.agent.tools.base import ToolContext
+from nanobot.agent.tools.builtin import ToolPolicies, build_tools
+from nanobot.agent.tools.reach import Reach, ReachKind
+from nanobot.agent.tools.search import GrepTool
+from nanobot.messages.types import text_of
+from nanobot.security.paths import PathPolicy
+from nanobot.testing import calls, open_bot
+from tests.security.test_opening import swapping
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="links of POSIX")
+
+
+@pytest.fixture
+def policy(workspace: Path) -> PathPolicy:
+    home = workspace.parent / "home"
+    for folder in (home / ".ssh", home / "docs"):
+        folder.mkdir(parents=True)
+    (home / ".ssh/key").write_text("a key\n", encoding="utf-8")
+    return PathPolicy(workspace, unreadable=(home / ".ssh",), protected=(home / "law",), data_folder=home / "data")
+
+
+def written(path: str, tool: str = "write_file") -> tuple[str, dict[str, Any]]:
+    more = {"content": "x"} if tool == "write_file" else {"old_text": "a", "new_text": "b"}
+    return tool, {"path": path, **more}
+
+
+async def reaches(policy: PathPolicy, ctx: ToolContext, tool: str, arguments: dict[str, Any]) -> list[tuple[Any, ...]]:
+    found = await build_tools(ToolPolicies(policy)).reaches(tool, arguments, ctx)
+    home = policy.workspace.parent
+    return [(reach.kind.value, str(Path(reach.target).relative_to(home)), reach.beyond) for reach in found]
+
+
+@pytest.mark.parametrize("tool", ["write_file", "edit_file"])
+@pytest.mark.parametrize(
+    ("path", "wanted"),
+    [
+        ("notes.txt", []),
+        ("deep/new.txt", []),
+        ("../home/docs/new.txt", [("folder", "home/docs", True)]),
+        ("../home/docs/../new.txt", [("folder", "home", True)]),
+        ("link/new.txt", [("folder", "home/docs", True)]),
+        ("../home/.ssh/key", [("secrets", "home/.ssh/key", True), ("folder", "home/.ssh", True)]),
+        ("AGENTS.md", [("memory", "workspace/AGENTS.md", False)]),
+        ("soul.md", [("memory", "workspace/soul.md", False)]),
+        ("HEARTBEAT.md", [("memory", "workspace/HEARTBEAT.md", False)]),
+        ("memory/MEMORY.md", [("memory", "workspace/memory/MEMORY.md", False)]),
+        ("memory/2026-01-02.md", [("memory", "workspace/memory/2026-01-02.md", False)]),
+        ("./skills/a/SKILL.md", [("skill", "workspace/skills/a/SKILL.md", False)]),
+        ("tools/mine.py", [("skill", "workspace/tools/mine.py", False)]),
+        ("to_soul", [("memory", "workspace/SOUL.md", False)]),
+        ("docs/AGENTS.md", []),
+        # what no yes gives is not asked about
+        ("memory/HISTORY.md", []),
+        ("sessions/x.jsonl", []),
+        ("../home/law/x", []),
+        ("../home/data/config.json", []),
+        ("/proc/self/comm", []),
+        ("a\0b", []),
+    ],
+)
+async def test_a_write_reaches_for(policy: PathPolicy, ctx: ToolContext, path: str, wanted: list[Any], tool: str):
+    (policy.workspace / "link").symlink_to(policy.workspace.parent / "home/docs")
+    (policy.workspace / "to_soul").symlink_to("SOUL.md")
+
+    assert await reaches(policy, ctx, *written(path, tool)) == wanted
+
+
+@pytest.mark.parametrize("tool", ["read_file", "list_dir", "glob", "grep"])
+@pytest.mark.parametrize(
+    ("path", "wanted"),
+    [
+        ("notes.txt", []),
+        ("../home/docs", []),
+        ("../home/.ssh/key", [("secrets", "home/.ssh/key", True)]),
+        ("../home/.ssh", [("secrets", "home/.ssh", True)]),
+        ("/proc/self/environ", []),
+        (".", []),
+    ],
+)
+async def test_a_look_reaches_for(policy: PathPolicy, ctx: ToolContext, path: str, wanted: list[Any], tool: str):
+    more = {"pattern": "key"} if tool in ("glob", "grep") else {}
+
+    assert await reaches(policy, ctx, tool, {"path": path, **more}) == wanted
+
+
+@pytest.mark.parametrize("tool", ["read_file", "list_dir", "glob", "grep"])
+async def test_a_yes_shows_the_place_it_was_given_for(policy: PathPolicy, ctx: ToolContext, tool: str):
+    registry = build_tools(ToolPolicies(policy))
+    folder = policy.workspace.parent / "home/.ssh"
+    path = folder / "key" if tool == "read_file" else folder
+    arguments = {"path": str(path), **({"pattern": "key"} if tool in ("glob", "grep") else {})}
+
+    without = await registry.call(tool, arguments, ctx)
+    granted = await registry.call(tool, arguments, replace(ctx, granted=frozenset({f"secrets:{path}"})))
+
+    assert without.error
+    assert "unless the owner says yes" in text_of(without.content)
+    assert "key" in text_of(granted.content)
+    assert not granted.error
+
+
+class Granting:
+    """A hook that says yes to everything, and keeps what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[Reach] = []
+
+    async def before_call(self, planned: PlannedCall) -> Verdict:
+        self.asked += planned.reaches
+        return Verdict(frozenset(reach.rule for reach in planned.reaches))
+
+
+async def test_in_a_turn_the_owners_yes_lets_a_file_be_written_outside(tmp_path: Path):
+    outside = tmp_path.resolve() / "elsewhere"
+    outside.mkdir()
+    hook = Granting()
+    path = str(outside / "new.txt")
+
+    async with open_bot(tmp_path / "bot", calls(written(path)), "done", hooks=[hook]) as bot:
+        await bot.say("go")
+
+    assert hook.asked == [Reach(ReachKind.FOLDER, str(outside), True, "writing outside of the workspace")]
+    assert (outside / "new.txt").read_text(encoding="utf-8") == "x"
+
+
+async def test_in_a_turn_nobody_says_yes_and_the_model_is_told_what_to_do(tmp_path: Path):
+    outside = tmp_path.resolve() / "elsewhere"
+    outside.mkdir()
+
+    async with open_bot(tmp_path / "bot", calls(written(str(outside / "new.txt"))), "ok") as bot:
+        await bot.say("go")
+
+        told = text_of(bot.provider.requests[1][-1]["content"])
+    assert "the owner has not said yes to writing in" in told
+    assert "tools.allowedPaths" in told
+    assert list(outside.iterdir()) == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="swaps by a call of Linux")
+@pytest.mark.parametrize("ripgrep", [False, True])
+async def test_a_search_tells_nothing_of_where_a_link_that_comes_and_goes_leads(workspace: Path, ripgrep: bool):
+    (workspace / "folder").mkdir()
+    (workspace / "folder/file").write_text("found mine\n", encoding="utf-8")
+    outside = workspace.parent / "outside"
+    outside.mkdir()
+    (outside / "file").write_text("found theirs\n", encoding="utf-8")
+    (workspace / "link").symlink_to(outside)
+    grep, told = GrepTool(PathPolicy(workspace, restrict=True), ripgrep=ripgrep), ""
+
+    with swapping(workspace / "folder", workspace / "link", outside) as child:
+        while child.poll() is None:
+            told += text_of((await grep.execute("found", path="folder")).content)
+            told += text_of((await grep.execute("found")).content)
+
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        child.wait(1)
+    assert "mine" in told
+    assert "theirs" not in told

@@ -1,0 +1,149 @@
+"""What is opened is what was judged: also while another process puts links where folders were."""
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nanobot.security.opening import Opener
+from nanobot.security.paths import PathDeniedError, PathPolicy
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="links of POSIX")
+
+_SWAPPER = """
+import ctypes, os, sys, time
+inside, link, target = (os.fsencode(name) for name in sys.argv[1:4])
+rename = ctypes.CDLL(None).renameat2
+for _ in range(4000):
+    if rename(-100, inside, -100, link, 2):
+        raise SystemExit("no exchange")
+    time.sleep(0.00005)
+    if not os.path.islink(link) and not os.path.islink(inside):
+        os.unlink(link)
+        os.symlink(target, link)
+"""
+"""Puts the link where the folder or the file was, and back, in one step each (man 2 renameat2, RENAME_EXCHANGE)."""
+
+
+@contextlib.contextmanager
+def swapping(inside: Path, link: Path, target: Path) -> "Iterator[subprocess.Popen[bytes]]":
+    command = [sys.executable, "-IS", "-c", _SWAPPER, str(inside), str(link), str(target)]
+    with subprocess.Popen(command) as child:
+        yield child
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    for folder in ("ws/folder", "outside", "home/.ssh"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "ws/folder/file").write_text("mine", encoding="utf-8")
+    (tmp_path / "outside/file").write_text("theirs", encoding="utf-8")
+    (tmp_path / "outside/outsiders").touch()
+    (tmp_path / "home/.ssh/file").write_text("key", encoding="utf-8")
+    return tmp_path / "ws"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="swaps by a call of Linux")
+@pytest.mark.parametrize("what", ["folder", "folder/file"])
+def test_four_thousand_swaps_never_lead_a_read_or_a_write_outside(workspace: Path, what: str):
+    outside = workspace.parent / "outside"
+    target = outside if what == "folder" else outside / "file"
+    link = workspace / "link"
+    link.symlink_to(target)
+    opener, read, refused = Opener(PathPolicy(workspace, restrict=True)), set(), 0
+
+    with swapping(workspace / what, link, target) as child:
+        while child.poll() is None:
+            try:
+                with opener.read("folder/file") as file:
+                    read.add(file.read())
+                with opener.place("folder/file") as place:
+                    place.replace(b"mine", 0o600)
+                with opener.place("folder/new/x", make=True) as place:
+                    place.replace(b"mine", 0o600)
+                with opener.folder("folder") as folder:
+                    read.update(entry.name.encode() for entry in folder.entries())
+            except (OSError, PathDeniedError):
+                refused += 1
+
+    assert child.returncode == 0
+    assert refused
+    assert b"mine" in read
+    assert not {b"theirs", b"outsiders"} & read
+    assert sorted(path.name for path in outside.iterdir()) == ["file", "outsiders"]
+    assert (outside / "file").read_text(encoding="utf-8") == "theirs"
+
+
+def test_a_folder_held_open_is_not_left_by_a_link_below_it(workspace: Path):
+    with Opener(PathPolicy(workspace)).folder(".") as folder:
+        (workspace / "folder").rename(workspace / "old")
+        (workspace / "folder").symlink_to(workspace.parent / "outside")
+
+        with pytest.raises(OSError):
+            folder.entries("folder")
+        assert [entry.name for entry in folder.entries("old")] == ["file"]
+
+
+def test_a_yes_to_a_rule_opens_that_place_and_no_other(workspace: Path):
+    home = workspace.parent / "home"
+    policy = PathPolicy(workspace, unreadable=(home / ".ssh",))
+    keys, folder = Opener(policy, {f"secrets:{home}/.ssh/file"}), Opener(policy, {f"folder:{workspace.parent}/outside"})
+
+    with keys.read(home / ".ssh/file") as file:
+        assert file.read() == b"key"
+    with folder.place(workspace.parent / "outside/below/new", make=True) as place:
+        place.replace(b"x", 0o600)
+    for opener, path in ((keys, home / ".ssh"), (folder, home / ".ssh/file")):
+        with pytest.raises(PathDeniedError):
+            opener.read(path)
+    for opener, path in ((keys, home / ".ssh/file"), (keys, home / "x"), (folder, home / "x")):
+        with pytest.raises(PathDeniedError), opener.place(path):
+            pass
+
+
+def test_a_second_name_of_a_secret_is_known_by_what_it_is(workspace: Path):
+    secret = workspace.parent / "home/.ssh/file"
+    os.link(secret, workspace / "innocent")
+    os.link(workspace / "folder/file", workspace / "twice")
+    opener = Opener(PathPolicy(workspace, unreadable=(secret.parent,)))
+
+    with pytest.raises(PathDeniedError, match="another name of a file that holds secrets"):
+        opener.read("innocent")
+    with opener.read("twice") as file:
+        assert file.read() == b"mine"
+
+
+def test_replacing_keeps_the_mode_breaks_the_second_name_and_leaves_no_temp_file(workspace: Path):
+    os.link(workspace / "folder/file", workspace / "twice")
+    (workspace / "folder/file").chmod(0o640)
+
+    with Opener(PathPolicy(workspace)).place("folder/file") as place:
+        place.replace(b"new", 0o600)
+
+    assert (workspace / "folder/file").read_bytes() == b"new"
+    assert (workspace / "folder/file").stat().st_mode & 0o777 == 0o640
+    assert (workspace / "twice").read_bytes() == b"mine"
+    assert [path.name for path in (workspace / "folder").iterdir()] == ["file"]
+
+
+def open_descriptors() -> int:
+    return len(list(Path("/dev/fd").iterdir()))
+
+
+def test_no_descriptor_is_left_open_whatever_comes(workspace: Path):
+    opener = Opener(PathPolicy(workspace, restrict=True))
+    before = open_descriptors()
+
+    for path in ("folder/file", "folder", "../outside/file", "none", "folder/file/x"):
+        with contextlib.suppress(OSError, PathDeniedError), opener.read(path):
+            pass
+        with contextlib.suppress(OSError, PathDeniedError), opener.folder(path):
+            pass
+        with contextlib.suppress(OSError, PathDeniedError), opener.place(path) as place, place.read():
+            pass
+
+    assert open_descriptors() == before

@@ -1,0 +1,90 @@
+import errno
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from nanobot.utils.no_links import make_folder, open_by_steps, open_exactly, open_folder
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="folders cannot be opened there")
+
+both_ways = pytest.mark.parametrize("opened", [open_exactly, open_by_steps])
+Opened = Callable[[str, int], int]
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """Real names only, since a temporary folder may lie behind a link."""
+    tree = tmp_path.resolve() / "tree"
+    (tree / "a/b").mkdir(parents=True)
+    (tree / "a/b/file").write_text("here", encoding="utf-8")
+    (tree / "link").symlink_to("a")
+    (tree / "a/b/last").symlink_to("file")
+    (tree / "loop").symlink_to("loop")
+    return tree
+
+
+@both_ways
+def test_a_path_without_links_is_opened(tree: Path, opened: Opened):
+    with open(opened(str(tree / "a/b/file"), os.O_RDONLY), encoding="utf-8") as file:
+        assert file.read() == "here"
+
+
+@both_ways
+@pytest.mark.parametrize("path", ["link/b/file", "a/b/last", "loop", "loop/x", "link"])
+def test_a_link_anywhere_in_it_is_an_error(tree: Path, opened: Opened, path: str):
+    with pytest.raises(OSError) as told:
+        opened(str(tree / path), os.O_RDONLY)
+
+    assert told.value.errno in (errno.ELOOP, errno.ENOTDIR)
+
+
+@both_ways
+@pytest.mark.parametrize(
+    ("path", "number"), [("a/none", errno.ENOENT), ("a/b/file/x", errno.ENOTDIR), ("n" * 300, errno.ENAMETOOLONG)]
+)
+def test_other_errors_are_told_as_usual(tree: Path, opened: Opened, path: str, number: int):
+    with pytest.raises(OSError) as told:
+        opened(str(tree / path), os.O_RDONLY)
+
+    assert told.value.errno == number
+    assert told.value.filename == str(tree / path)
+
+
+@pytest.mark.parametrize("opened", [open_exactly, lambda path, flags, *, beneath: open_by_steps(path, flags, beneath)])
+def test_what_begins_at_an_open_folder_stays_beneath_it(tree: Path, opened: Callable[..., int]):
+    folder = open_folder(tree / "a")
+
+    os.close(opened("b/file", os.O_RDONLY, beneath=folder))
+    os.close(opened(".", os.O_RDONLY, beneath=folder))
+    with pytest.raises(OSError, match="cross-device"):
+        opened("../a/b/file", os.O_RDONLY, beneath=folder)
+    os.close(folder)
+
+
+def test_missing_folders_are_made_and_a_link_among_them_is_not_followed(tree: Path):
+    os.close(make_folder(tree / "a/new/deep"))
+    with pytest.raises(OSError):
+        make_folder(tree / "link/new2")
+
+    assert (tree / "a/new/deep").is_dir()
+    assert not (tree / "a/new2").exists()
+
+
+def open_descriptors() -> int:
+    return len(list(Path("/dev/fd").iterdir()))
+
+
+@both_ways
+def test_no_descriptor_is_left_open(tree: Path, opened: Opened):
+    before = open_descriptors()
+
+    for path in ("a/b/file", "link/b/file", "a/none", "loop"):
+        try:
+            os.close(opened(str(tree / path), os.O_RDONLY))
+        except OSError:
+            continue
+
+    assert open_descriptors() == before
