@@ -353,7 +353,8 @@ def mcp_servers(config: Config, data_dir: Path, workspace: Path, clock: Clock) -
     """The MCP servers of the config, none of them started; None where there are none."""
     if not config.tools.mcp_servers:
         return None
-    from nanobot.agent.tools.mcp.settings import ServerSettings, Wire  # who has no servers does not wait for it
+    from nanobot.agent.tools.mcp.remote import open_client  # who has no servers does not wait for it
+    from nanobot.agent.tools.mcp.settings import ServerSettings, Wire
     from nanobot.agent.tools.mcp.source import McpServers
 
     settings = [
@@ -370,7 +371,8 @@ def mcp_servers(config: Config, data_dir: Path, workspace: Path, clock: Clock) -
         )
         for name, server in config.tools.mcp_servers.items()
     ]
-    return McpServers(settings, memory=Places(data_dir).mcp, workspace=workspace, clock=clock)
+    client = partial(open_client, policy=network_policy(config))
+    return McpServers(settings, memory=Places(data_dir).mcp, workspace=workspace, clock=clock, client=client)
 
 
 def network_policy(config: Config) -> NetworkPolicy:

@@ -9,6 +9,10 @@ import httpx2
 from nanobot.security.checked import Doors
 from nanobot.security.network import Gate, NetworkPolicy, Ways
 
+_CONNECT_S = 15.0
+_SILENCE_S = 300.0
+"""How long a stream may say nothing: a server may hold an answer open for minutes."""
+
 
 class CheckedTransport2(httpx2.AsyncBaseTransport):
     """As `checked.CheckedTransport`."""
@@ -55,8 +59,7 @@ async def open_mcp_client(policy: NetworkPolicy, url: str, headers: Mapping[str,
 
 
 def _usual() -> httpx2.Timeout:
-    # As mcp's own client has it: a server may hold an answer open for minutes.
-    return httpx2.Timeout(30.0, read=300.0)
+    return httpx2.Timeout(_CONNECT_S, read=_SILENCE_S)
 
 
 def _transport(context: ssl.SSLContext, proxy: str | None) -> httpx2.AsyncBaseTransport:

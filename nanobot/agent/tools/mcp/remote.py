@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from nanobot.agent.tools.mcp.settings import ServerSettings, Wire
-from nanobot.utils.http import ssl_context
+from nanobot.security.network import NetworkPolicy
 
 if TYPE_CHECKING:
     import httpx2
@@ -25,21 +25,15 @@ LARGEST_EVENT = 64 * 1024 * 1024
 _SESSION = "mcp-session-id"
 _REFUSED = frozenset({400, 404, 410})
 """How servers answer to the id of a session they no longer know. The specification says 404; 400 is common too."""
-_CONNECT_S = 15.0
-_SILENCE_S = 300.0
-"""How long a stream may say nothing."""
 
 
-async def open_client(url: str, headers: Mapping[str, str]) -> "httpx2.AsyncClient":
-    """A client of its own for each connection."""
-    import httpx2
+async def open_client(
+    url: str, headers: Mapping[str, str], *, policy: NetworkPolicy | None = None
+) -> "httpx2.AsyncClient":
+    """A client of its own for each connection, over the checked transport: to this server, and nowhere else near."""
+    from nanobot.security.checked_mcp import open_mcp_client  # brings httpx2
 
-    return httpx2.AsyncClient(
-        headers=dict(headers),
-        timeout=httpx2.Timeout(_CONNECT_S, read=_SILENCE_S),
-        verify=await ssl_context(url),
-        trust_env=False,
-    )
+    return await open_mcp_client(policy or NetworkPolicy(), url, headers)
 
 
 @asynccontextmanager

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from nanobot.agent.tools.base import Tool
 from nanobot.agent.tools.mcp.listing import Listing
+from nanobot.agent.tools.mcp.remote import OpenClient, open_client
 from nanobot.agent.tools.mcp.server import McpPatience, McpServer, Phase
 from nanobot.agent.tools.mcp.settings import ServerSettings
 from nanobot.agent.tools.mcp.tool import tools_of
@@ -41,12 +42,14 @@ class McpServers:
         workspace: Path,
         clock: Clock,
         patience: McpPatience | None = None,
+        client: OpenClient = open_client,
     ) -> None:
         """`memory` is the folder in which their tools are remembered. Nothing is started."""
         self._patience = patience or McpPatience()
         self._workspace = workspace
         self.servers = [
-            McpServer(one, memory=memory, workspace=workspace, clock=clock, patience=self._patience) for one in servers
+            McpServer(one, memory=memory, workspace=workspace, clock=clock, patience=self._patience, client=client)
+            for one in servers
         ]
         self._offered: dict[McpServer, Listing | None] = {}
         self._tools: dict[str, Tool] = {}
