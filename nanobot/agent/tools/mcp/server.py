@@ -22,6 +22,7 @@ from nanobot.agent.tools.mcp.remote import OpenClient, open_client, remote_strea
 from nanobot.agent.tools.mcp.settings import ServerSettings, Wire
 from nanobot.agent.tools.mcp.stdio import Spoken, stdio_streams
 from nanobot.errors import NanobotError
+from nanobot.security.network import NoSuchHostError
 from nanobot.utils.clock import Clock
 
 if TYPE_CHECKING:
@@ -348,4 +349,4 @@ class _Loss:
 def _was_never_sent(cause: Exception | None) -> bool:
     import httpx2
 
-    return isinstance(cause, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.PoolTimeout)
+    return isinstance(cause, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.PoolTimeout | NoSuchHostError)
