@@ -386,7 +386,7 @@ def _web_policy(config: Config, environ: Mapping[str, str]) -> WebPolicy | None:
         return None
     found = {name: environ[name] for name in ENVIRONMENT if environ.get(name)}
     search = SearchPolicy(web.search.provider, web.search.api_key, web.search.base_url, web.search.max_results, found)
-    return WebPolicy(network_policy(config), web.fetch.max_chars, search)
+    return WebPolicy(network_policy(config), web.fetch.max_chars, search, find_secret=vault.secret_in)
 
 
 def _inbox_policy(config: Config, is_private: Callable[[Address], bool]) -> InboxPolicy | None:
