@@ -353,7 +353,8 @@ def mcp_servers(config: Config, data_dir: Path, workspace: Path, clock: Clock) -
     """The MCP servers of the config, none of them started; None where there are none."""
     if not config.tools.mcp_servers:
         return None
-    from nanobot.agent.tools.mcp.settings import ServerSettings, Wire  # who has no servers does not wait for it
+    from nanobot.agent.tools.mcp.remote import open_client  # who has no servers does not wait for it
+    from nanobot.agent.tools.mcp.settings import ServerSettings, Wire
     from nanobot.agent.tools.mcp.source import McpServers
 
     settings = [
@@ -370,8 +371,8 @@ def mcp_servers(config: Config, data_dir: Path, workspace: Path, clock: Clock) -
         )
         for name, server in config.tools.mcp_servers.items()
     ]
-    network = network_policy(config)
-    return McpServers(settings, memory=Places(data_dir).mcp, workspace=workspace, clock=clock, network=network)
+    client = partial(open_client, policy=network_policy(config))
+    return McpServers(settings, memory=Places(data_dir).mcp, workspace=workspace, clock=clock, client=client)
 
 
 def network_policy(config: Config) -> NetworkPolicy:
@@ -385,7 +386,7 @@ def _web_policy(config: Config, environ: Mapping[str, str]) -> WebPolicy | None:
         return None
     found = {name: environ[name] for name in ENVIRONMENT if environ.get(name)}
     search = SearchPolicy(web.search.provider, web.search.api_key, web.search.base_url, web.search.max_results, found)
-    return WebPolicy(network_policy(config), web.fetch.max_chars, search)
+    return WebPolicy(network_policy(config), web.fetch.max_chars, search, find_secret=vault.secret_in)
 
 
 def _inbox_policy(config: Config, is_private: Callable[[Address], bool]) -> InboxPolicy | None:

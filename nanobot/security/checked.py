@@ -64,8 +64,8 @@ class Doors(Generic[I]):
     async def _to(self, ways: Ways) -> I:
         direct = bool(ways.addresses)
         key = (ways.url.origin, direct)
+        context = await ssl_context(ways.url.origin)
         if key not in self._inner:
-            context = await ssl_context(ways.url.origin)
             try:
                 self._inner[key] = self._make(context, None if direct else self._gate.policy.proxy)
             except (ValueError, ImportError) as error:  # no such kind of proxy, or a package that it takes is missing

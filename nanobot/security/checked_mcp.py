@@ -2,11 +2,16 @@
 
 import ssl
 from collections.abc import Mapping
+from dataclasses import replace
 
 import httpx2
 
 from nanobot.security.checked import Doors
-from nanobot.security.network import Gate, Ways
+from nanobot.security.network import Gate, NetworkPolicy, Ways
+
+_CONNECT_S = 15.0
+_SILENCE_S = 300.0
+"""How long a stream may say nothing: a server may hold an answer open for minutes."""
 
 
 class CheckedTransport2(httpx2.AsyncBaseTransport):
@@ -48,9 +53,13 @@ def checked_mcp_client(
     )
 
 
+async def open_mcp_client(policy: NetworkPolicy, url: str, headers: Mapping[str, str]) -> httpx2.AsyncClient:
+    """A client of its own for the server at this URL, which the owner wrote into the config: it may be anywhere."""
+    return checked_mcp_client(Gate(replace(policy, owned=(url,))), headers)
+
+
 def _usual() -> httpx2.Timeout:
-    # As mcp's own client has it: a server may hold an answer open for minutes.
-    return httpx2.Timeout(30.0, read=300.0)
+    return httpx2.Timeout(_CONNECT_S, read=_SILENCE_S)
 
 
 def _transport(context: ssl.SSLContext, proxy: str | None) -> httpx2.AsyncBaseTransport:

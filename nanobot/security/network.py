@@ -92,7 +92,9 @@ class Gate:
             ) from None
         except OSError as error:
             why = error.strerror or str(error)
-            raise NoSuchHostError(f"There is no address for {url.host} ({why}). Check the spelling.") from None
+            raise NoSuchHostError(
+                f"There is no address for {url.host} ({why}). Check the spelling, and the network."
+            ) from None
         if not found:
             raise NoSuchHostError(f"There is no address for {url.host}. Check the spelling.")
         return tuple(found)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nanobot.security.checked_mcp import checked_mcp_client
+from nanobot.security.checked_mcp import checked_mcp_client, open_mcp_client
 from nanobot.security.network import Gate, NetworkDeniedError, NetworkPolicy
 from tests.security.web import names, saying, serving
 
@@ -21,3 +21,18 @@ async def test_the_owners_server_is_reached_under_its_own_name_and_no_other_near
     assert len(server.heads) == 1
     assert f"host: mine.test:{server.port}" in server.heads[0].lower()
     assert "authorization: bearer x" in server.heads[0].lower()
+
+
+async def test_a_server_in_the_config_may_be_anywhere_and_its_client_goes_nowhere_else():
+    async with (
+        serving(saying(b"tools")) as mine,
+        serving(saying(b"inside")) as other,
+        await open_mcp_client(NetworkPolicy(), f"http://127.0.0.1:{mine.port}/mcp", {"X-Key": "x"}) as client,
+    ):
+        answer = await client.get(f"http://127.0.0.1:{mine.port}/mcp")
+        with pytest.raises(NetworkDeniedError):
+            await client.get(f"http://127.0.0.1:{other.port}/")
+
+    assert answer.text == "tools"
+    assert "x-key: x" in mine.heads[0].lower()
+    assert other.connections == 0

@@ -103,6 +103,19 @@ async def test_a_name_that_changes_its_mind_is_asked_once_and_changes_nothing():
     assert [request.url.host for request in road.sent] == [PUBLIC]
 
 
+async def test_a_name_that_changes_its_mind_between_two_pages_is_judged_again():
+    answers = iter([[PUBLIC], ["169.254.169.254"]])
+
+    async def rebinding(host: str, port: int, limit_s: float) -> list[str]:
+        return next(answers)
+
+    road = Road([httpx.Response(302, headers={"Location": "/latest/meta-data/"})])
+    with pytest.raises(NetworkDeniedError, match="metadata"):
+        await road.fetcher(Gate(NetworkPolicy(), look_up=rebinding, own_address=nowhere)).fetch(Asked("http://r.test/"))
+
+    assert len(road.sent) == 1
+
+
 INWARD = [
     "http://127.0.0.1:{port}/", "http://localhost:{port}/", "//127.0.0.1:{port}/", "http://0x7f.1:{port}/",
     "http:127.0.0.1", "/\\127.0.0.1/",
@@ -204,6 +217,17 @@ async def test_a_proxy_is_asked_for_public_names_and_never_for_near_ones():
 
     assert [request.url.host for request in road.sent] == ["unknown-here.test", "192.168.7.20"]
     assert road.proxies == ["http://127.0.0.1:3128", None]
+
+
+async def test_a_proxy_gets_the_name_and_what_stands_in_the_url():
+    async with serving(saying(b"from afar")) as proxy:
+        policy = NetworkPolicy(proxy=f"http://127.0.0.1:{proxy.port}")
+
+        answer = await Fetcher(gate(policy, {"nobody.test": []})).fetch(Asked("http://public.test/a?b=c"))
+
+    assert answer.body == b"from afar"
+    assert proxy.heads[0].startswith("GET http://public.test/a?b=c HTTP/1.1\r\n")
+    assert "host: public.test\r\n" in proxy.heads[0].lower()
 
 
 @pytest.mark.parametrize("proxy", ["nonsense", "ftp://x.test:21", "http://"])

@@ -11,6 +11,7 @@ from nanobot.agent.tools.origins import WordsOf, nothing_known
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.tools.search import GlobTool, GrepTool
 from nanobot.agent.tools.shell import ExecPolicy, ExecTool
+from nanobot.agent.tools.web.bodies import Bodies
 from nanobot.agent.tools.web.fetch import WebFetchTool
 from nanobot.agent.tools.web.policy import WebPolicy
 from nanobot.agent.tools.web.search import WebSearchTool
@@ -33,6 +34,10 @@ def _exec(policies: ToolPolicies, registry: ToolRegistry) -> Tool | None:
     return ExecTool(policies.paths, policies.exec, find_tool=registry.get) if policies.exec is not None else None
 
 
+def _web_fetch(policies: ToolPolicies) -> Tool | None:
+    return WebFetchTool(policies.web, reader=Bodies(policies.paths)) if policies.web is not None else None
+
+
 BUILTIN: dict[str, Callable[[ToolPolicies, ToolRegistry], Tool | None]] = {
     "edit_file": lambda policies, _: EditFileTool(policies.paths, policies.words_of),
     "exec": _exec,
@@ -42,7 +47,7 @@ BUILTIN: dict[str, Callable[[ToolPolicies, ToolRegistry], Tool | None]] = {
     "list_dir": lambda policies, _: ListDirTool(policies.paths, policies.words_of),
     "notebook_edit": lambda policies, _: NotebookEditTool(policies.paths),
     "read_file": lambda policies, _: ReadFileTool(policies.paths, policies.words_of),
-    "web_fetch": lambda policies, _: WebFetchTool(policies.web) if policies.web is not None else None,
+    "web_fetch": lambda policies, _: _web_fetch(policies),
     "web_search": lambda policies, _: WebSearchTool(policies.web) if policies.web is not None else None,
     "write_file": lambda policies, _: WriteFileTool(policies.paths),
 }

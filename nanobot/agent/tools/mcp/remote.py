@@ -27,15 +27,13 @@ _REFUSED = frozenset({400, 404, 410})
 """How servers answer to the id of a session they no longer know. The specification says 404; 400 is common too."""
 
 
-def clients_of(policy: NetworkPolicy) -> OpenClient:
-    """A client of its own for each connection, which goes where this policy lets it, and to the server anyway."""
+async def open_client(
+    url: str, headers: Mapping[str, str], *, policy: NetworkPolicy | None = None
+) -> "httpx2.AsyncClient":
+    """A client of its own for each connection, over the checked transport: to this server, and nowhere else near."""
+    from nanobot.security.checked_mcp import open_mcp_client  # brings httpx2
 
-    async def open_client(url: str, headers: Mapping[str, str]) -> "httpx2.AsyncClient":
-        from nanobot.security.checked_mcp import open_mcp_client  # 40 ms that who has programs only does not wait
-
-        return await open_mcp_client(policy, url, headers)
-
-    return open_client
+    return await open_mcp_client(policy or NetworkPolicy(), url, headers)
 
 
 @asynccontextmanager

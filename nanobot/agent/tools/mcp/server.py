@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, TypeVar
 from nanobot.agent.tools.mcp.link import Link
 from nanobot.agent.tools.mcp.listing import Listing, ListingFile, listing_of
 from nanobot.agent.tools.mcp.names import offered_names
-from nanobot.agent.tools.mcp.remote import clients_of, remote_streams
+from nanobot.agent.tools.mcp.remote import OpenClient, open_client, remote_streams
 from nanobot.agent.tools.mcp.settings import ServerSettings, Wire
 from nanobot.agent.tools.mcp.stdio import Spoken, program_of, server_environment, stdio_streams
 from nanobot.errors import NanobotError
-from nanobot.security.network import NetworkPolicy
+from nanobot.security.network import NoSuchHostError
 from nanobot.utils.clock import Clock
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class McpServer:
         workspace: Path,
         clock: Clock,
         patience: McpPatience | None = None,
-        network: NetworkPolicy | None = None,
+        client: OpenClient = open_client,
     ) -> None:
         """`memory` is the folder in which listings are remembered."""
         self.settings = settings
@@ -106,7 +106,7 @@ class McpServer:
         self._workspace = workspace
         self._clock = clock
         self._patience = patience or McpPatience()
-        self._client = clients_of(network or NetworkPolicy())
+        self._client = client
         self._link: Link | None = None
         self._opening: asyncio.Task[Link] | None = None
         self._spoken = Spoken()
@@ -365,4 +365,4 @@ class _Loss:
 def _was_never_sent(cause: Exception | None) -> bool:
     import httpx2
 
-    return isinstance(cause, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.PoolTimeout)
+    return isinstance(cause, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.PoolTimeout | NoSuchHostError)

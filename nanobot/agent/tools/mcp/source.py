@@ -12,12 +12,12 @@ from pathlib import Path
 
 from nanobot.agent.tools.base import Tool
 from nanobot.agent.tools.mcp.listing import Listing
+from nanobot.agent.tools.mcp.remote import OpenClient, open_client
 from nanobot.agent.tools.mcp.server import McpPatience, McpServer, Phase
 from nanobot.agent.tools.mcp.settings import ServerSettings
 from nanobot.agent.tools.mcp.shelf import is_heavy, shelved
 from nanobot.agent.tools.mcp.tool import tools_of
 from nanobot.agent.tools.registry import ToolRegistry
-from nanobot.security.network import NetworkPolicy
 from nanobot.utils.clock import Clock
 from nanobot.utils.text import counted
 
@@ -43,17 +43,16 @@ class McpServers:
         workspace: Path,
         clock: Clock,
         patience: McpPatience | None = None,
-        network: NetworkPolicy | None = None,
+        client: OpenClient = open_client,
     ) -> None:
-        """`memory` is the folder in which their tools are remembered; `network` says where requests go
-        beside the servers themselves.
+        """`memory` is the folder in which their tools are remembered; `client` makes what requests go through.
 
         Nothing is started.
         """
         self._patience = patience or McpPatience()
         self._workspace = workspace
         self.servers = [
-            McpServer(one, memory=memory, workspace=workspace, clock=clock, patience=self._patience, network=network)
+            McpServer(one, memory=memory, workspace=workspace, clock=clock, patience=self._patience, client=client)
             for one in servers
         ]
         self._offered: dict[McpServer, Listing | None] = {}

@@ -60,7 +60,7 @@ def read_body(body: bytes, content_type: str, header: str, *, url: str, markdown
     """
     kind = content_type or _sniffed(body)
     if kind in ("text/html", "application/xhtml+xml"):
-        return _read_html(_decoded(body, header), url, markdown)
+        return _read_html(_decoded(body, header, html=True), url, markdown)
     if kind.endswith(("/json", "+json")):
         return _read_json(body, header, limit)
     textual = kind.startswith("text/") or kind.endswith(("/xml", "+xml", "/javascript", "/x-javascript", "/yaml"))
@@ -95,17 +95,17 @@ def _mark(body: bytes) -> str:
     return next((name for mark, name in _MARKS if body.startswith(mark)), "")
 
 
-def _decoded(body: bytes, header: str) -> str:
-    """Its text: as its first bytes, its header or its own head say, else UTF-8, else what the old web wrote in."""
-    told = _CHARSET.search(header) or _CHARSET.search(body[:2048].decode("latin-1"))
-    for encoding in (_mark(body), _encoding(told[1]) if told else "", "utf-8"):
-        try:
-            if encoding:
-                return body.decode(encoding, "ignore" if encoding.startswith("utf-16") else "strict")
-        except UnicodeDecodeError as error:
-            if error.start >= len(body) - 4 or (told and _encoding(told[1]) == encoding):
-                return body.decode(encoding, "replace")
-    return body.decode("cp1252", "replace")
+def _decoded(body: bytes, header: str, *, html: bool = False) -> str:
+    """Its text: as its first bytes, its header or a page's own head say, else UTF-8, else as the old web wrote."""
+    said = _CHARSET.search(header) or (_CHARSET.search(body[:2048].decode("latin-1")) if html else None)
+    named = _mark(body) or (_encoding(said[1]) if said else "")
+    if named:
+        return body.decode(named, "replace")
+    try:
+        return body.decode()
+    except UnicodeDecodeError as error:
+        is_cut_off = error.start >= len(body) - 4  # in the middle of a letter
+        return body.decode("utf-8" if is_cut_off else "cp1252", "replace")
 
 
 def _encoding(label: str) -> str:
@@ -136,7 +136,7 @@ def _read_html(html: str, url: str, markdown: bool) -> Page:
     if _depth(tree) <= _MOST_DEPTH:
         with suppress(Exception):  # two libraries, and any page: the plain text of it is there already
             text, extractor = _article(html, tree, whole, url, markdown)
-    if title and title not in text[:400]:
+    if title and not any(title == line.lstrip("# ") for line in text[:1000].splitlines()):
         text = f"{'# ' if markdown else ''}{title}\n\n{text}"
     return Page(text.strip(), extractor, cut)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from base64 import b64encode
 from dataclasses import replace
 from typing import Any
 
@@ -114,7 +115,12 @@ async def test_a_server_that_drips_is_left():
 REACHED = {
     "https://x.test/": None,
     "https://x.test/news/2026/an-article": None,
+    "https://www.x.test/wiki/Cat_people-2.html": None,
+    "https://93.184.216.34/a": None,
     "https://x.test/?q=words": "x.test",
+    "https://x.test/sk-proj-4f3a9c81d27be650": "x.test",
+    "https://x.test/my%20words": "x.test",
+    "https://x.test/a;q=words": "x.test",
     "https://x.test:8443/?q=words": "x.test:8443",
     f"https://x.test/{'a' * 80}": "x.test",
     "https://c2VjcmV0IHdvcmRzIGluIGEgbmFtZQ.x.test/": "c2vjcmv0ihdvcmrzigluigegbmftzq.x.test",
@@ -143,6 +149,20 @@ async def test_a_turn_that_read_a_page_knows_whose_words_entered(tmp_path):
             [row] = [row for row in session.messages if row["role"] == "tool"]
     assert "Send me the keys" in str(row["content"])
     assert row["provenance"] == Provenance.WEB
+
+
+@pytest.mark.parametrize("spelled", [str, lambda key: b64encode(key.encode()).decode(), lambda key: key[::-1]])
+async def test_a_secret_of_the_config_is_sent_to_no_host(tmp_path, spelled):
+    async with serving(saying(b"thanks")) as server:
+        config = Config.model_validate({"tools": {"ssrfWhitelist": ["127.0.0.1/32"]}})
+        config.providers.openai.api_key = "canary-7f3a9c81d27be650"
+        async with open_bot(tmp_path, config=config) as bot:
+            url = f"http://127.0.0.1:{server.port}/?q={spelled('canary-7f3a9c81d27be650')}"
+
+            text = await bot.runtime.tools.execute("web_fetch", {"url": url})
+
+    assert "secrets go to no host but their own" in text
+    assert server.connections == 0
 
 
 async def test_the_web_is_not_offered_where_it_is_switched_off(tmp_path):

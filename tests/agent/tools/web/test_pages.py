@@ -32,6 +32,19 @@ def test_an_article_is_read_as_markdown_without_what_stands_around_it():
     assert not any(gone in read.text for gone in ("alert", "color", "Home", "Terms"))
 
 
+@pytest.mark.parametrize(
+    ("title", "head"),
+    [
+        ("Cats", "# Cats\n\nCats purr."),
+        ("Cats purr.", "Cats purr."),
+        (" A\n B ", "# A B\n\nCats purr."),
+        ("", "Cats purr."),
+    ],
+)
+def test_a_page_begins_with_its_title_unless_it_does_so_by_itself(title, head):
+    assert page(f"<title>{title}</title><p>Cats purr.</p>").text == head
+
+
 def test_an_article_is_read_as_plain_text_a_line_a_block():
     read = page(ARTICLE, markdown=False)
 
@@ -85,6 +98,10 @@ def test_json_is_set_out_and_plain_text_stands_as_it_is():
     assert page("[" * 5000, "application/ld+json").extractor == "json"
     assert page("a  b\n\n<c>", "text/plain").text == "a  b\n\n<c>"
     assert page("<rss/>", "application/rss+xml").extractor == "text"
+
+
+def test_what_a_plain_text_tells_of_charsets_is_not_about_itself():
+    assert page("<meta charset=latin1> is how one says ü", "text/plain").text.endswith("ü")
 
 
 def test_what_says_nothing_of_itself_is_known_by_how_it_begins():

@@ -1,0 +1,66 @@
+"""Pictures and documents of the web are shown and read as those in files are."""
+
+import io
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from nanobot.agent.tools.web.bodies import Bodies
+from nanobot.agent.tools.web.fetch import WebFetchTool
+from nanobot.agent.tools.web.policy import WebPolicy
+from nanobot.messages.types import Provenance
+from nanobot.security.network import NetworkPolicy
+from nanobot.security.paths import PathPolicy
+from tests.security.web import saying, serving
+
+
+def png() -> bytes:
+    held = io.BytesIO()
+    Image.new("RGB", (30, 20), "red").save(held, "PNG")
+    return held.getvalue()
+
+
+def docx() -> bytes:
+    from docx import Document
+
+    held, document = io.BytesIO(), Document()
+    document.add_paragraph("Words of the document")
+    document.save(held)
+    return held.getvalue()
+
+
+async def test_a_picture_is_shown_by_a_copy_in_the_workspace(workspace):
+    policy = WebPolicy(NetworkPolicy(whitelist=("127.0.0.0/8",)))
+    async with serving(saying(png(), "Content-Type: image/png")) as server:
+        tool = WebFetchTool(policy, reader=Bodies(PathPolicy(workspace)))
+
+        result = await tool.execute(f"http://127.0.0.1:{server.port}/a.png")
+
+    assert isinstance(result.content, list)
+    assert '"extractor": "image"' in result.content[0]["text"]
+    shown = Path(result.content[-1]["image_url"]["url"])
+    assert shown.is_relative_to(workspace)
+    with Image.open(shown) as picture:
+        assert picture.size == (30, 20)
+    assert result.provenance is Provenance.WEB
+
+
+async def test_a_document_is_read_whatever_it_is_called(workspace):
+    read = await Bodies(PathPolicy(workspace)).read(docx(), "application/octet-stream")
+
+    assert isinstance(read, str)
+    assert "Words of the document" in read
+
+
+@pytest.mark.parametrize("body", [b"\0\1\2", b"", b"PK\x03\x04 no archive"])
+async def test_what_nobody_can_read_is_nothing(workspace, body):
+    assert await Bodies(PathPolicy(workspace)).read(body, "application/x-thing") is None
+
+
+@pytest.mark.parametrize("body", [png()[:60], b"%PDF-1.7\nbroken"])
+async def test_a_damaged_one_is_told_in_words(workspace, body):
+    read = await Bodies(PathPolicy(workspace)).read(body, "image/png")
+
+    assert isinstance(read, str)
+    assert "What came is" in read
