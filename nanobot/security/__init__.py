@@ -1,6 +1,6 @@
 """Walls: what tools may touch, and what no text may tell. Small frozen policies come in from above; nothing here knows
 the config.
 
-Everybody above may import it; it imports nobody but `errors`. Read places, then paths, then spellings, secrets
-and vault, then references.
+Everybody above may import it; it imports nobody but `errors` and `utils`. Read places, then paths, then spellings,
+secrets and vault, then references and asking.
 """
