@@ -12,7 +12,7 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
-from nanobot.security.references import SecretUnavailableError
+from nanobot.errors import SecretUnavailableError
 
 TIMEOUT_S = 10.0
 """How long a command may take: a key store may ask its owner for a finger."""

@@ -9,7 +9,7 @@ import re
 import stat
 from pathlib import Path
 
-from nanobot.errors import NanobotError
+from nanobot.errors import SecretUnavailableError
 
 LONGEST = 64 * 1024
 """What is longer is no secret."""
@@ -17,10 +17,6 @@ _KINDS = ("file:", "cmd:")
 WITHIN = r"(?:file|cmd):[^{}]+"
 """A reference within a text, between `${` and `}`."""
 _WITHIN = re.compile(rf"\$\{{({WITHIN})\}}")
-
-
-class SecretUnavailableError(NanobotError):
-    """A reference leads to no secret. The text follows the name of its key: what it needs, and what to do."""
 
 
 def is_reference(text: str) -> bool:

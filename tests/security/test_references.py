@@ -7,8 +7,9 @@ import time
 
 import pytest
 
+from nanobot.errors import SecretUnavailableError
 from nanobot.security import asking
-from nanobot.security.references import LONGEST, References, SecretUnavailableError
+from nanobot.security.references import LONGEST, References
 
 PYTHON = shlex.quote(sys.executable)
 
