@@ -5,6 +5,7 @@
     |-- UsageError                  a command was called wrongly (exit 2)
     |-- InstanceLockedError         another process has what only one may have (exit 75)
     |-- StorageError                the disk refused: full, read-only, no permission
+    |-- SecretUnavailableError      what a config points at tells no secret
     |-- PluginError                 a "module:Class" name that cannot be loaded
     |-- RequestTooLongError         what is asked does not fit the model's window; nothing was sent
     `-- ProviderError               a model gave no answer; its kinds live in providers/errors.py
@@ -40,6 +41,10 @@ class InstanceLockedError(NanobotError):
 
 class StorageError(NanobotError):
     """The disk did not take what had to be kept."""
+
+
+class SecretUnavailableError(NanobotError):
+    """A reference leads to no secret. The text goes behind the name of its key: what it needs, and what to do."""
 
 
 class PluginError(NanobotError):

@@ -15,7 +15,7 @@ from nanobot.cli.checks.channels import channel_checks
 from nanobot.cli.checks.examination import Examined, examined
 from nanobot.cli.checks.findings import Check, Finding, Patient, Severity
 from nanobot.cli.checks.table import HEALTH, SECURITY
-from nanobot.cli.common import ConfigOption, JsonOption, WorkspaceOption, one_line, show_json
+from nanobot.cli.common import ConfigOption, JsonOption, WorkspaceOption, one_line, show_json, unknown_name
 from nanobot.cli.through_gateway import ask_gateway
 from nanobot.config import paths
 from nanobot.config.loader import load_config
@@ -31,6 +31,9 @@ _COLOURS = {"ok": typer.colors.GREEN, Severity.WARNING: typer.colors.YELLOW, Sev
 
 
 def doctor(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[ID]...", help="Only these, such as model or stores.")
+    ] = None,
     security: Annotated[bool, typer.Option("--security", help="What stands open, instead of what is broken.")] = False,
     fix: Annotated[bool, typer.Option("--fix", help="Repair what can be repaired safely.")] = False,
     offline: Annotated[bool, typer.Option("--offline", help="Ask no model and no platform.")] = False,
@@ -42,8 +45,7 @@ def doctor(
     began = time.monotonic()
     patient = _patient(config, workspace, asks=not security)
     checks = [*SECURITY] if security else [*HEALTH, *channel_checks(patient.config.channels.enabled)]
-    if offline:
-        checks = [check for check in checks if not check.asks_outside]
+    checks = [check for check in _named(checks, names or []) if not (offline and check.asks_outside)]
     report = _Report(patient, checks, quiet=json)
     report.examine()
     repaired = report.repair() if fix else []
@@ -82,6 +84,15 @@ def _patient(config: Path | None, workspace: Path | None, *, asks: bool) -> Pati
     )
 
 
+def _named(checks: Sequence[Check], names: Sequence[str]) -> list[Check]:
+    """The checks of these ids, or of these beginnings of ids; all where none is named. Raises NanobotError."""
+    known = dict.fromkeys(part for check in checks for part in (check.id, check.id.partition(".")[0]))
+    for name in names:
+        if name not in known:
+            raise unknown_name("check", name, known, "nanobot doctor --json")
+    return [check for check in checks if not names or {check.id, check.id.partition(".")[0]} & {*names}]
+
+
 class _Report:
     """What was found, told as it is found."""
 
@@ -98,7 +109,7 @@ class _Report:
 
     def examine(self) -> None:
         """Run all checks."""
-        width = max(len(check.id) for check in self._checks)
+        width = max((len(check.id) for check in self._checks), default=0)
         for one in examined(self._checks, self._patient):
             self._found[one.check.id] = one
             if not self._quiet:
@@ -129,7 +140,7 @@ class _Report:
         if not errors and not warnings:
             return f"{len(self._found)} checks, nothing is wrong."
         can = sum(finding.fix is not None and finding.severity is not Severity.NOTE for finding in findings)
-        hint = f" `nanobot doctor --fix` repairs {can} of them." if can and not fixed else ""
+        hint = f" --fix repairs {can} of them." if can and not fixed else ""
         return f"{len(self._found)} checks: {errors} wrong, {warnings} to look at.{hint}"
 
     def as_json(self, repaired: list[dict[str, str]]) -> dict[str, Any]:
@@ -165,12 +176,16 @@ def _lines(one: Examined, width: int) -> Iterator[str]:
     mark = typer.style(one.verdict.ljust(7), fg=_COLOURS[one.verdict], bold=one.verdict != "ok")
     loud = [finding for finding in one.findings if finding.severity is not Severity.NOTE]
     notes = [finding for finding in one.findings if finding.severity is Severity.NOTE]
-    first = "" if loud else "; ".join(one_line(finding.text).removesuffix(".") for finding in notes)
-    yield from _wrapped(f"{mark}  {one.check.id.ljust(width)}  ", first or one.check.about, width + 11)
+    indent = width + 11
+    head = f"{mark}  {one.check.id.ljust(width)}  "
+    if not loud:
+        told = "; ".join(one_line(finding.text).removesuffix(".") for finding in notes)
+        yield from _wrapped(head, told or one.check.about, indent)
     for finding in loud:
-        yield from _wrapped(" " * 9, one_line(finding.text), 11)
+        yield from _wrapped(head, one_line(finding.text), indent)
+        head = " " * indent
     for advice in dict.fromkeys(one_line(finding.advice) for finding in (loud or notes) if finding.advice):
-        yield from _wrapped(" " * 9, f"-> {advice}", 12)
+        yield from _wrapped(f"{' ' * indent}-> ", advice, indent + 3)
 
 
 def _wrapped(head: str, text: str, indent: int) -> Iterable[str]:

@@ -10,8 +10,8 @@ from pydantic import BaseModel
 
 from nanobot.config import keys
 from nanobot.config.loaded_from import KeyPath
-from nanobot.errors import ConfigError
-from nanobot.security.references import WITHIN, References, SecretUnavailableError, is_reference, references_in
+from nanobot.errors import ConfigError, SecretUnavailableError
+from nanobot.security.references import WITHIN, References, is_reference, references_in
 from nanobot.security.secrets import is_telling
 
 PREFIX = "NANOBOT_"

@@ -14,6 +14,8 @@ from nanobot.config.loader import load_config
 from nanobot.config.schema import Config
 from nanobot.errors import ConfigError
 from nanobot.gateway.roster import Roster, section_of
+from nanobot.security import vault
+from nanobot.security.secrets import named_secrets
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +61,7 @@ class LiveConfig:
             log.error("%s", self.problem)  # noqa: TRY400 the owner needs no traceback
             return
         self.problem = None
+        vault.learn(named_secrets(fresh.model_dump(), {}))
         after = _tree(fresh)
         changed = [*_changes(self._before, after)]
         self._before = after

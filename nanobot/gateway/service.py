@@ -37,6 +37,7 @@ from nanobot.gateway.terminal import TerminalChannel
 from nanobot.gateway.wishes import Leave, Wishes
 from nanobot.providers.base import LLMProvider
 from nanobot.runtime import Runtime, build_runtime, tool_policies
+from nanobot.security import vault
 from nanobot.security.secrets import Redactor, secrets_of
 from nanobot.utils.clock import Clock
 
@@ -194,6 +195,7 @@ async def _assemble(
     paths = tool_policies(config, runtime.data_dir, runtime.workspace).paths
     runtime.tools.register(MessageTool(bus, roster.manager, paths))
     pulse = Pulse(clock, roster.evidence)
+    redactor = Redactor(lambda: secrets_of(config.model_dump(), environ))
     assert bus.journal is not None  # noqa: S101 open_gateway made the bus with one
     watch = Watch(
         places,
@@ -206,7 +208,7 @@ async def _assemble(
         last_error=lambda: runtime.vitals.last_error,
         model_error=lambda: runtime.vitals.model_error,
         dead_letters=lambda: letters.count,
-        redact=Redactor(lambda: secrets_of(config.model_dump(), environ)).text,
+        redact=lambda text: redactor.text(vault.masked(text)),
         began=clock.monotonic(),
     )
     port = config.gateway.port if options.port is None else options.port

@@ -6,30 +6,17 @@ followed once, when the config is read. Whatever goes wrong is told without a wo
 
 import os
 import re
-import shlex
-import signal
 import stat
-import subprocess
-import threading
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 
-from nanobot.errors import NanobotError
+from nanobot.errors import SecretUnavailableError
 
-TIMEOUT_S = 10.0
-"""How long a command may take: a key store may ask its owner for a finger."""
 LONGEST = 64 * 1024
 """What is longer is no secret."""
 _KINDS = ("file:", "cmd:")
 WITHIN = r"(?:file|cmd):[^{}]+"
 """A reference within a text, between `${` and `}`."""
 _WITHIN = re.compile(rf"\$\{{({WITHIN})\}}")
-_FOR_A_SHELL = re.compile(r"[|&;<>`]|\$\(")
-
-
-class SecretUnavailableError(NanobotError):
-    """A reference leads to no secret. The text follows the name of its key: what it needs, and what to do."""
 
 
 def is_reference(text: str) -> bool:
@@ -53,6 +40,8 @@ class References:
         """Follow these side by side, so that many commands take as long as the slowest. Raises nothing."""
         if len(references) < 2:
             return  # one is followed where it is asked for
+        from concurrent.futures import ThreadPoolExecutor  # only a config with commands waits for it
+
         with ThreadPoolExecutor(min(len(references), 8), "secrets") as pool:
             self._found.update(zip(references, pool.map(self._outcome, references), strict=True))
 
@@ -72,10 +61,15 @@ class References:
     def _outcome(self, reference: str) -> str | SecretUnavailableError:
         kind, _, target = reference.partition(":")
         try:
-            data = _told(target, self._folder) if kind == "cmd" else _read(target, self._folder)
+            data = self._told(target) if kind == "cmd" else _read(target, self._folder)
             return _text(data, "the command" if kind == "cmd" else f"the file {target}")
         except SecretUnavailableError as error:
             return error
+
+    def _told(self, target: str) -> bytes:
+        from nanobot.security.asking import told  # brings child processes; only a config with a command waits for it
+
+        return told(target, self._folder, LONGEST)
 
 
 def _text(data: bytes, source: str) -> str:
@@ -109,80 +103,3 @@ def _read(target: str, folder: Path) -> bytes:
         raise SecretUnavailableError(
             f"needs the file {name}, which cannot be read: {reason}. Correct the path or its permissions"
         ) from None
-
-
-def _told(target: str, folder: Path) -> bytes:
-    """What a command prints. It runs without a shell, in the folder of the config, with nothing on its stdin."""
-    words = _words(target)
-    program = words[0]
-    try:
-        process = subprocess.Popen(
-            words,
-            cwd=folder if folder.is_dir() else None,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,  # it may well hold what must not be told
-            start_new_session=True,
-        )
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise SecretUnavailableError(
-            f"needs the command {program}, which cannot be started: {reason}. Install it, or correct its name"
-        ) from None
-    said = _Output(process)
-    said.start()
-    said.join(TIMEOUT_S)
-    if said.code is None:
-        _end(process)
-        raise SecretUnavailableError(
-            f"needs the command {program}, which did not end within {TIMEOUT_S:g} s. Run it in a terminal to see what "
-            "it waits for"
-        )
-    if said.code and len(said.data) <= LONGEST:
-        raise SecretUnavailableError(
-            f"needs the command {program}, which ended with code {said.code}. Run it in a terminal to see why"
-        )
-    return said.data
-
-
-class _Output(threading.Thread):
-    """Hears a command to its end. A thread, since not every host can wait for a pipe with a deadline."""
-
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        super().__init__(name="secret", daemon=True)
-        self._process = process
-        self.data = b""
-        self.code: int | None = None
-
-    def run(self) -> None:
-        pipe = self._process.stdout
-        assert pipe is not None  # noqa: S101 it was asked for
-        with pipe:
-            self.data = pipe.read(LONGEST + 1)
-            if len(self.data) > LONGEST:
-                _end(self._process)
-        self.code = self._process.wait()
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the command and what it has started."""
-    with suppress(OSError):
-        if os.name == "posix":
-            os.killpg(process.pid, signal.SIGKILL)
-        else:
-            process.kill()
-
-
-def _words(target: str) -> list[str]:
-    try:
-        words = shlex.split(target, posix=os.name != "nt")
-        plain = [word for word in shlex.split(target, posix=False) if word[0] not in "'\""]
-    except ValueError as error:
-        raise SecretUnavailableError(f"holds a command that cannot be read: {error}. Correct its quotes") from None
-    if not words:
-        raise SecretUnavailableError("holds no command behind cmd:. Write one, such as cmd:pass show nanobot")
-    if any(map(_FOR_A_SHELL.search, plain)):
-        raise SecretUnavailableError(
-            "holds a command for a shell, and it is run without one. Write cmd:sh -c '...', or put it into a script"
-        )
-    return [os.path.expanduser(word) if word.startswith("~") else word for word in words]  # noqa: PTH111 part of a word

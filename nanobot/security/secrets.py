@@ -5,6 +5,7 @@ What is taken for one by mistake costs a word; what is missed costs a key. So in
 more (a file that the agent reads and writes back), only the values we know are taken out: `vault` has them.
 """
 
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache, cached_property
@@ -100,7 +101,13 @@ def named_secrets(settings: Mapping[str, Any], environ: Mapping[str, str]) -> di
 
 def _is_worth_hiding(value: str) -> bool:
     long_enough = len(value) >= 8 or (len(value) >= 4 and not value.isalpha())
-    return long_enough and not _STANDS_FOR_NONE.fullmatch(value)
+    return long_enough and not _STANDS_FOR_NONE.fullmatch(value) and not _is_place(value)
+
+
+def _is_place(value: str) -> bool:
+    """Whether it is where a secret is kept: GOOGLE_APPLICATION_CREDENTIALS and its like name a file."""
+    place = os.path.expanduser(value)  # noqa: PTH111 it may be anything
+    return os.path.isabs(place) and os.path.exists(place)  # noqa: PTH117, PTH110
 
 
 class Redactor:

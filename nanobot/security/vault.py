@@ -4,7 +4,7 @@ A log and the last stop of an error belong to the process, and so does what they
 for as long as they are held (`holding`); what comes up later, such as a renewed token, is added (`learn`).
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from nanobot.security.secrets import redact
@@ -52,12 +52,11 @@ def hold(ask: Ask) -> None:
     _held.append(_Held(ask))
 
 
-def learn(values: Iterable[str], name: str) -> None:
-    """These are secrets too, from now on."""
+def learn(values: Mapping[str, str]) -> None:
+    """These are secrets too from now on, each with the name it goes by."""
     global _of_learnt
-    new = {value: name for value in values if value and value not in _learnt}
-    if new:
-        _learnt.update(new)
+    if values.keys() - _learnt.keys():
+        _learnt.update(values)
         _of_learnt = _Held(lambda: _learnt)
 
 

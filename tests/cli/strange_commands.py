@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 from nanobot.errors import ConfigError
+from nanobot.security.vault import hold
 
 
 def refuse() -> None:
@@ -37,3 +38,15 @@ def leave_a_thread_behind() -> None:
 
     threading.Thread(target=threading.Event().wait).start()
     print("done", end="")
+
+
+def tell() -> None:
+    """Break with a secret on its lips."""
+    hold(lambda: {"a secret of ours": "a.key"})
+    raise KeyError("a secret of ours")
+
+
+def say_no() -> None:
+    """Refuse with a secret on its lips."""
+    hold(lambda: {"a secret of ours": "a.key"})
+    raise ConfigError("a secret of ours is wrong")

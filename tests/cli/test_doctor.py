@@ -300,6 +300,17 @@ def test_a_person_reads_lines_with_what_to_do(data):
     assert f"{len(SECURITY)} checks: 1 wrong, 0 to look at." in ran.stdout
 
 
+def test_one_thing_is_examined_by_its_id(data):
+    assert [*examination("stores", "disk")[0]] == [
+        "disk", "stores.journal", "stores.sessions", "stores.ledger", "stores.jobs", "stores.pairing"
+    ]  # fmt: skip
+
+    ran = RUNNER.invoke(app, ["doctor", "store"])
+
+    assert ran.exit_code == 1
+    assert "There is no check 'store'. Did you mean 'stores'" in ran.stderr
+
+
 def test_ids_are_unique_and_documented():
     ids = [check.id for check in (*HEALTH, *SECURITY)]
     page = (Path(__file__).parents[2] / "docs" / "guides" / "doctor.md").read_text(encoding="utf-8")

@@ -53,6 +53,16 @@ def test_a_bug_of_ours_says_so_and_where_without_a_traceback():
     assert "--debug" in lines[1]
 
 
+@pytest.mark.parametrize("words", [(), ("--debug",)], ids=["plain", "debug"])
+@pytest.mark.parametrize("end", ["tell", "say_no"])
+def test_no_error_tells_a_secret(end: str, words: tuple[str, ...]):
+    done = run(end, *words)
+
+    said = [line for line in done.stderr.decode().splitlines() if not line.lstrip().startswith("raise ")]
+    assert "[key]" in "".join(said)
+    assert "of ours" not in "".join(said)
+
+
 def test_ctrl_c_leaves_quietly_with_130():
     done = run("interrupt")
 

@@ -90,6 +90,18 @@ def test_each_setting_says_where_it_comes_from(monkeypatch: pytest.MonkeyPatch, 
     assert settings["providers.openai.apiKey"]["value"] == "••••cdef"
 
 
+def test_a_secret_that_is_kept_elsewhere_is_told_by_its_place_and_not_fetched(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("GROQ_HERE", KEY)
+    keys = {"openai": "file:~/key", "gemini": "cmd:pass show gemini", "groq": "${GROQ_HERE}"}
+    write_config(providers={name: {"apiKey": key} for name, key in keys.items()})
+
+    told = " ".join(status().stdout.split())
+
+    assert "providers.openai.apiKey •••• ~/key (secret file)" in told
+    assert "providers.gemini.apiKey •••• pass (command)" in told
+    assert "providers.groq.apiKey ••••cdef GROQ_HERE (environment)" in told
+
+
 def test_the_short_view_has_only_what_differs_from_the_defaults():
     write_config(agents={"defaults": {"maxTokens": 99, "temperature": 0.1}})
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanobot.security.secrets import MARK, Redactor, is_telling, redact, secrets_of
+from nanobot.security.secrets import MARK, Redactor, is_telling, named_secrets, redact, secrets_of
 
 JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiI0MiJ9.c2lnbmF0dXJl"
 
@@ -102,6 +102,27 @@ def test_the_values_of_config_and_environment_are_known_by_the_names_they_stand_
         "from-a-header",
         "acme-acme",
         "db-pwd-1",
+    }
+
+
+def test_what_stands_for_no_key_and_where_a_key_is_kept_are_no_secrets(tmp_path):
+    kept = tmp_path / "gcp.json"
+    kept.write_text("{}")
+    words = (
+        "lm-studio",
+        "not-needed",
+        "sk-no-key-required",
+        "dummy-key",
+        "your-api-key",
+        "xxxxxxxx",
+        "no-key",
+        str(kept),
+    )
+
+    assert secrets_of({f"name{index}": {"api_key": word} for index, word in enumerate(words)}, {}) == set()
+    assert named_secrets({"a": {"api_key": "/a/b+c1d2e3f4"}}, {"X_TOKEN": "x-token-1"}) == {
+        "/a/b+c1d2e3f4": "a.api_key",
+        "x-token-1": "X_TOKEN",
     }
 
 

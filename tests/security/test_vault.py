@@ -37,7 +37,7 @@ def test_nobody_is_asked_before_a_text_comes():
 def test_what_is_learnt_later_is_held_too():
     with holding(lambda: {SECRET: "a.key"}):
         masked("asked by now")
-        learn(["renewed-token-1"], "an account")
+        learn({"renewed-token-1": "an account"})
 
         assert masked(f"renewed-token-1 {SECRET}") == "[key] [key]"
         assert secret_in("renewed-token-1") == "an account"

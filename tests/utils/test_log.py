@@ -34,6 +34,32 @@ def test_what_an_sdk_logs_is_in_our_log_with_its_name_and_its_traceback(tmp_path
         assert log.stat().st_mode & 0o077 == 0
 
 
+TELLER = """
+import logging, sys
+from pathlib import Path
+from nanobot.security.vault import cleaned, holding
+from nanobot.utils.log import LogPlace, set_up_logging
+
+set_up_logging(LogPlace(Path(sys.argv[1]) / "gateway.log", "DEBUG", "DEBUG"), cleaned)
+with holding(lambda: {"a secret of ours": "a.key"}):
+    logging.getLogger("httpcore").debug("headers: %r", [(b"authorization", b"a secret of ours")])
+    logging.getLogger("nanobot").warning("sent with sk-abcdefghijklmnop")
+    try:
+        raise ValueError("a secret of ours")
+    except ValueError:
+        logging.getLogger("nanobot").exception("a listener broke")
+"""
+
+
+def test_no_record_holds_a_secret_nor_does_its_traceback(tmp_path: Path):
+    done = subprocess.run([sys.executable, "-c", TELLER, str(tmp_path)], check=True, capture_output=True)
+
+    text = (tmp_path / "gateway.log").read_text(encoding="utf-8") + done.stderr.decode()
+    assert "of ours" not in text
+    assert "sk-abc" not in text
+    assert text.count("ValueError: [key]") == 2
+
+
 STEERER = """
 import logging, sys
 from pathlib import Path

@@ -377,8 +377,8 @@ class Pipeline:
 
 def _mask(row: ChatMessage) -> None:
     """Whatever a model made of what it saw, no secret of ours is kept."""
-    if row["content"]:
-        row["content"] = masked(text_of(row["content"]))
+    if isinstance(row["content"], str):
+        row["content"] = masked(row["content"])
     if thought := row.get("reasoning_content"):
         row["reasoning_content"] = masked(thought)
     for call in row.get("tool_calls", ()):

@@ -42,6 +42,7 @@ from nanobot.providers.base import (
     calling_for,
 )
 from nanobot.providers.errors import ContextOverflowError, StreamCutError
+from nanobot.security.vault import masked
 from nanobot.usage.types import add_tokens
 from nanobot.utils.aio import finish
 from nanobot.utils.clock import timestamp
@@ -433,7 +434,7 @@ class _Run:
         return " ".join([*parts, f"Ask again, or say how to go on. (turn {turn_id})"])
 
     def _result(self, outcome: TurnOutcome, text: str) -> RunResult:
-        return RunResult(outcome, text.strip(), dict(self._usage), self._steps, self._cost_usd)
+        return RunResult(outcome, masked(text.strip()), dict(self._usage), self._steps, self._cost_usd)
 
 
 def _entered_rows(rows: Sequence[ChatMessage], turn_id: str) -> list[str]:

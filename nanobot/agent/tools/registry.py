@@ -4,6 +4,7 @@ Whatever a tool does (raise, return nothing, return something odd), what comes b
 what to do, and no secret of ours. Only a cancel goes through.
 """
 
+import asyncio
 import inspect
 import json
 import logging
@@ -18,6 +19,9 @@ from nanobot.messages.tokens import estimate_tokens
 from nanobot.messages.types import Provenance, ToolSchema, text_of
 from nanobot.security.vault import masked
 from nanobot.utils.text import nearest
+
+_LONG = 200_000
+"""Characters that take longer to look through than the event loop may stand still."""
 
 logger = logging.getLogger(__name__)
 
@@ -153,6 +157,8 @@ class ToolRegistry:
             result = ToolResult.failed(f"{name} failed with {type(error).__name__}: {said[:2000]}")
         if result.provenance is None:
             result = replace(result, provenance=getattr(tool, "provenance", Provenance.TOOL))
+        if len(text_of(result.content)) > _LONG:
+            return await asyncio.to_thread(_without_secrets, result)
         return _without_secrets(result)
 
     def _no_such_tool(self, name: str) -> str:

@@ -101,7 +101,8 @@ def files_are_ours(patient: Patient) -> Iterator[Finding]:
 
 def disk_has_room(patient: Patient) -> Iterator[Finding]:
     """Room for what has to be kept, and a disk that takes it."""
-    for folder in dict.fromkeys(map(_existing, (patient.places.data, patient.workspace))):
+    places = map(_existing, (patient.workspace, patient.places.data))
+    for folder in {folder.stat().st_dev: folder for folder in places}.values():
         free = shutil.disk_usage(folder).free
         told = f"{human_size(free)} free at {folder}"
         if free < _FULL:
