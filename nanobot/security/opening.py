@@ -57,12 +57,17 @@ class Opener:
 
     def open(self, path: str | Path) -> tuple[Path, BinaryIO]:
         """The same, after where it really lies."""
+        return self._settled(path, self.policy.readable, lambda real: self._opened(path, real))
 
-        def opened(real: Path) -> tuple[Path, BinaryIO]:
-            _check_kind(path, real.lstat(), str(real))
-            return real, self._checked(path, real, open_exactly(real, _READ))
+    def to_send(self, path: str | Path) -> Path:
+        """Where a plain file really lies that may go to a chat."""
+        real, file = self._settled(path, lambda path, _: self.policy.sendable(path), lambda at: self._opened(path, at))
+        file.close()
+        return real
 
-        return self._settled(path, self.policy.readable, opened)
+    def _opened(self, path: str | Path, real: Path) -> tuple[Path, BinaryIO]:
+        _check_kind(path, real.lstat(), str(real))
+        return real, self._checked(path, real, open_exactly(real, _READ))
 
     def folder(self, path: str | Path) -> "AbstractContextManager[OpenFolder]":
         """A folder to look into, as long as the block lasts."""
