@@ -54,22 +54,31 @@ def _run() -> int:
     except BrokenPipeError:
         return 1
     except Exception as error:  # the last wall: what arrives here, nobody foresaw
-        if "--debug" in sys.argv:
-            sys.excepthook(type(error), error, error.__traceback__)
-        else:
-            with suppress(OSError):  # nobody can be told
-                _confess(error)
+        with suppress(OSError):  # nobody can be told
+            _tell(error) if "--debug" in sys.argv else _confess(error)
         return getattr(error, "exit_code", 1)
     return 0
 
 
+def _tell(error: Exception) -> None:
+    """Everything about it, but no key."""
+    import traceback
+
+    from nanobot.security.vault import cleaned
+
+    print(cleaned("".join(traceback.format_exception(error))), end="", file=sys.stderr)  # noqa: T201
+
+
 def _confess(error: Exception) -> None:
     """It is our bug; say where, and how to see more."""
+    from nanobot.security.vault import cleaned
+
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
     where = f", {os.path.basename(trace.tb_frame.f_code.co_filename)}:{trace.tb_lineno}" if trace else ""  # noqa: PTH119
-    print(f"Error: this is a bug in nanobot: {type(error).__name__}: {error}{where}", file=sys.stderr)  # noqa: T201
+    said = cleaned(f"{type(error).__name__}: {error}")
+    print(f"Error: this is a bug in nanobot: {said}{where}", file=sys.stderr)  # noqa: T201
     print("Run it again with --debug and report the traceback.", file=sys.stderr)  # noqa: T201
 
 

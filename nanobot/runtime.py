@@ -6,19 +6,23 @@ Here the config is mapped to the small policies that the lower rooms take.
 import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nanobot import __version__
+from nanobot.agent.answering import Answering, ApprovalWords
 from nanobot.agent.context import ContextBuilder
 from nanobot.agent.delivery import DeliveryPolicy
 from nanobot.agent.idle import IdleWatch
 from nanobot.agent.loop import AgentLoop, LoopPolicy
 from nanobot.agent.pipeline.left_over import is_taken_on
 from nanobot.agent.pipeline.work import Parts, Patience
+from nanobot.agent.run.approval import Approval, ApprovalMode
+from nanobot.agent.run.filing import Filing
 from nanobot.agent.run.hooks import ToolHook
+from nanobot.agent.run.questions import Questions
 from nanobot.agent.run.runner import Model, RunLimits
 from nanobot.agent.slash_commands import Desk, SlashCommands
 from nanobot.agent.tools.builtin import ToolPolicies, build_tools
@@ -26,6 +30,8 @@ from nanobot.agent.tools.cron import CronTool, Jobs
 from nanobot.agent.tools.inbox import InboxPolicy, Mailbox
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.tools.shell import ExecPolicy
+from nanobot.agent.tools.web.engines import ENVIRONMENT
+from nanobot.agent.tools.web.policy import SearchPolicy, WebPolicy
 from nanobot.agent.trace.folder import TraceFolder
 from nanobot.agent.trace.writer import TraceWriter
 from nanobot.agent.vitals import Vitals
@@ -43,9 +49,13 @@ from nanobot.pairing.words import PairingWords
 from nanobot.providers.base import LLMProvider
 from nanobot.providers.chain import Chains, with_preset
 from nanobot.providers.spending import Spending
+from nanobot.security import vault
+from nanobot.security.grants import Grants
+from nanobot.security.network import NetworkPolicy
 from nanobot.security.paths import PathPolicy
 from nanobot.security.places import key_places
-from nanobot.security.secrets import Redactor, secrets_of
+from nanobot.security.provenance import FileBook
+from nanobot.security.secrets import Redactor, named_secrets, secrets_of
 from nanobot.session.manager import SessionManager
 from nanobot.utils.clock import Clock, SystemClock, zone_named
 from nanobot.utils.garbage import seldom_collected
@@ -53,6 +63,8 @@ from nanobot.utils.resources import skills_dir
 from nanobot.utils.workspace import open_workspace
 
 if TYPE_CHECKING:
+    from nanobot.agent.tools.mcp.source import McpServers
+    from nanobot.agent.tools.own.source import OwnTools
     from nanobot.cron.service import CronService
 
 DEFAULT_MOST_AT_ONCE = 64
@@ -76,6 +88,10 @@ class Runtime:
     """The jobs, opened when they are first asked for. Who lives for days starts them, with an `on_job`."""
     pairing: PairingStore
     vitals: Vitals
+    file_book: FileBook
+    """Which files hold somebody else's words."""
+    questions: Questions
+    """What turns ask their owner, for who speaks for one."""
     may_speak: Callable[[str, str, str], bool]
     """Whether on a channel this sender may speak in this chat. Raises NanobotError where nobody can say."""
 
@@ -115,7 +131,9 @@ async def build_runtime(
     sessions = SessionManager(workspace, old_folder=places.old_sessions)
     pairing = PairingStore(places, clock)
     is_private = partial(_is_private, sessions, pairing)
-    tools = build_tools(tool_policies(config, data_dir, workspace, is_private=is_private))
+    file_book = FileBook(places.file_book, places.media)
+    policies = tool_policies(config, data_dir, workspace, is_private=is_private, environ=environ)
+    tools = build_tools(replace(policies, words_of=file_book.of))
 
     @cache
     def cron() -> "CronService":
@@ -123,6 +141,11 @@ async def build_runtime(
 
     may_speak = partial(_may_speak, config, pairing)
     tools.register(CronTool(lambda: _cron_desk(cron(), may_speak)))
+    if config.tools.custom_tools:
+        tools.add_source(own_tools(config, workspace))
+    servers = mcp_servers(config, data_dir, workspace, clock)
+    if servers is not None:
+        tools.add_source(servers)
     context = ContextBuilder(
         workspace, clock=clock, name=defaults.bot_name, disabled_skills=frozenset(defaults.disabled_skills)
     )
@@ -130,11 +153,24 @@ async def build_runtime(
     spending = Spending(config, places, clock)
     chains = chains or Chains(environ, places.state, metered=spending.metered)
     models = ConfiguredModels(config, chains, model, provider, spending.metered)
+    questions, grants = Questions(clock), Grants(places.grants, clock)
     desk = Desk(
-        sessions, models, context, tools, vitals, __version__, spending, pairing=PairingWords(pairing), restart=restart
+        sessions,
+        models,
+        context,
+        tools,
+        vitals,
+        __version__,
+        spending,
+        pairing=PairingWords(pairing),
+        approvals=ApprovalWords(grants, questions),
+        servers=servers.report if servers is not None else None,
+        restart=restart,
     )
     commands = SlashCommands(desk)
     redactor = Redactor(lambda: secrets_of(config.model_dump(), environ))
+    answering = Answering(questions, partial(_no_owner_here, pairing))
+    approval = Approval(ApprovalMode(config.tools.approval), grants, questions, answering, redactor.text)
     traces = TraceWriter(TraceFolder(places.traces, redactor), clock, workspace)
     parts = Parts(
         sessions=sessions,
@@ -148,7 +184,8 @@ async def build_runtime(
         turns_folder=places.turns,
         traces=traces,
         patience=patience or Patience(),
-        hooks=hooks,
+        hooks=(*hooks, approval, Filing(file_book)),
+        answering=answering,
     )
     policy = LoopPolicy(_most_at_once(environ), defaults.steering == "join", _delivery(config, streams))
     idle: IdleWatch | None = None
@@ -163,6 +200,7 @@ async def build_runtime(
         )
     loop = AgentLoop(bus, parts, policy, idle)
     async with AsyncExitStack() as lives:
+        lives.enter_context(vault.holding(lambda: named_secrets(config.model_dump(), environ)))
         lives.enter_context(seldom_collected())
         lives.push_async_callback(tools.close)
         lives.push_async_callback(models.close)
@@ -184,6 +222,8 @@ async def build_runtime(
             cron,
             pairing,
             vitals,
+            file_book,
+            questions,
             may_speak,
         )
 
@@ -286,12 +326,65 @@ def _may_speak(config: Config, pairing: PairingStore, channel: str, sender_id: s
 
 
 def tool_policies(
-    config: Config, data_dir: Path, workspace: Path, *, is_private: Callable[[Address], bool] = lambda chat: False
+    config: Config,
+    data_dir: Path,
+    workspace: Path,
+    *,
+    is_private: Callable[[Address], bool] = lambda chat: False,
+    environ: Mapping[str, str] | None = None,
 ) -> ToolPolicies:
     """What the built-in tools may do, as the config says. `is_private`: where the owner's mails may be told of."""
     return ToolPolicies(
-        _path_policy(config, data_dir, workspace), _exec_policy(config), _inbox_policy(config, is_private)
+        _path_policy(config, data_dir, workspace),
+        _exec_policy(config, data_dir),
+        _inbox_policy(config, is_private),
+        _web_policy(config, os.environ if environ is None else environ),
     )
+
+
+def own_tools(config: Config, workspace: Path) -> "OwnTools":
+    """The user's own tools, none of them loaded."""
+    from nanobot.agent.tools.own.source import OwnTools  # who has none does not wait for it
+
+    return OwnTools(workspace, _places(config.tools.allowed_paths))
+
+
+def mcp_servers(config: Config, data_dir: Path, workspace: Path, clock: Clock) -> "McpServers | None":
+    """The MCP servers of the config, none of them started; None where there are none."""
+    if not config.tools.mcp_servers:
+        return None
+    from nanobot.agent.tools.mcp.settings import ServerSettings, Wire  # who has no servers does not wait for it
+    from nanobot.agent.tools.mcp.source import McpServers
+
+    settings = [
+        ServerSettings(
+            name,
+            command=server.command,
+            args=tuple(server.args),
+            env=server.env or {},
+            url=server.url,
+            headers=server.headers or {},
+            type=Wire(server.type) if server.type else None,
+            tool_timeout_s=server.tool_timeout,
+            enabled_tools=frozenset(server.enabled_tools),
+        )
+        for name, server in config.tools.mcp_servers.items()
+    ]
+    return McpServers(settings, memory=Places(data_dir).mcp, workspace=workspace, clock=clock)
+
+
+def network_policy(config: Config) -> NetworkPolicy:
+    """Where requests of the agent may go, as the config says."""
+    return NetworkPolicy(tuple(config.tools.ssrf_whitelist), proxy=config.tools.web.proxy or None)
+
+
+def _web_policy(config: Config, environ: Mapping[str, str]) -> WebPolicy | None:
+    web = config.tools.web
+    if not web.enable:
+        return None
+    found = {name: environ[name] for name in ENVIRONMENT if environ.get(name)}
+    search = SearchPolicy(web.search.provider, web.search.api_key, web.search.base_url, web.search.max_results, found)
+    return WebPolicy(network_policy(config), web.fetch.max_chars, search)
 
 
 def _inbox_policy(config: Config, is_private: Callable[[Address], bool]) -> InboxPolicy | None:
@@ -328,6 +421,25 @@ def _is_private(sessions: SessionManager, pairing: PairingStore, chat: Address) 
     return people.is_one_of_them(str(row["sender_id"]) for row in rows if row.get("sender_id"))
 
 
+def _no_owner_here(pairing: PairingStore, chat: Address, senders: Sequence[str]) -> str | None:
+    """Why no owner can answer in a chat where these have written; None where one can."""
+    from nanobot.channels.registry import find  # only who asks waits for it
+
+    spec, people = find(chat.channel), pairing.people(chat.channel)
+    if spec is not None and not spec.owners_are_known:
+        return f"In {spec.title} nobody vouches for who writes, so no yes counts there; the terminal and a chat do."
+    if not people.owners:
+        return (
+            f"Nobody is owner on {chat.channel} yet. The owner of this bot becomes that by writing /pairing here and "
+            "running the command it answers with in the terminal."
+        )
+    if any(people.role_of(Sender.of(one)) is Role.OWNER for one in senders):
+        return None
+    if spec is not None and spec.is_group(chat.chat_id):
+        return None
+    return "No owner reads here: an owner has to ask for it in a chat of their own, or in the terminal."
+
+
 def _path_policy(config: Config, data_dir: Path, workspace: Path) -> PathPolicy:
     places = Places(data_dir)
     file = config.loaded_from.file or places.config
@@ -348,7 +460,7 @@ def _places(names: Sequence[str]) -> tuple[Path, ...]:
     return tuple(Path(name).expanduser() for name in names)
 
 
-def _exec_policy(config: Config) -> ExecPolicy | None:
+def _exec_policy(config: Config, data_dir: Path) -> ExecPolicy | None:
     settings = config.tools.exec
     if not settings.enable:
         return None
@@ -356,6 +468,12 @@ def _exec_policy(config: Config) -> ExecPolicy | None:
         timeout_s=settings.timeout,
         path_append=settings.path_append,
         allowed_env_keys=tuple(settings.allowed_env_keys),
+        sandbox=settings.sandbox,
+        network=settings.network,
+        cache=Places(data_dir).sandbox,
+        tmp=Places(data_dir).tmp,
+        deny=tuple(settings.deny_patterns),
+        allow=tuple(settings.allow_patterns),
     )
 
 

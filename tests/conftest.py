@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from nanobot.security.vault import forget_all
 from nanobot.testing import Bot, open_bot
 
 
@@ -40,6 +41,12 @@ def no_outside(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPat
     for name in [*os.environ]:
         if name.upper().endswith(("_API_KEY", "_PROXY")) or name.startswith("NANOBOT_"):
             monkeypatch.delenv(name)
+
+
+@pytest.fixture(autouse=True)
+def no_secrets_of_others() -> None:
+    """What one test holds secret, another may say."""
+    forget_all()
 
 
 @pytest.fixture

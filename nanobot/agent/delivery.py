@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from nanobot.agent import turn as events
-from nanobot.bus.events import InboundMessage, OutboundKind, OutboundMessage
+from nanobot.bus.events import Button, InboundMessage, OutboundKind, OutboundMessage
 from nanobot.bus.queue import MessageBus
 
 
@@ -34,7 +34,7 @@ class Delivery:
         """Send what the policy lets through."""
         policy = self._policy
         match event:
-            case events.ToolStarted() | events.StepStarted():
+            case events.ToolStarted() | events.StepStarted() | events.ApprovalAsked():
                 self._tell_progress(event)
             case events.TurnEnded(text=text) if self._said not in text:
                 self._tell_progress(event)
@@ -53,6 +53,10 @@ class Delivery:
                 self._post(OutboundKind.RECEIPT, text, event)
             case events.Notice(text=text):
                 self._post(OutboundKind.NOTICE, text, event)
+            case events.ApprovalAsked(text=text):
+                self._post(OutboundKind.NOTICE, f"{text}\n{_how(event)}", event, _buttons(event))
+            case events.ApprovalAnswered(answer=events.Answer.EXPIRED):
+                self._post(OutboundKind.NOTICE, "Nobody answered my question, so I did not do it.", event)
             case events.TurnEnded(text=text, later=True) if text:
                 self._post(OutboundKind.NOTICE, text, event)
             case events.TurnEnded(text=text) if text:
@@ -65,7 +69,7 @@ class Delivery:
             self._post(OutboundKind.PROGRESS, self._said, event)
             self._said = ""
 
-    def _post(self, kind: OutboundKind, text: str, event: events.TurnEvent) -> None:
+    def _post(self, kind: OutboundKind, text: str, event: events.TurnEvent, buttons: tuple[Button, ...] = ()) -> None:
         self._bus.post_outbound(
             OutboundMessage(
                 self._address.channel,
@@ -76,12 +80,27 @@ class Delivery:
                 turn_id=event.turn_id,
                 thread_id=self._address.thread_id,
                 answers=self._answers,
+                buttons=buttons,
             )
         )
 
 
 _QUOTING = (OutboundKind.REPLY, OutboundKind.STREAM_DELTA, OutboundKind.RECEIPT)
 """What a channel may show as an answer to the very message: a reply, also while it grows, and the sign on it."""
+
+
+def _how(asked: events.ApprovalAsked) -> str:
+    words = "yes, always or no" if asked.may_always else "yes or no"
+    return f"Only an owner's answer counts: {words}, within {asked.expires_s / 60:g} minutes."
+
+
+def _buttons(asked: events.ApprovalAsked) -> tuple[Button, ...]:
+    always = (Button("Always", f"/approve {asked.question} always"),) if asked.may_always else ()
+    return (
+        Button("Yes, this once", f"/approve {asked.question}"),
+        *always,
+        Button("No", f"/deny {asked.question}"),
+    )
 
 
 def hint(name: str, arguments: dict[str, object]) -> str:

@@ -89,7 +89,7 @@ class AgentLoop:
         async with asyncio.TaskGroup() as turns:
             intake = Intake(self._serve)
             for early in await self._take_up_all(turns):
-                if _at_once(early) is not None:
+                if self._goes_past(early):
                     turns.create_task(self._serve(early))
                 elif intake.lets_in(early):
                     turns.create_task(intake.serve(early))
@@ -102,7 +102,7 @@ class AgentLoop:
     async def _take_in(self, intake: Intake, turns: asyncio.TaskGroup) -> None:
         """Take messages until the bus closes. Cancelling loses none."""
         while (message := await self.bus.consume_inbound()) is not None:
-            if _at_once(message) is not None:
+            if self._goes_past(message):
                 turns.create_task(self._serve(message))
             elif intake.lets_in(message):
                 turns.create_task(intake.serve(message))
@@ -129,14 +129,21 @@ class AgentLoop:
             self.bus.settle(message, _STATES.get(result.outcome, InboundState.ANSWERED), result.error or "")
 
     async def run_turn(
-        self, message: InboundMessage, sink: EventSink | None = None, *, waiting: Waiting | None = None
+        self,
+        message: InboundMessage,
+        sink: EventSink | None = None,
+        *,
+        waiting: Waiting | None = None,
+        attended: bool = False,
     ) -> TurnResult:
         """Ask: run one message's turn in its session's lane and return how it ended.
 
         Never raises for a failure of a model or a tool. Cancelling stops the turn; what was said is kept. `waiting` is
-        asked at each tool boundary for messages of the same chat that join the turn, at most so many.
+        asked at each tool boundary for messages of the same chat that join the turn, at most so many. `attended` says
+        that who sees the events speaks for the owner, and answers what the turn asks.
         """
         turn = new_turn(message, sink, self._parts)
+        turn.attended = attended
         if waiting is not None and self._policy.join:
             turn.waiting = waiting
         return await self._answer(turn, may_join=False)
@@ -150,10 +157,12 @@ class AgentLoop:
         may_join = self._policy.join and message.origin not in (Origin.CRON, Origin.HEARTBEAT, Origin.SUBAGENT)
         return await self._answer(turn, may_join=may_join and parse_command(message.content) is None)
 
-    async def resume(self, session_key: str, sink: EventSink | None = None) -> TurnResult | None:
+    async def resume(
+        self, session_key: str, sink: EventSink | None = None, *, attended: bool = False
+    ) -> TurnResult | None:
         """Take up the turn of this session that was cut off, from where it stopped; None where there is none."""
         left = await asyncio.to_thread(left_over_turns, self._parts.turns_folder)
-        return await self._take_up(left[session_key], sink) if session_key in left else None
+        return await self._take_up(left[session_key], sink, attended=attended) if session_key in left else None
 
     async def stop_turn(self, session_key: str) -> bool:
         """Stop a session's running turn and wait until it has ended; False where none runs. What waits goes on."""
@@ -187,9 +196,8 @@ class AgentLoop:
 
     async def _answer(self, turn: Turn, *, may_join: bool) -> TurnResult:
         try:
-            command = _at_once(turn.message) if not turn.resumes else None
-            if command is not None:
-                return await self._at_once(turn, command)
+            if not turn.resumes and self._goes_past(turn.message):
+                return await self._at_once(turn)
             return await self._in_its_time(turn, may_join=may_join)
         finally:
             turn.let_go()
@@ -273,14 +281,21 @@ class AgentLoop:
         await asyncio.wait([task])
         return True
 
-    async def _at_once(self, turn: Turn, name: str) -> TurnResult:
-        """A priority command: outside the lane, while the session's turn may be running."""
-        key = turn.message.session_key
+    def _goes_past(self, message: InboundMessage) -> bool:
+        """Whether a message does not wait for its lane: a priority command, or the answer its lane waits for."""
+        answering = self._parts.answering
+        return _at_once(message) is not None or (answering is not None and answering.is_answer(message))
+
+    async def _at_once(self, turn: Turn) -> TurnResult:
+        """What goes past the lane, while the session's turn may be running."""
+        key, name = turn.message.session_key, _at_once(turn.message)
+        if name is None and self._parts.answering is not None:
+            return _ended(turn, TurnOutcome.ANSWERED, self._parts.answering.take(turn.message))
         if name == "stop":
             return _ended(turn, TurnOutcome.ANSWERED, await self._stop_now(turn.message))
         try:
             session = self._parts.sessions.get_or_create(key)
-            text = await self._parts.commands.answer(Command(name), session, turn.message)
+            text = await self._parts.commands.answer(Command(name or ""), session, turn.message)
         except StorageError as error:
             return _ended(turn, TurnOutcome.FAILED, str(error))
         return _ended(turn, TurnOutcome.ANSWERED, text)
@@ -331,9 +346,9 @@ class AgentLoop:
         for message in (left.message, *joined):
             self._settle(message, result)
 
-    async def _take_up(self, left: LeftOver, sink: EventSink | None) -> TurnResult:
+    async def _take_up(self, left: LeftOver, sink: EventSink | None, *, attended: bool = False) -> TurnResult:
         turn = new_turn(left.message, sink, self._parts, turn_id=left.turn_id)
-        turn.resumes = True
+        turn.resumes, turn.attended = True, attended
         return await self._answer(turn, may_join=False)
 
     def _delivery(self, message: InboundMessage) -> Delivery | None:

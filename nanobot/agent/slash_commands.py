@@ -29,7 +29,8 @@ from nanobot.utils.text import clip_line, nearest
 
 _COMMAND = re.compile(r"^/([a-z][a-z_-]*)(?:@\w+)?(?:\s+(.*))?$", re.IGNORECASE | re.DOTALL)
 
-_TYPED = (Origin.USER, Origin.CLI, Origin.API)
+TYPED = (Origin.USER, Origin.CLI, Origin.API)
+"""Why a message exists that somebody wrote."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,18 @@ class SystemPrompt(Protocol):
 
     def build_system_prompt(self) -> str:
         """The head of every request; the same bytes until a source file changes."""
+        ...
+
+
+class Approvals(Protocol):
+    """Where it is said what an owner is not asked about any more, and what waits for their answer."""
+
+    def waiting(self, session_key: str) -> list[str]:
+        """The questions that are open in this session, in a line each."""
+        ...
+
+    async def answer(self, argument: str) -> str:
+        """Do what an owner asks; what they are told. Never raises."""
         ...
 
 
@@ -120,6 +133,10 @@ class Desk:
     spending: Spending
     pairing: Pairing | None = None
     """None where there are no channels to pair on; there is no such command then."""
+    servers: Callable[[], str] | None = None
+    """How each MCP server is; None without servers, and there is no such command then."""
+    approvals: Approvals | None = None
+    """None where no turn asks anything."""
     restart: Callable[[], None] | None = None
     """Ends the gateway in good order, soon, and begins it anew; None where there is none."""
 
@@ -128,7 +145,7 @@ class SlashCommands:
     """The table, and the answer to each."""
 
     AT_ONCE = frozenset({"stop", "status", "restart"})
-    FOR_OWNERS = frozenset({"pairing", "raise", "restart"})
+    FOR_OWNERS = frozenset({"approve", "deny", "approvals", "pairing", "raise", "restart"})
 
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
@@ -147,6 +164,15 @@ class SlashCommands:
         if desk.pairing is not None:
             words = "who may speak: /pairing list, approve CODE, deny CODE, revoke CHANNEL ID (owner only)"
             self._table["pairing"] = _Entry(self._pairing, words)
+        if desk.servers is not None:
+            self._table["mcp"] = _Entry(
+                self._mcp, "the MCP servers: which are connected, and what is wrong with others"
+            )
+        if desk.approvals is not None:
+            self._table["approve"] = _Entry(self._no_question, "say yes to what waits for your answer", "ID [always]")
+            self._table["deny"] = _Entry(self._no_question, "say no to it", "ID")
+            words = "what you said always to: /approvals list, /approvals forget RULE (owner only)"
+            self._table["approvals"] = _Entry(self._approvals, words)
         self._aliases = {"clear": "new", "reset": "new"}
 
     def names(self) -> dict[str, str]:
@@ -173,12 +199,12 @@ class SlashCommands:
             near = nearest(command.name, self.names())
             hint = f"Did you mean {' or '.join('/' + one for one in near)}?" if near else "Type /help for the list."
             return f"There is no command /{clip_line(command.name, 60)}. {hint}"
-        if name in self.FOR_OWNERS and not _is_from_owner(message):
+        if name in self.FOR_OWNERS and not is_from_owner(message):
             return await self._refused(name, message)
         return await self._table[name].answer(session, command.argument)
 
     async def _refused(self, name: str, message: InboundMessage) -> str:
-        if message.origin not in _TYPED:
+        if message.origin not in TYPED:
             return f"/{name} has to be typed by an owner."
         if self._desk.pairing is not None:
             return await self._desk.pairing.refuse(message.channel, message.sender_id)
@@ -212,6 +238,7 @@ class SlashCommands:
         share = f" ({cached / sent:.0%} cached)" if sent and cached else ""
         cost = vitals.cost_of(session.key)
         price = f", {dollars(cost)}" if cost else ""
+        waiting = desk.approvals.waiting(session.key) if desk.approvals is not None else []
         lines = [
             f"nanobot {desk.version}, up {_span(vitals.uptime())}",
             f"Model: {asked}",
@@ -221,6 +248,7 @@ class SlashCommands:
             f"Messages: {session.message_count}",
             f"Running turns: {', '.join(sorted(vitals.running)) or 'none'}",
         ]
+        lines += waiting
         if vitals.memory_note:
             lines.append(f"Memory: {vitals.memory_note}")
         if vitals.last_error:
@@ -290,6 +318,17 @@ class SlashCommands:
         assert self._desk.pairing is not None  # noqa: S101 else it is not in the table
         return await self._desk.pairing.answer(argument)
 
+    async def _mcp(self, session: Session, argument: str) -> str:
+        assert self._desk.servers is not None  # noqa: S101 else it is not in the table
+        return self._desk.servers()
+
+    async def _approvals(self, session: Session, argument: str) -> str:
+        assert self._desk.approvals is not None  # noqa: S101 else it is not in the table
+        return await self._desk.approvals.answer(argument)
+
+    async def _no_question(self, session: Session, argument: str) -> str:
+        return "No question waits for an answer here."  # the loop answers it while one does
+
     async def _restart(self, session: Session, argument: str) -> str:
         if self._desk.restart is None:
             return "No gateway runs here. Leave, and start nanobot again; this conversation goes on where it is."
@@ -301,9 +340,9 @@ class SlashCommands:
         return f"Write anything; these words are for nanobot itself:\n{rows}"
 
 
-def _is_from_owner(message: InboundMessage) -> bool:
-    """Whether the owner typed it. A job speaks in the owner's name too, with words a model may have chosen."""
-    return message.provenance is Provenance.OWNER and message.origin in _TYPED
+def is_from_owner(message: InboundMessage) -> bool:
+    """Whether an owner typed it. A job speaks in the owner's name too, with words a model may have chosen."""
+    return message.provenance is Provenance.OWNER and message.origin in TYPED
 
 
 def _described(model: Model) -> str:

@@ -199,6 +199,48 @@ class Notice(TurnEvent):
     kind: NoticeKind = NoticeKind.NOTE
 
 
+class Answer(StrEnum):
+    """How a question to the owner ended."""
+
+    NO = "no"
+    ONCE = "once"
+    ALWAYS = "always"
+    EXPIRED = "expired"
+    """Nobody answered in time: it counts as no."""
+    STOPPED = "stopped"
+    """The turn was ended before somebody answered. One that is taken up asks again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalAsked(TurnEvent):
+    """A call waits for the owner's yes. ApprovalAnswered with the same `question` follows, always.
+
+    `text` is the whole question in words, with the exact arguments; secrets are masked, here as in `arguments`.
+    """
+
+    type: ClassVar[str] = "approval_asked"
+    question: str
+    call_id: str
+    name: str
+    arguments: dict[str, Any]
+    reaches: list[str]
+    """The rules that a yes is given to, as `kind:target`."""
+    text: str
+    source: str | None = None
+    """Which words from outside are the reason; None where whoever's words would be asked about."""
+    may_always: bool = True
+    expires_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalAnswered(TurnEvent):
+    """The question is over."""
+
+    type: ClassVar[str] = "approval_answered"
+    question: str
+    answer: Answer
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnEnded(TurnEvent):
     """The last event of every turn."""
@@ -219,10 +261,11 @@ _EVENTS: dict[str, type[TurnEvent]] = {
     event.type: event
     for event in (
         RunStarted, RunEnded, StepStarted, StepEnded, TextStarted, TextDelta, TextEnded, ReasoningStarted,
-        ReasoningDelta, ReasoningEnded, ToolStarted, ToolDelta, ToolEnded, Notice, TurnEnded,
+        ReasoningDelta, ReasoningEnded, ToolStarted, ToolDelta, ToolEnded, Notice, ApprovalAsked, ApprovalAnswered,
+        TurnEnded,
     )
 }  # fmt: skip
-_WORDS: dict[str, type[StrEnum]] = {"outcome": TurnOutcome, "kind": NoticeKind}
+_WORDS: dict[str, type[StrEnum]] = {"outcome": TurnOutcome, "kind": NoticeKind, "answer": Answer}
 """Fields whose values are of a list of words."""
 
 

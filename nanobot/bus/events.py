@@ -156,6 +156,11 @@ class Button:
     label: str
     value: str
 
+    @staticmethod
+    def is_for_owners(value: str) -> bool:
+        """Whether pressing it answers a question to the owner: somebody else's press must not take it away."""
+        return value.startswith(("/approve ", "/deny "))
+
 
 @dataclass(frozen=True, slots=True)
 class MenuEntry:

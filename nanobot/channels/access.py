@@ -232,6 +232,10 @@ class Access:
         """Whether this sender may speak privately, without asking for a code."""
         return isinstance(self._decided(Knock(sender_id, sender_id, is_private=True)), Allowed)
 
+    def is_owner(self, sender_id: str) -> bool:
+        """Whether this sender is an owner of the channel."""
+        return self._store.people(self.policy.channel).role_of(Sender.of(sender_id)) is Role.OWNER
+
     async def decide(self, knock: Knock) -> Decision:
         """Whether this message is heard. Never raises; a stranger's code is on the disk when it is returned.
 

@@ -19,6 +19,7 @@ from nanobot.channels.evidence import ChannelState, Evidence
 from nanobot.channels.media import Kept, MediaStore, Transcriber, as_content
 from nanobot.messages.types import Provenance, least_trusted
 from nanobot.pairing.book import People
+from nanobot.security.vault import masked
 from nanobot.utils.clock import Clock, SystemClock
 
 log = logging.getLogger(__name__)
@@ -223,6 +224,7 @@ class BaseChannel(ABC):
         if not isinstance(decision, Allowed):
             return False
         kept = await fetch() if fetch is not None else ()
+        content = masked(content)
         attached = [*media, *(str(one.path) for one in kept if one.path is not None)]
         others = [Provenance.PERSON] if quotes_others else []
         message = InboundMessage(

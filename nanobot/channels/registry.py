@@ -30,6 +30,8 @@ class ChannelSpec:
     target: str
     extra: str | None = None
     """The extra of our package that brings its SDK; None where it is in the core."""
+    owners_are_known: bool = True
+    """Whether the platform vouches for who writes, so that an owner can be told from others."""
     groups: str = "(?!)"
     """What the ids of chats with several people look like, where an id of this platform tells."""
 
@@ -42,7 +44,7 @@ CHANNELS: tuple[ChannelSpec, ...] = (
     ChannelSpec("telegram", "Telegram", "nanobot.channels.telegram:TelegramChannel", groups="-.*"),
     ChannelSpec("discord", "Discord", "nanobot.channels.discord.channel:DiscordChannel", "discord"),
     ChannelSpec("slack", "Slack", "nanobot.channels.slack:SlackChannel", "slack", groups="[CG].*"),
-    ChannelSpec("email", "E-mail", "nanobot.channels.email:EmailChannel", "email"),
+    ChannelSpec("email", "E-mail", "nanobot.channels.email:EmailChannel", "email", owners_are_known=False),
     ChannelSpec("websocket", "WebSocket", "nanobot.channels.websocket:WebSocketChannel", "websocket"),
 )
 

@@ -186,6 +186,7 @@ def _attachments(files: Sequence[Path]) -> list[str]:
 
 def _show_logs(data_dir: Path, *, wanted: bool) -> None:
     """What goes wrong inside is kept in a file; on the screen only for who asks."""
+    from nanobot.security.vault import cleaned
     from nanobot.utils.log import LogPlace, set_up_logging  # logging: not for --help
 
-    set_up_logging(LogPlace(Places(data_dir).logs / "agent.log", "WARNING", "DEBUG" if wanted else None))
+    set_up_logging(LogPlace(Places(data_dir).logs / "agent.log", "WARNING", "DEBUG" if wanted else None), cleaned)

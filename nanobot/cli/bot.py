@@ -13,7 +13,7 @@ from nanobot.bus.events import DeliveryFailedError, InboundMessage, OutboundKind
 from nanobot.cli.inbound import CHANNEL, heard, terminal_message
 
 if TYPE_CHECKING:
-    from nanobot.agent.turn import EventSink, TurnResult
+    from nanobot.agent.turn import Answer, EventSink, TurnResult
     from nanobot.runtime import Runtime
 
 Joining = Callable[[int], Sequence[InboundMessage]]
@@ -69,15 +69,21 @@ class Bot(Protocol):
         *,
         waiting: Joining | None = None,
         show: Show | None = None,
+        attended: bool = False,
     ) -> "TurnResult":
         """The turn of a message from the terminal, to its end. Cancelling stops it; what was said is kept.
 
-        `show` is for who does not listen to `messages` meanwhile: what comes for this chat is handed to it.
+        `show` is for who does not listen to `messages` meanwhile: what comes for this chat is handed to it. `attended`:
+        somebody is there who answers what the turn asks, with `answer`.
         """
         ...
 
-    async def resume(self, session_key: str, sink: "EventSink") -> None:
+    async def resume(self, session_key: str, sink: "EventSink", *, attended: bool = False) -> None:
         """Take up the turn of this session that was cut off, if there is one."""
+        ...
+
+    def answer(self, question: str, answer: "Answer") -> None:
+        """Answer what the turn that runs here has asked."""
         ...
 
     async def stop_turn(self, session_key: str) -> bool:
@@ -146,18 +152,23 @@ class OwnBot:
         *,
         waiting: Joining | None = None,
         show: Show | None = None,
+        attended: bool = False,
     ) -> "TurnResult":
         """The turn of a message, recordings made text first."""
         message.content = await heard(self._runtime.config, message.content, message.media)
-        turn = self._runtime.loop.run_turn(message, sink, waiting=waiting)
+        turn = self._runtime.loop.run_turn(message, sink, waiting=waiting, attended=attended)
         if show is None:
             return await turn
         async with listening(self, message.session_key, show):
             return await turn
 
-    async def resume(self, session_key: str, sink: "EventSink") -> None:
+    async def resume(self, session_key: str, sink: "EventSink", *, attended: bool = False) -> None:
         """Take up what was cut off."""
-        await self._runtime.loop.resume(session_key, sink)
+        await self._runtime.loop.resume(session_key, sink, attended=attended)
+
+    def answer(self, question: str, answer: "Answer") -> None:
+        """Answer what the turn has asked."""
+        self._runtime.questions.answer(question, answer)
 
     async def stop_turn(self, session_key: str) -> bool:
         """Stop the turn that runs."""

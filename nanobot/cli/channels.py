@@ -54,7 +54,7 @@ def status(config: ConfigOption = None, json: JsonOption = False) -> None:
 def _not_running(config: "ConfigOption") -> dict[str, dict[str, Any]]:
     """What can be said of channels that nobody runs: whether each could be loaded."""
     found: dict[str, dict[str, Any]] = {}
-    for name in read_setup(config, None).config.channels.enabled:
+    for name in read_setup(config, None, secrets=False).config.channels.enabled:
         try:
             load_channel(name)
             found[name] = {"state": "off", "lastError": ""}

@@ -14,9 +14,11 @@ from itertools import takewhile
 from typing import Any
 
 from nanobot import __version__
+from nanobot.agent.answers import answer_in
 from nanobot.agent.slash_commands import SlashCommands, parse_command
-from nanobot.agent.turn import TurnEvent
+from nanobot.agent.turn import Answer, ApprovalAnswered, ApprovalAsked, TurnEvent
 from nanobot.bus.events import InboundMessage
+from nanobot.cli.asking import how_to_answer
 from nanobot.cli.bot import Bot
 from nanobot.cli.completion import ChatCompleter
 from nanobot.cli.drawing import draws
@@ -60,6 +62,8 @@ class Chat:
         self._running: asyncio.Task[None] | None = None
         self._looking = False
         """Whether what runs only looks for a turn that was cut off: nobody sees that, so nobody means to stop it."""
+        self._asked: ApprovalAsked | None = None
+        """What the running turn waits for the person to answer."""
         self._asides: set[asyncio.Task[None]] = set()
         self._exit_code = 0
         colour = wants_colour(sys.stdout)
@@ -114,7 +118,7 @@ class Chat:
         """Take up what was cut off when nanobot ended in the middle of a turn."""
         self._looking = True
         try:
-            await self._shown(self._bot.resume(self._session_key, self._watch))
+            await self._shown(self._bot.resume(self._session_key, self._watch, attended=True))
         finally:
             self._looking = False
 
@@ -136,7 +140,7 @@ class Chat:
 
     async def _run_turn(self, line: str) -> None:
         message = await asyncio.to_thread(self._message, line)
-        await self._bot.run_turn(message, self._watch, waiting=self._joining)
+        await self._bot.run_turn(message, self._watch, waiting=self._joining, attended=True)
         command = parse_command(line)
         if command is not None:
             await self._after_command(command.name)
@@ -204,7 +208,10 @@ class Chat:
             return
         if words in LEAVING:
             self._prompt.leave()
+        elif self._asked is not None and (answer := answer_in(words)) is not None:
+            self._bot.answer(self._asked.question, answer)
         elif self._running is not None and command is not None and command.name == "stop":
+            self._asked = None  # it ends with its turn
             self._stop()
         elif self._running is not None and command is not None and command.name in SlashCommands.AT_ONCE:
             aside = asyncio.create_task(self._answer_aside(line))
@@ -221,9 +228,14 @@ class Chat:
         self._screen.note(f"> {line.strip()}", result.text, ours=True)
 
     def _stop(self) -> bool:
-        """Stop what runs; what was queued goes back to the prompt, for the person to decide."""
+        """Say no to what is asked; else stop what runs. What was queued goes back to the prompt, for the person to
+        decide.
+        """
         if self._running is None or self._looking:
             return False
+        if self._asked is not None:
+            self._bot.answer(self._asked.question, Answer.NO)
+            return True
         if self._waiting:
             self._prompt.put_back("\n".join(self._waiting))
             self._waiting.clear()
@@ -252,6 +264,9 @@ class Chat:
         self._looking = False
         self._meter(event)
         self._screen(event)
+        if isinstance(event, ApprovalAsked | ApprovalAnswered):
+            self._asked = event if isinstance(event, ApprovalAsked) else None
+            self._prompt.refresh()
 
     def _echo(self, line: str) -> None:
         """What was sent, above what comes of it."""
@@ -263,6 +278,8 @@ class Chat:
         self._screen.lines(["", *[self._paint.bold(text) for text in marked], ""])
 
     def _bottom_line(self) -> str:
+        if self._asked is not None:
+            return f"{how_to_answer(self._asked)} (Esc)"
         line = self._meter.line()
         return f"{line} · Esc stops" if self._running is not None else line
 

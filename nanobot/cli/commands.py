@@ -31,10 +31,13 @@ COMMANDS = {
     "channels test": ("nanobot.cli.channels:test", "Send a message by a channel, to try it."),
     "send": ("nanobot.cli.send:send", "Send a message through the running gateway."),
     "status": ("nanobot.cli.status:status", "What is configured, and where each value comes from."),
+    "doctor": ("nanobot.cli.doctor:doctor", "Find what is wrong or stands open; with --fix, repair it."),
     "pairing list": ("nanobot.cli.pairing:list_", "Who may speak, and who waits with a code."),
     "pairing approve": ("nanobot.cli.pairing:approve", "Let in who has this code."),
     "pairing deny": ("nanobot.cli.pairing:deny", "Do not let in who has this code."),
     "pairing revoke": ("nanobot.cli.pairing:revoke", "Forget somebody who paired."),
+    "approvals list": ("nanobot.cli.approvals:list_", "What you said always to, and until when."),
+    "approvals forget": ("nanobot.cli.approvals:forget", "Ask about one of these again."),
     "sessions list": ("nanobot.cli.sessions:list_", "All conversations, the newest first."),
     "sessions show": ("nanobot.cli.sessions:show", "One conversation, to read."),
     "sessions search": ("nanobot.cli.sessions:search", "Where a text occurs in all conversations."),
@@ -56,16 +59,20 @@ COMMANDS = {
     "skills list": ("nanobot.cli.skills:list_", "All skills, and whether each can be used here."),
     "skills show": ("nanobot.cli.skills:show", "What a skill tells the agent."),
     "usage": ("nanobot.cli.usage:usage", "Tokens and money: today, this month, and what is left."),
+    "mcp list": ("nanobot.cli.mcp:list_", "The MCP servers of the config, and what they offer."),
+    "mcp test": ("nanobot.cli.mcp:test", "Reach an MCP server, and see what it offers."),
     "tools list": ("nanobot.cli.tools:list_", "What the agent can call."),
 }
 GROUPS = {
     "gateway": "Channels, agent and jobs, until told to stop.",
     "channels": "Ways people reach the bot.",
     "pairing": "Who may speak on your channels.",
+    "approvals": "What you said always to.",
     "sessions": "Stored conversations.",
     "provider": "Providers of models.",
     "cron": "Jobs and reminders.",
     "skills": "What the agent has learnt to do.",
+    "mcp": "Servers that bring tools of their own.",
     "tools": "What the agent can call.",
 }
 
@@ -171,9 +178,10 @@ def _explain(error: Exception) -> int:
     elif isinstance(error, OSError) and error.strerror:  # what the system refuses is no bug of ours
         text = f"{error.strerror}: {error.filename}" if error.filename else error.strerror
     from nanobot.cli.terminal import visible  # an error may hold what a server said
+    from nanobot.security.vault import cleaned
 
     with suppress(OSError):  # where stderr cannot be written either, the exit code says it
-        typer.echo(f"Error: {visible(text)}", err=True)
+        typer.echo(f"Error: {visible(cleaned(text))}", err=True)
         context = getattr(error, "ctx", None)  # only wrong usage has one
         if context is not None:
             typer.echo(f"See {context.command_path} --help", err=True)

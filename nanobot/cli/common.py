@@ -4,6 +4,7 @@ A terminal gets a table; a pipe gets plain lines with tabs, without a heading; `
 """
 
 import json
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -43,16 +44,20 @@ class Setup:
     workspace: Path
 
 
-def read_setup(config: Path | None, workspace: Path | None, *, warns: bool = True) -> Setup:
+def read_setup(config: Path | None, workspace: Path | None, *, warns: bool = True, secrets: bool = True) -> Setup:
     """The config on the command line, else the user's own, else defaults. Raises ConfigError; makes nothing.
 
     What is odd about the file but does no harm (a key nobody knows) is said on stderr, unless somebody else says it.
+    Who needs no secret says so: it may take a command and its owner's finger to get one.
     """
     from nanobot.config import paths  # the loader brings pydantic, 150 ms
     from nanobot.config.loader import load_config, load_warnings
+    from nanobot.security import vault
+    from nanobot.security.secrets import named_secrets
 
     paths.use_config(config)
-    loaded = load_config(must_exist=config is not None)
+    loaded = load_config(must_exist=config is not None, secrets=secrets)
+    vault.hold(lambda: named_secrets(loaded.model_dump(), os.environ))
     if warns:
         warn(load_warnings(loaded))
     return Setup(
@@ -80,13 +85,17 @@ def unknown_name(kind: str, name: str, known: Iterable[str], see: str) -> Nanobo
 
 
 def say_text(text: str) -> None:
-    """A text of somebody's, without what would steer a terminal."""
-    typer.echo(visible(text).rstrip("\n"))
+    """A text of somebody's, without what would steer a terminal and without secrets of ours."""
+    from nanobot.security.vault import masked  # only who shows such a text waits for it
+
+    typer.echo(visible(masked(text)).rstrip("\n"))
 
 
 def show_json(value: object) -> None:
-    """As JSON, for programs; nothing in it steers a terminal."""
-    typer.echo(harmless_json(json.dumps(value, ensure_ascii=False, indent=2, default=str)))
+    """As JSON, for programs; nothing in it steers a terminal, and no secret of ours is in it."""
+    from nanobot.security.vault import masked
+
+    typer.echo(harmless_json(masked(json.dumps(value, ensure_ascii=False, indent=2, default=str))))
 
 
 def show_rows(
@@ -96,7 +105,9 @@ def show_rows(
 
     `spare` is for a table of numbers: which columns go, the first one first, where a screen has no room for all.
     """
-    lines = [["" if cell is None else one_line(str(cell)) for cell in row] for row in rows]
+    from nanobot.security.vault import masked
+
+    lines = [["" if cell is None else one_line(masked(str(cell))) for cell in row] for row in rows]
     if not lines:
         typer.echo(empty, err=True)
     elif is_screen(sys.stdout):

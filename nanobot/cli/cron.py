@@ -283,7 +283,7 @@ def rehearse(
 
 def _open(config: Path | None, workspace: Path | None) -> _Jobs:
     """The store of this workspace, moved there from where earlier releases kept it."""
-    setup = read_setup(config, workspace)
+    setup = read_setup(config, workspace, secrets=False)
     service = CronService(
         setup.workspace / "cron" / "jobs.json",
         timezone=setup.config.agents.defaults.timezone,

@@ -34,11 +34,12 @@ def run(
     from nanobot.config.paths import Places
     from nanobot.gateway.service import Options, serve
     from nanobot.gateway.wishes import Leave, Wishes
+    from nanobot.security.vault import cleaned
     from nanobot.utils.log import LogPlace, set_up_logging
 
     setup = read_setup(config, workspace, warns=False)  # the log has them
     level = "DEBUG" if verbose else "INFO"
-    set_up_logging(LogPlace(Places(setup.data_dir).gateway_log, level, level))
+    set_up_logging(LogPlace(Places(setup.data_dir).gateway_log, level, level), cleaned)
 
     async def until_told() -> Leave:
         wishes = Wishes()

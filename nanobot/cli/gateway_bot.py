@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from nanobot.agent.turn import EventSink, TurnEnded, TurnOutcome, TurnResult, event_from_json
+from nanobot.agent.turn import Answer, EventSink, TurnEnded, TurnOutcome, TurnResult, event_from_json
 from nanobot.bus.events import InboundMessage
 from nanobot.cli.bot import Joining, ModelSeen, Show
 from nanobot.errors import NanobotError
@@ -65,17 +65,18 @@ class GatewayBot:
         *,
         waiting: Joining | None = None,
         show: Show | None = None,
+        attended: bool = False,
     ) -> TurnResult:
         """The turn of a message. Cancelling stops it, and waits until it has ended."""
         request = {"do": "turn", "text": message.content, "session": message.session_key, "media": message.media}
         async with dial(self._state) as line:
-            await _there(line).say({**request, "shows": show is not None})
+            await _there(line).say({**request, "shows": show is not None, "answers": attended})
             return await self._until_it_ends(_there(line), sink, waiting, show)
 
-    async def resume(self, session_key: str, sink: EventSink) -> None:
+    async def resume(self, session_key: str, sink: EventSink, *, attended: bool = False) -> None:
         """Take up what was cut off."""
         async with dial(self._state) as line:
-            await _there(line).say({"do": "resume", "session": session_key})
+            await _there(line).say({"do": "resume", "session": session_key, "answers": attended})
             await self._until_it_ends(_there(line), sink)
 
     async def stop_turn(self, session_key: str) -> bool:
@@ -88,8 +89,16 @@ class GatewayBot:
     def lines_wait(self, messages: Sequence[InboundMessage]) -> None:
         """Tell the turn that runs what it may take along."""
         self._waiting = [{"text": message.content, "media": message.media} for message in messages]
+        self._tell({"do": "waiting", "lines": self._waiting})
+
+    def answer(self, question: str, answer: Answer) -> None:
+        """Answer what the turn has asked."""
+        self._tell({"do": "answer", "question": question, "answer": answer})
+
+    def _tell(self, frame: dict[str, Any]) -> None:
+        """Say something about the turn that runs."""
         if self._running is not None:
-            saying = asyncio.ensure_future(self._running.say({"do": "waiting", "lines": self._waiting}))
+            saying = asyncio.ensure_future(self._running.say(frame))
             self._says.add(saying)
             saying.add_done_callback(self._says.discard)
 

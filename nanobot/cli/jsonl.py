@@ -6,10 +6,10 @@ What the agent sends to this chat beside its answer is a line `{"type": "message
 import json
 from typing import TextIO
 
-from nanobot.agent.turn import TurnEvent
+from nanobot.agent.turn import ApprovalAsked, TurnEvent
 from nanobot.cli.closing import failure_line
 from nanobot.cli.outlet import Outlet
-from nanobot.cli.terminal import harmless_json
+from nanobot.cli.terminal import harmless_json, visible
 
 
 class JsonLines:
@@ -22,6 +22,8 @@ class JsonLines:
     def __call__(self, event: TurnEvent) -> None:
         """Write the event. Never raises; when nobody reads any more, the outlet says so."""
         self.outlet.write(harmless_json(json.dumps(event.to_json(), ensure_ascii=False, default=str)) + "\n")
+        if isinstance(event, ApprovalAsked):
+            self._aside.write(f"{visible(event.text)}\n")  # somebody sits there and answers
         if failure := failure_line(event):
             self._aside.write(f"{failure}\n")
 

@@ -60,7 +60,7 @@ def login(
 def logout(name: NameArgument, config: ConfigOption = None) -> None:
     """Forget the tokens of an account."""
     spec = _spec(name)
-    store = AccountStore.in_state(Places(read_setup(config, None).data_dir).state)
+    store = AccountStore.in_state(Places(read_setup(config, None, secrets=False).data_dir).state)
     if asyncio.run(_forget(store, spec.name)):
         typer.echo(f"Logged out of {spec.display_name}: its tokens are deleted here.")
     else:

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from nanobot.agent.turn import ToolEnded, ToolStarted, TurnEvent
+from nanobot.cli.asking import Asking, somebody_is_there
 from nanobot.cli.bot import Bot
 from nanobot.cli.closing import FAILURES, failure_line
 from nanobot.cli.inbound import terminal_message
@@ -61,6 +62,7 @@ class _OneTurn:
         self._turn: asyncio.Task[int] | None = None
         self._stopping: asyncio.Task[None] | None = None
         self._signal: int | None = None
+        self._asking = Asking(bot.answer) if somebody_is_there() else None
         self._calls_for_a_job: set[str] = set()
         self._has_made_a_job = False
 
@@ -83,13 +85,16 @@ class _OneTurn:
 
     async def _ask(self, text: str, media: Sequence[str]) -> int:
         message = terminal_message(text, self._session_key, media)
-        result = await self._bot.run_turn(message, self._watch, show=self._face.show)
+        attended = self._asking is not None
+        result = await self._bot.run_turn(message, self._watch, show=self._face.show, attended=attended)
         if self._has_made_a_job and (remark := await self._bot.jobs_wait()):
             Outlet(sys.stderr).write(f"Note: {remark}\n")  # whatever the model said: it will not ring by itself
         return 1 if result.outcome in FAILURES else 0
 
     def _watch(self, event: TurnEvent) -> None:
         self._face(event)
+        if self._asking is not None:
+            self._asking(event)
         if isinstance(event, ToolStarted) and event.name == "cron" and event.arguments.get("action") in _MAKES_A_JOB:
             self._calls_for_a_job.add(event.call_id)
         if isinstance(event, ToolEnded) and event.call_id in self._calls_for_a_job and event.ok:

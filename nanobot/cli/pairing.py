@@ -22,7 +22,7 @@ OwnerOption = Annotated[
 
 def list_(config: ConfigOption = None, json: JsonOption = False) -> None:
     """Who has paired, and who waits with a code."""
-    rows = list(_rows(_store(read_setup(config, None)).book()))
+    rows = list(_rows(_store(read_setup(config, None, secrets=False)).book()))
     if json:
         show_json(rows)
         return
@@ -37,7 +37,7 @@ def approve(
     code: CodeArgument, owner: OwnerOption = False, config: ConfigOption = None, json: JsonOption = False
 ) -> None:
     """Let in who has this code."""
-    store = _store(read_setup(config, None))
+    store = _store(read_setup(config, None, secrets=False))
     found = store.approve(code, owner=owner)
     if json:
         show_json({"channel": found.channel, "sender_id": found.sender_id, "state": "owner" if owner else "approved"})
@@ -53,7 +53,7 @@ def approve(
 
 def deny(code: CodeArgument, config: ConfigOption = None, json: JsonOption = False) -> None:
     """Do not let in who has this code."""
-    found = _store(read_setup(config, None)).deny(code)
+    found = _store(read_setup(config, None, secrets=False)).deny(code)
     if json:
         show_json({"channel": found.channel, "sender_id": found.sender_id, "state": "denied"})
     else:
@@ -67,7 +67,7 @@ def revoke(
     json: JsonOption = False,
 ) -> None:
     """Forget somebody who paired."""
-    setup = read_setup(config, None)
+    setup = read_setup(config, None, secrets=False)
     role = _store(setup).revoke(channel.lower(), sender_id)
     if json:
         show_json({"channel": channel.lower(), "sender_id": sender_id, "state": "revoked", "was": role})

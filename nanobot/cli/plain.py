@@ -6,7 +6,16 @@ A failure is one line on stderr. When nobody reads any more (`| head -1`), the r
 from collections.abc import Callable
 from typing import Any, TextIO
 
-from nanobot.agent.turn import Notice, StepEnded, TextDelta, ToolEnded, ToolStarted, TurnEnded, TurnEvent
+from nanobot.agent.turn import (
+    ApprovalAsked,
+    Notice,
+    StepEnded,
+    TextDelta,
+    ToolEnded,
+    ToolStarted,
+    TurnEnded,
+    TurnEvent,
+)
 from nanobot.cli.closing import closing_words, failure_line
 from nanobot.cli.outlet import Outlet
 from nanobot.cli.terminal import Paint, is_screen, mended, visible, wants_colour
@@ -34,6 +43,7 @@ class PlainAnswer:
             StepEnded: self._step_ended,
             ToolStarted: self._tool_started,
             ToolEnded: self._tool_ended,
+            ApprovalAsked: self._asked,
             Notice: lambda event: self._complain(self._paint.dim(f"  {visible(event.text)}")),
             TurnEnded: self._turn_ended,
         }
@@ -72,6 +82,10 @@ class PlainAnswer:
         if self._tells:
             self._end_line()
             self._tell(ended_lines(event, arguments, _ASIDE_COLUMNS, self._paint)[0])
+
+    def _asked(self, event: ApprovalAsked) -> None:
+        self._end_line()
+        self._complain(visible(event.text))
 
     def _turn_ended(self, event: TurnEnded) -> None:
         closing = closing_words(event, ["".join(pieces) for pieces in self._said])

@@ -11,6 +11,8 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from functools import partial
 from typing import Any
 
+from nanobot.agent.turn import TurnEvent
+from nanobot.cli.asking import Asking, somebody_is_there
 from nanobot.cli.bot import Bot, listening
 from nanobot.cli.inbound import LEAVING, terminal_message
 from nanobot.cli.mentions import mentioned_files
@@ -48,12 +50,26 @@ def _shown(runner: asyncio.Runner, work: Callable[[PlainAnswer], Coroutine[Any, 
 
 async def _go_on(bot: Bot, session_key: str, face: PlainAnswer) -> None:
     """Take up what was cut off when nanobot ended in the middle of a turn."""
-    await bot.resume(session_key, face)
+    await bot.resume(session_key, _watching(bot, face), attended=somebody_is_there())
 
 
 async def _turn(bot: Bot, line: str, session_key: str, face: PlainAnswer) -> None:
     files = await asyncio.to_thread(mentioned_files, line, bot.workspace)
-    await bot.run_turn(terminal_message(line, session_key, files), face, show=face.show)
+    message = terminal_message(line, session_key, files)
+    await bot.run_turn(message, _watching(bot, face), show=face.show, attended=somebody_is_there())
+
+
+def _watching(bot: Bot, face: PlainAnswer) -> Callable[[TurnEvent], None]:
+    """The face, and who answers what it shows."""
+    if not somebody_is_there():
+        return face
+    asking = Asking(bot.answer)
+
+    def watch(event: TurnEvent) -> None:
+        face(event)
+        asking(event)
+
+    return watch
 
 
 def _next_line(runner: asyncio.Runner, bot: Bot, session_key: str) -> str | None:

@@ -59,7 +59,7 @@ class ProviderFacts:
 
 def list_(config: ConfigOption = None, json: JsonOption = False) -> None:
     """Providers of models: keys, addresses, default models."""
-    setup = read_setup(config, None)
+    setup = read_setup(config, None, secrets=False)
     providers = list(provider_facts(setup.config, os.environ, setup.data_dir))
     if json:
         show_json([asdict(facts) for facts in providers])

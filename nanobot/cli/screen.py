@@ -11,6 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nanobot.agent.turn import (
+    Answer,
+    ApprovalAnswered,
+    ApprovalAsked,
     Notice,
     ReasoningStarted,
     StepEnded,
@@ -34,6 +37,13 @@ FRAME_S = 0.05
 TICK_S = 0.1
 WAIT_BEFORE_SPINNER_S = 0.15
 SILENCE_BEFORE_SPINNER_S = 1.0
+_ANSWERED = {
+    Answer.NO: "not allowed",
+    Answer.ONCE: "allowed, this once",
+    Answer.ALWAYS: "allowed, for 30 days",
+    Answer.EXPIRED: "nobody answered: not allowed",
+    Answer.STOPPED: "stopped before an answer",
+}
 _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
 
@@ -56,6 +66,8 @@ class _Drawing:
     spoken: bool = False
     """Whether words have come since the wait began: then a silence must be longer to be worth a word."""
     said: list[list[str]] = field(default_factory=list)
+    asks: bool = False
+    """Whether it waits for the person, who knows that: then no time is shown."""
     pending: list[str] = field(default_factory=list)
     last_kind: str = ""
 
@@ -89,6 +101,8 @@ class Screen:
             ToolDelta: self._tool_delta,
             ToolEnded: self._tool_ended,
             StepEnded: self._step_ended,
+            ApprovalAsked: self._asked,
+            ApprovalAnswered: self._answered,
             Notice: self._notice,
             TurnEnded: self._turn_ended,
         }
@@ -199,6 +213,18 @@ class Screen:
         self._stay("tool", [self._paint.dim(f"  {line}") for line in lines])
         self._frame()
 
+    def _asked(self, event: ApprovalAsked) -> None:
+        self._end_answer()
+        self._stay("question", self._whole(event.text, self._draws.answer))
+        self._drawing.asks = True
+        self._frame()
+
+    def _answered(self, event: ApprovalAnswered) -> None:
+        self._drawing.asks = False
+        self._stay("question", [self._paint.dim(f"  ({_ANSWERED[event.answer]})")])
+        self._wait("thinking")
+        self._frame()
+
     def _turn_ended(self, event: TurnEnded) -> None:
         self._end_answer()
         closing = closing_words(event, ["".join(pieces) for pieces in self._drawing.said])
@@ -251,7 +277,7 @@ class Screen:
 
     def _beside(self) -> list[str]:
         """What stands under the answer while the turn runs: tools at work, or a word that somebody is thinking."""
-        if not self._busy:
+        if not self._busy or self._drawing.asks:
             return []
         now = self._now()
         width = self._surface.columns

@@ -98,7 +98,7 @@ def _say(data: bytes) -> None:
 
 def install(config: ConfigOption = None) -> None:
     """Make the gateway a service of yours, which starts with the host and is started again when it ends."""
-    setup = read_setup(config, None)
+    setup = read_setup(config, None, secrets=False)
     path = absolute(config) if config is not None else None
     spec = ServiceSpec(our_command(), path, setup.data_dir)
     for line in daemon_of().install(spec):

@@ -128,7 +128,7 @@ def delete(
     workspace: WorkspaceOption = None,
 ) -> None:
     """Delete one conversation for good: it is kept nowhere."""
-    setup = read_setup(config, workspace)
+    setup = read_setup(config, workspace, secrets=False)
     places = Places(setup.data_dir)
     sessions = SessionManager(setup.workspace, old_folder=places.old_sessions)
     session = _read(sessions, key)
@@ -164,7 +164,7 @@ def search(
 
 
 def _sessions(config: Path | None, workspace: Path | None) -> SessionManager:
-    setup = read_setup(config, workspace)
+    setup = read_setup(config, workspace, secrets=False)
     return SessionManager(setup.workspace, old_folder=Places(setup.data_dir).old_sessions)
 
 

@@ -53,7 +53,7 @@ def show(
 
 
 def _loader(config: Path | None, workspace: Path | None) -> SkillsLoader:
-    setup = read_setup(config, workspace)
+    setup = read_setup(config, workspace, secrets=False)
     return SkillsLoader(setup.workspace, disabled=setup.config.agents.defaults.disabled_skills)
 
 

@@ -66,7 +66,7 @@ def status(
     json: JsonOption = False,
 ) -> None:
     """What is configured, and where each value comes from."""
-    setup = read_setup(config, workspace)
+    setup = read_setup(config, workspace, secrets=probe)
     report = _report(setup, everything=everything)
     if not json:
         typer.echo("\n".join(_lines(report)))
@@ -194,7 +194,7 @@ def _value(value: object) -> str:
 
 
 def _where(setting: Setting) -> str:
-    return f"{setting.where} (environment)" if setting.source == "environment" else setting.source
+    return setting.source if setting.source in ("file", "default") else f"{setting.where} ({setting.source})"
 
 
 def _as_json(report: Report, trial: Trial | None) -> dict[str, Any]:

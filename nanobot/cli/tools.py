@@ -1,14 +1,24 @@
 """`nanobot tools`: what the agent can call, and what a crash may repeat of it."""
 
+import asyncio
+
 from nanobot.agent.tools.builtin import build_tools
 from nanobot.cli.common import ConfigOption, JsonOption, WorkspaceOption, read_setup, show_json, show_rows
-from nanobot.runtime import tool_policies
+from nanobot.runtime import mcp_servers, own_tools, tool_policies
+from nanobot.utils.clock import SystemClock
 
 
 def list_(config: ConfigOption = None, workspace: WorkspaceOption = None, json: JsonOption = False) -> None:
-    """What the agent can call."""
-    setup = read_setup(config, workspace)
+    """What the agent can call. Of MCP servers what they offered last: none is started."""
+    setup = read_setup(config, workspace, secrets=False)
     tools = build_tools(tool_policies(setup.config, setup.data_dir, setup.workspace))
+    if setup.config.tools.custom_tools:
+        asyncio.run(own_tools(setup.config, setup.workspace).refresh(tools))
+    servers = mcp_servers(setup.config, setup.data_dir, setup.workspace, SystemClock())
+    if servers is not None:
+        asyncio.run(servers.recall())
+        for tool in servers.tools():
+            tools.register(tool)
     if json:
         show_json(
             [

@@ -62,12 +62,17 @@ def try_model(config: Config, data_dir: Path) -> Trial:
 
     The call is in the ledger like any other, unless there is no data folder yet: none is made for it.
     """
-    return asyncio.run(_ask(config, data_dir, counted=data_dir.exists()))
+    return asyncio.run(_ask(config, data_dir))
 
 
-async def _ask(config: Config, data_dir: Path, *, counted: bool) -> Trial:
+async def chosen_and_counted(config: Config, data_dir: Path) -> tuple[Chosen, LLMProvider]:
+    """Who would be asked, and that provider with the meter around it: close it. Raises ConfigError."""
     chosen = await _choose(config, data_dir)
-    provider = _metered(chosen, config, data_dir) if counted else chosen.provider
+    return chosen, _metered(chosen, config, data_dir)
+
+
+async def _ask(config: Config, data_dir: Path) -> Trial:
+    chosen, provider = await chosen_and_counted(config, data_dir)
     started = time.monotonic()
     try:
         with calling_for(CallContext("trial")):
@@ -81,6 +86,8 @@ async def _ask(config: Config, data_dir: Path, *, counted: bool) -> Trial:
 
 
 def _metered(chosen: Chosen, config: Config, data_dir: Path) -> LLMProvider:
+    if not data_dir.exists():
+        return chosen.provider
     from nanobot.providers.spending import Spending  # only who counts pays for its import
 
     clock = SystemClock(zone_named(config.agents.defaults.timezone))

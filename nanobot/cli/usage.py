@@ -21,7 +21,7 @@ def usage(
     json: JsonOption = False,
 ) -> None:
     """Tokens and money: today, this month, what is left, and a table of where it went."""
-    setup = read_setup(config, None)
+    setup = read_setup(config, None, secrets=False)
     summary = _read(setup, by, days)
     limits = _limits(setup)
     if json:

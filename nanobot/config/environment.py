@@ -1,8 +1,8 @@
-"""What the environment adds: `${VAR}` in texts of the file, and NANOBOT_ variables for keys the file leaves open."""
+"""What stands elsewhere: `${VAR}`, `file:` and `cmd:` in texts of the file, NANOBOT_ variables for keys it lacks."""
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,9 +11,11 @@ from pydantic import BaseModel
 from nanobot.config import keys
 from nanobot.config.loaded_from import KeyPath
 from nanobot.errors import ConfigError
+from nanobot.security.references import WITHIN, References, SecretUnavailableError, is_reference, references_in
+from nanobot.security.secrets import is_telling
 
 PREFIX = "NANOBOT_"
-_REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_REFERENCE = re.compile(rf"\$\{{(?:(?P<variable>[A-Za-z_][A-Za-z0-9_]*)|(?P<secret>{WITHIN}))\}}")
 
 
 class BadTextError(ValueError):
@@ -32,31 +34,100 @@ class Resolved:
     references: dict[KeyPath, str] = field(default_factory=dict)
 
 
-def resolve(tree: Any, environ: Mapping[str, str]) -> Resolved:
-    """Put the variables in the place of `${VAR}`. Raises BadTextError for a missing one; never says a value."""
+def resolve(tree: Any, environ: Mapping[str, str], secrets: References | None = None) -> Resolved:
+    """Put in what stands elsewhere. Raises BadTextError for what is not there; never says a value.
+
+    `${VAR}`, `${file:...}` and `${cmd:...}` are followed in every text; one that is `file:...` or `cmd:...` as a whole,
+    where its key says that it is a secret. Without `secrets`, files and commands stay as they are written.
+    """
+    if secrets is not None:
+        secrets.follow(
+            {one for path, text in texts_in(tree) for one in _pointers(path, text) if one.startswith("cmd:")}
+        )
     resolved = Resolved(None)
-    resolved.tree = _resolve(tree, (), environ, resolved.references)
+    resolved.tree = _resolve(tree, (), _Sources(environ, secrets), resolved.references)
     return resolved
 
 
-def _resolve(value: Any, path: KeyPath, environ: Mapping[str, str], found: dict[KeyPath, str]) -> Any:
+def is_pointer(path: KeyPath, written: str) -> bool:
+    """Whether the whole text points at a secret. Under any other key, `file:` may be the beginning of an address."""
+    return is_reference(written) and bool(path) and is_telling(str(path[-1]))
+
+
+def variables_in(written: str) -> list[str]:
+    """The variables of the environment that a text takes in."""
+    return [match["variable"] for match in _REFERENCE.finditer(written) if match["variable"]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Sources:
+    """Where what is not in the file comes from. Without `secrets`, what points at one stays as it is."""
+
+    environ: Mapping[str, str]
+    secrets: References | None
+
+    def text(self, written: str, path: KeyPath) -> str:
+        """What a text stands for. Raises BadTextError."""
+        if not is_pointer(path, written):
+            return _REFERENCE.sub(lambda match: self._entry(match, path), written)
+        if written.startswith("file:"):
+            written = _REFERENCE.sub(lambda match: self._entry(match, path), written)
+        return self._secret(written, path, otherwise=written)
+
+    def _entry(self, match: re.Match[str], path: KeyPath) -> str:
+        variable, secret = match["variable"], match["secret"]
+        if secret:
+            return self._secret(secret, path, otherwise=match[0])
+        if variable not in self.environ:
+            raise BadTextError(
+                path, f"needs the environment variable {variable}, which is not set. Set it, or write a value"
+            )
+        return self.environ[variable]
+
+    def _secret(self, reference: str, path: KeyPath, *, otherwise: str) -> str:
+        if self.secrets is None:
+            return otherwise
+        try:
+            return self.secrets.secret(reference)
+        except SecretUnavailableError as error:
+            raise BadTextError(path, str(error)) from None
+
+
+def texts_in(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, str]]:
+    """Every text of a tree, with its key."""
     if isinstance(value, dict):
-        return {_sound(key, path): _resolve(entry, (*path, key), environ, found) for key, entry in value.items()}
+        for key, entry in value.items():
+            yield from texts_in(entry, (*path, key))
+    elif isinstance(value, list):
+        for index, entry in enumerate(value):
+            yield from texts_in(entry, (*path, index))
+    elif isinstance(value, str):
+        yield path, value
+
+
+def secret_files(tree: Any, environ: Mapping[str, str]) -> Iterator[tuple[KeyPath, str]]:
+    """The `file:` references of a tree, each with its key, variables filled in."""
+    for path, text in texts_in(tree):
+        for one in _pointers(path, text):
+            if one.startswith("file:"):
+                yield path, _REFERENCE.sub(lambda match: environ.get(match["variable"] or "", match[0]), one)
+
+
+def _pointers(path: KeyPath, text: str) -> list[str]:
+    return references_in(text, whole=is_pointer(path, text))
+
+
+def _resolve(value: Any, path: KeyPath, sources: _Sources, found: dict[KeyPath, str]) -> Any:
+    if isinstance(value, dict):
+        return {_sound(key, path): _resolve(entry, (*path, key), sources, found) for key, entry in value.items()}
     if isinstance(value, list):
-        return [_resolve(entry, (*path, index), environ, found) for index, entry in enumerate(value)]
+        return [_resolve(entry, (*path, index), sources, found) for index, entry in enumerate(value)]
     if not isinstance(value, str):
         return value
-    if "${" not in _sound(value, path):
-        return value
-    names = _REFERENCE.findall(value)
-    missing = [name for name in names if name not in environ]
-    if missing:
-        raise BadTextError(
-            path, f"needs the environment variable {missing[0]}, which is not set. Set it, or write a value"
-        )
-    if names:
+    if is_pointer(path, _sound(value, path)) or ("${" in value and _REFERENCE.search(value)):
         found[path] = value
-    return _REFERENCE.sub(lambda match: environ[match[1]], value)
+        return sources.text(value, path)
+    return value
 
 
 def _sound(text: str, path: KeyPath) -> str:

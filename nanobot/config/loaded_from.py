@@ -23,7 +23,7 @@ def entry_of(tree: Any, name: str | int) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A text with `${VAR}` in it: as it was written, and what it stood for when it was loaded."""
+    """A text that points elsewhere (`${VAR}`, `file:`, `cmd:`): as it is written, and what it stood for when loaded."""
 
     written: str
     loaded: Any

@@ -19,22 +19,24 @@ from nanobot.config.problems import Problem, problems_in
 from nanobot.config.saver import save_config
 from nanobot.config.schema import Config
 from nanobot.errors import ConfigError
+from nanobot.security.references import References
 
 __all__ = ["closed_channels", "get_config_path", "get_data_dir", "load_config", "load_warnings", "save_config"]
 
 SHOWN_PROBLEMS = 5
 
 
-def load_config(path: Path | str | None = None, *, must_exist: bool = False) -> Config:
+def load_config(path: Path | str | None = None, *, must_exist: bool = False, secrets: bool = True) -> Config:
     """The config in a file, the one in use if none is given. Raises ConfigError, and nothing else.
 
-    A missing file means the defaults, unless it must exist: what a person named should be there.
+    A missing file means the defaults, unless it must exist: what a person named should be there. Who needs no secret
+    says so: then no `cmd:` of the file is run and no `file:` is read, and they stay as they are written.
     """
     place = expand(path) if path is not None else get_config_path()
     data = _read(place, must_exist)
     try:
         text, tree = document.parse(data) if data is not None else ("{}", {})
-        return _build(place, text, tree)
+        return _build(place, text, tree, References(place.parent) if secrets else None)
     except document.DocumentError as error:
         spot = f"{place}:{error.line}:{error.column}: " if error.line else f"{place} "
         raise ConfigError(f"{spot}{error}.") from error
@@ -64,11 +66,11 @@ def _read(place: Path, must_exist: bool) -> bytes | None:
         raise ConfigError(f"{place} cannot be read: {reason}. Correct its permissions or the path.") from error
 
 
-def _build(place: Path, text: str, tree: dict[str, Any]) -> Config:
+def _build(place: Path, text: str, tree: dict[str, Any], secrets: References | None) -> Config:
     """Check and fill a parsed file; every complaint is made here, where its place is known."""
     try:
         written = keys.in_camel_case(migrate(tree), Config)
-        resolved = environment.resolve(written, os.environ)
+        resolved = environment.resolve(written, os.environ, secrets)
         filled = environment.fill(resolved.tree, Config, os.environ)
     except keys.TwiceError as error:
         raise ConfigError(f"{place}:{_line(text, error.path)}: {error}") from error

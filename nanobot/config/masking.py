@@ -4,9 +4,13 @@ import re
 from typing import Any
 
 from nanobot.config.loaded_from import KeyPath
+from nanobot.security.references import is_reference
+from nanobot.security.secrets import Redactor, is_telling
 
 SECRET_ENDINGS = ("key", "token", "secret", "password")
 SECRET_MAPS = ("env", "headers", "extraHeaders", "extraBody", "extra_headers", "extra_body")
+_HIDDEN = "••••"
+_AS_TEXT = Redactor()
 _USERINFO = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 
 
@@ -15,7 +19,7 @@ def is_secret(path: KeyPath) -> bool:
     names = [part for part in path if isinstance(part, str)]
     if not names:
         return False
-    return names[-1].lower().endswith(SECRET_ENDINGS) or any(name in SECRET_MAPS for name in names[:-1])
+    return names[-1].lower().endswith(SECRET_ENDINGS) or any(name in SECRET_MAPS for name in names)
 
 
 def shown(path: KeyPath, value: Any) -> Any:
@@ -23,10 +27,14 @@ def shown(path: KeyPath, value: Any) -> Any:
     if isinstance(value, dict):
         return {name: shown((*path, name), entry) for name, entry in value.items()}
     if isinstance(value, list):
-        return [shown((*path, index), entry) for index, entry in enumerate(value)]
+        entries = [_AS_TEXT.text(entry) if isinstance(entry, str) else entry for entry in value]  # --token=VALUE
+        for index in range(1, len(value)):  # --token VALUE
+            if str(value[index - 1]).startswith("-") and is_telling(str(value[index - 1])):
+                entries[index] = _HIDDEN
+        return [shown((*path, index), entry) for index, entry in enumerate(entries)]
     if value is None or value == "" or isinstance(value, bool):
         return value
     if is_secret(path):
         text = str(value)
-        return "••••" + (text[-4:] if len(text) >= 16 else "")
-    return _USERINFO.sub("••••", value) if isinstance(value, str) else value
+        return _HIDDEN + (text[-4:] if len(text) >= 16 and not is_reference(text) else "")
+    return _USERINFO.sub(_HIDDEN, value) if isinstance(value, str) else value

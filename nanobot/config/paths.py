@@ -79,9 +79,24 @@ class Places:
         return self.state / "prices.json"
 
     @property
+    def sandbox(self) -> Path:
+        """Which walls around commands hold on this machine."""
+        return self.state / "sandbox.json"
+
+    @property
+    def tmp(self) -> Path:
+        """What commands know as /tmp."""
+        return self.data / "tmp"
+
+    @property
     def traces(self) -> Path:
         """What happened in each turn."""
         return self.state / "traces"
+
+    @property
+    def mcp(self) -> Path:
+        """What MCP servers offer, as far as it is remembered."""
+        return self.state / "mcp"
 
     @property
     def logs(self) -> Path:
@@ -112,6 +127,16 @@ class Places:
     def pairing(self) -> Path:
         """Who may speak."""
         return self.data / "pairing.json"
+
+    @property
+    def grants(self) -> Path:
+        """What the owner said "always" to."""
+        return self.state / "grants.json"
+
+    @property
+    def file_book(self) -> Path:
+        """Which files hold somebody else's words."""
+        return self.state / "provenance.json"
 
     @property
     def old_jobs(self) -> Path:

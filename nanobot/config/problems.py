@@ -36,7 +36,7 @@ def problems_in(error: ValidationError, tree: Mapping[str, Any]) -> list[Problem
         values.setdefault(path, value)
         if words not in expected.setdefault(path, []):
             expected[path].append(words)
-    return [Problem(path, " or ".join(words) + _but(path, values[path])) for path, words in expected.items()]
+    return [Problem(path, _told(path, " or ".join(words), values[path])) for path, words in expected.items()]
 
 
 def _walk(loc: tuple[int | str, ...], tree: Any, kind: str) -> tuple[KeyPath, Any]:
@@ -64,9 +64,16 @@ def _parts(key: str) -> KeyPath:
     return tuple(parts)
 
 
+def _told(path: KeyPath, words: str, value: Any) -> str:
+    """What it must be, and what it is. A text in the place of a section may be the key that belongs into it."""
+    return words + ("" if isinstance(value, str) and "object" in words else _but(path, value))
+
+
 def _but(path: KeyPath, value: Any) -> str:
     if value is MISSING or is_secret(path):
         return ""
+    if isinstance(value, dict | list):  # it may hold a key wherever one was not looked for
+        return f", not {'an object' if isinstance(value, dict) else 'a list'}"
     shown = json.dumps(value, ensure_ascii=True, default=str)
     return f", not {shown if len(shown) <= 60 else shown[:57] + '...'}"
 

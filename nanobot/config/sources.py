@@ -1,4 +1,7 @@
-"""Where each setting comes from: file, environment or default. Secrets are masked here, not by who shows them."""
+"""Where each setting comes from: the file, the environment, a file or a command that keeps a secret, or the default.
+
+Secrets are masked here, not by who shows them.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -6,17 +9,19 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
+from nanobot.config.environment import is_pointer, variables_in
 from nanobot.config.keys import dotted
 from nanobot.config.loaded_from import MISSING, KeyPath, LoadedFrom, entry_of
 from nanobot.config.masking import shown
 from nanobot.config.schema import Config
+from nanobot.security.references import references_in
 
-Source = Literal["file", "environment", "default"]
+Source = Literal["file", "environment", "secret file", "command", "default"]
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting. `value` is fit to be shown; `where` names the file or the variable."""
+    """One setting. `value` is fit to be shown; `where` names the file, the variable or the program."""
 
     key: str
     value: Any
@@ -38,7 +43,18 @@ def _source(path: KeyPath, loaded: LoadedFrom) -> tuple[Source, str]:
     for name in path:
         if (node := entry_of(node, name)) is MISSING:
             return "default", ""
-    return "file", str(loaded.file)
+    return _pointed_at(path, node) or ("file", str(loaded.file))
+
+
+def _pointed_at(path: KeyPath, written: object) -> tuple[Source, str] | None:
+    """Where a text of the file points; None where it stands for itself."""
+    if not isinstance(written, str):
+        return None
+    for reference in references_in(written, whole=is_pointer(path, written)):
+        kind, _, target = reference.partition(":")
+        return ("secret file", target) if kind == "file" else ("command", target.strip().partition(" ")[0])
+    variables = variables_in(written)
+    return ("environment", ", ".join(variables)) if variables else None
 
 
 def _leaves(value: Any, path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:

@@ -7,7 +7,8 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 
 from nanobot.agent.tools.base import ToolContext
-from nanobot.agent.turn import TurnEvent
+from nanobot.agent.tools.reach import Reach, ReachKind
+from nanobot.agent.turn import Answer, TurnEvent
 from nanobot.bus.events import DeliveryFailedError, InboundMessage, OutboundKind, OutboundMessage
 from nanobot.errors import NanobotError
 from nanobot.gateway.report import Watch
@@ -122,8 +123,12 @@ class Requests:
         """A shell command of the person's own, through the agent's tool and all that guards it."""
         runtime, key = self._runtime, str(request["session"])
         address = _from_terminal("", key).address
-        context = ToolContext(key, address, turn_id="", workspace=runtime.workspace, clock=runtime.clock)
-        result = await runtime.tools.call("exec", {"command": str(request["command"])}, context)
+        command = str(request["command"])
+        said_so = frozenset({Reach(ReachKind.COMMAND, command).rule})
+        context = ToolContext(
+            key, address, turn_id="", workspace=runtime.workspace, clock=runtime.clock, granted=said_so
+        )
+        result = await runtime.tools.call("exec", {"command": command}, context)
         talk.tell({"type": "ran", "text": text_of(result.content), "error": bool(result.error)})
 
     async def _turn(self, request: Frame, talk: Talk) -> None:
@@ -144,9 +149,13 @@ class Requests:
 
         async def turn() -> None:
             text = await self._heard(str(request["text"]), media)
-            await self._runtime.loop.run_turn(_from_terminal(text, key, media), talk.tell_event, waiting=joining)
+            message, attended = _from_terminal(text, key, media), bool(request.get("answers"))
+            await self._runtime.loop.run_turn(message, talk.tell_event, waiting=joining, attended=attended)
 
         def told(frame: Frame) -> None:
+            if frame.get("do") == "answer":
+                self._answered(frame)
+                return
             waiting[:] = [
                 _from_terminal(str(line["text"]), key, line.get("media", ())) for line in frame.get("lines", ())
             ]
@@ -158,10 +167,16 @@ class Requests:
         """The turn of a session that was cut off, if there is one."""
 
         async def turn() -> None:
-            if await self._runtime.loop.resume(self._session_of(request), talk.tell_event) is None:
+            key, attended = self._session_of(request), bool(request.get("answers"))
+            if await self._runtime.loop.resume(key, talk.tell_event, attended=attended) is None:
                 talk.tell({"type": "nothing"})
 
-        await _until_it_ends(turn(), talk, lambda frame: None)
+        await _until_it_ends(turn(), talk, self._answered)
+
+    def _answered(self, frame: Frame) -> None:
+        """Who sits at a terminal answers what their turn has asked. Raises ValueError for what is no answer."""
+        if frame.get("do") == "answer":
+            self._runtime.questions.answer(str(frame.get("question")), Answer(str(frame.get("answer"))))
 
     async def _listen(self, request: Frame, talk: Talk) -> None:
         """What comes for a chat at the terminal, until it leaves."""

@@ -4,8 +4,9 @@ Where it is: `state/gateway.sock`, which only its owner may open; where such soc
 that is too long for one), a port on loopback that `state/gateway.port` names, with a token to say first.
 
     server  {"type": "hello", "protocol": 1, "version": ..., "pid": ..., "workspace": ...}
-    client  {"do": "turn", "text": ..., "session": ..., "media": [...]}
+    client  {"do": "turn", "text": ..., "session": ..., "media": [...], "answers": ...}
     client  {"do": "stop"} | {"do": "waiting", "lines": [...]}      while that turn runs
+    client  {"do": "answer", "question": ..., "answer": "once"}     to its approval_asked; `answers` said that it would
     server  {"type": "run_started", ...} ... {"type": "turn_ended", ...}
 
 Light on purpose: a command that only talks through the gateway imports this and `client`, and nothing heavy.

@@ -61,6 +61,11 @@ def least_trusted(provenances: Iterable[str]) -> Provenance:
     return _BY_TRUST[max(ranks, default=0)]
 
 
+def is_outside(provenance: str) -> bool:
+    """Whether these words are neither the owner's nor made on this machine."""
+    return least_trusted([provenance, Provenance.TOOL]) is not Provenance.TOOL
+
+
 class FunctionCall(TypedDict):
     """The name and the arguments, as JSON text, byte for byte as the model wrote them."""
 
@@ -106,6 +111,7 @@ class ChatMessage(TypedDict):
     tool_call_id: NotRequired[str]
     name: NotRequired[str]
     failure: NotRequired[str]
+    source: NotRequired[str]
 
 
 INTERRUPTED = "interrupted"

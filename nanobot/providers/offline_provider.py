@@ -5,6 +5,7 @@ is all it knows: a pattern, the call it leads to, and the sentence for what came
 and what was found it reads from the messages, as a model does.
 """
 
+import json
 import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
@@ -82,6 +83,30 @@ def _told_quote(head: Callable[[Words], str]) -> Callable[[Words, str], str]:
     return tell
 
 
+_told_web = _told_quote(lambda words: f"This is what {words['url'] or words['bare_url']} says:")
+_told_hits_whole = _told_quote(lambda words: f"The web says about `{_clean(words['what'] or words['query'])}`:")
+
+
+def _told_page(words: Words, result: str) -> str:
+    """The words of a page out of the JSON it comes in; of one that was cut on its way, what there is."""
+    try:
+        page = json.loads(result)
+        text, status = str(page["text"]), int(page["status"])
+    except (ValueError, KeyError, TypeError):
+        return _told_web(words, result)
+    told = _told_web(words, _without_banner(text))
+    return f"The server answered {status}. {told}" if status >= 400 else told
+
+
+def _told_hits(words: Words, result: str) -> str:
+    return _told_hits_whole(words, _without_banner(result))
+
+
+def _without_banner(text: str) -> str:
+    """Without the line that tells a model whose words these are: a person knows."""
+    return re.sub(r"\A\[From the web:[^\n]*\n+", "", text)
+
+
 def _told_search(words: Words, result: str) -> str:
     rows = [line for line in _lines(result) if re.match(r".+?:\d+:", line)]
     what = _clean(words["what"])
@@ -128,7 +153,7 @@ INTENTS: tuple[Intent, ...] = (
     Intent(
         rf".*\b(?:fetch|open|read|get|load|show|summari[sz]e|what)\b.*?{_URL}.*|{_URL.replace('<url>', '<bare_url>')}",
         lambda words: ("web_fetch", {"url": words["url"] or words["bare_url"]}),
-        _told_quote(lambda words: f"This is what {words['url'] or words['bare_url']} says:"),
+        _told_page,
     ),
     Intent(
         r"remind me (?:(?:to|that|about) (?P<message_first>.+?) )?(?P<every>in|every|after) (?P<count>\d+)\s*"
@@ -164,7 +189,7 @@ INTENTS: tuple[Intent, ...] = (
         r"(?:search|look)(?: up)? (?:on )?(?:the )?(?:web|internet|online)(?: for)?\s+(?P<what>.+)|"
         r"(?:google|web search(?: for)?)\s+(?P<query>.+)",
         lambda words: ("web_search", {"query": _clean(words["what"] or words["query"])}),
-        _told_quote(lambda words: f"The web says about `{_clean(words['what'] or words['query'])}`:"),
+        _told_hits,
     ),
     Intent(
         r"(?:find|search for|look for|list)\s+(?:all )?(?:the )?(?:files? )?(?:named |called |matching |like )?"

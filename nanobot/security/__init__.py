@@ -1,5 +1,7 @@
 """Walls: what tools may touch, and what no text may tell. Small frozen policies come in from above; nothing here knows
 the config.
 
-Everybody above may import it; it imports nobody but `errors`. Read places, place_set, paths and opening, then secrets.
+Everybody above may import it; it imports nobody but `messages`, `utils` and `errors`. Read by topic. Files: places,
+place_set, paths, opening. Secrets: spellings, secrets, vault, references. Requests: addresses, urls, network, checked,
+fetching. Commands: the room sandbox, then the room shell. Trust: provenance and grants.
 """

@@ -1,18 +1,19 @@
 """Secrets out of texts: the values we know, and what has the shape or the name of a key wherever it stands.
 
 Errors, traces and what is shown of them go through here, so that there is one truth about what a secret looks like.
-What is taken for one by mistake costs a word; what is missed costs a key. So in doubt it goes.
+What is taken for one by mistake costs a word; what is missed costs a key. So in doubt it goes. Where a mistake costs
+more (a file that the agent reads and writes back), only the values we know are taken out: `vault` has them.
 """
 
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache, cached_property
 from typing import Any
-from urllib.parse import quote
 
-MARK = "[key]"
-"""What stands where a secret stood."""
+from nanobot.security.spellings import MARK, KnownValues
+
+__all__ = ["MARK", "Redactor", "is_telling", "named_secrets", "redact", "secrets_in", "secrets_of"]
+
 LOOK_AHEAD = 320
 """How far behind the end of what is kept of a text we look, so that no secret is cut in half and not known again."""
 
@@ -45,6 +46,12 @@ _TELLING_NAME = re.compile(
     re.IGNORECASE,
 )
 """`PWD` and `OLDPWD` are folders."""
+_STANDS_FOR_NONE = re.compile(
+    r"(?:sk-)?(?:no|not|none|empty|dummy|fake|unused|local|lm|your|my|the|any|some)[-_ ]?(?:api)?[-_ ]?"
+    r"(?:key|token|needed|required|key[-_ ](?:here|needed|required)|studio|thing)|placeholder|changeme|(.)\1*",
+    re.IGNORECASE,
+)
+"""What people write where a server wants a key and takes any: to hide it everywhere would hide words, not keys."""
 _TELLING_HEADER = re.compile(r"auth|key|token|secret|cookie", re.IGNORECASE)
 
 
@@ -82,8 +89,18 @@ def secrets_of(settings: Mapping[str, Any], environ: Mapping[str, str]) -> set[s
 
     A short word of letters alone (`none`, `ollama`) stands for "no key", and would be missed everywhere.
     """
-    found = {*_values_in(settings), *_values_in(environ)}
-    return {value for value in found if len(value) >= 8 or (len(value) >= 4 and not value.isalpha())}
+    return {*named_secrets(settings, environ)}
+
+
+def named_secrets(settings: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, str]:
+    """These values, each with the name of where it stands: `providers.openai.api_key`, `GITHUB_TOKEN`."""
+    found = {value: name for name, value in (*_values_in(settings), *_values_in(environ))}
+    return {value: name for value, name in found.items() if _is_worth_hiding(value)}
+
+
+def _is_worth_hiding(value: str) -> bool:
+    long_enough = len(value) >= 8 or (len(value) >= 4 and not value.isalpha())
+    return long_enough and not _STANDS_FOR_NONE.fullmatch(value)
 
 
 class Redactor:
@@ -94,7 +111,7 @@ class Redactor:
 
     def text(self, text: str) -> str:
         """The text without what is known, looks or is called like a secret."""
-        text = redact(text, self._known)
+        text = redact(self._known.out_of(text))
         lower = text.lower()
         for hint in _NAME_HINTS:
             if hint in lower:
@@ -137,14 +154,11 @@ class Redactor:
     @cached_property
     def look_ahead(self) -> int:
         """How much more than is kept must be looked at."""
-        return max([LOOK_AHEAD, *map(len, self._known)])
+        return max(LOOK_AHEAD, self._known.longest)
 
     @cached_property
-    def _known(self) -> list[str]:
-        """The longest first, so that no half of one stays; each also as JSON and addresses write it."""
-        values = set(self._ask())
-        written = {json.dumps(value)[1:-1] for value in values} | {quote(value, safe="") for value in values}
-        return sorted(values | written, key=len, reverse=True)
+    def _known(self) -> KnownValues:
+        return KnownValues(self._ask())
 
 
 def is_telling(name: str) -> bool:
@@ -160,22 +174,27 @@ def _without_value(match: re.Match[str]) -> str:
     return f"{match['name']}{match['scheme'] or ''}{quotes}{MARK}{closing}"
 
 
-def _values_in(value: object, name: str = "") -> Iterator[str]:
+def _values_in(value: object, name: str = "") -> Iterator[tuple[str, str]]:
+    """Names and values, the name as a path with dots."""
     if isinstance(value, Mapping):
         for inner_name, inner in value.items():
-            yield from _values_in(inner, str(inner_name))
+            yield from _values_in(inner, f"{name}.{inner_name}" if name else str(inner_name))
     elif isinstance(value, list | tuple):
         for inner in value:
             yield from _values_in(inner, name)
-        yield from _named_values(" ".join(inner for inner in value if isinstance(inner, str)))  # --token VALUE
+        texts = " ".join(inner for inner in value if isinstance(inner, str))
+        yield from ((name, found) for found in _named_values(texts))  # --token VALUE
     elif isinstance(value, str):
         if is_telling(name):
-            yield value
-            yield value.rpartition(" ")[2]  # `Bearer ...` may be repeated without its first word
+            yield name, value
+            yield name, value.rpartition(" ")[2]  # `Bearer ...` may be repeated without its first word
         else:
-            yield from _named_values(value)
-        yield from (match[1] for match in re.finditer(r"://[^\s/@:]{0,80}:([^\s/]{1,200})@", value))
+            yield from ((name, found) for found in _named_values(value))
+        if "://" in value:
+            yield from ((name, match[1]) for match in re.finditer(r"://[^\s/@:]{0,80}:([^\s/]{1,200})@", value))
 
 
 def _named_values(text: str) -> Iterator[str]:
-    return (match["value"].strip("\"'\\") for match in _named().finditer(text))
+    lower = text.lower()
+    if any(hint in lower for hint in _NAME_HINTS):
+        yield from (match["value"].strip("\"'\\") for match in _named().finditer(text))

@@ -9,6 +9,7 @@ import os
 import re
 import select
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,18 @@ from typing import TextIO
 
 _KEEP = 5
 _ROTATE_BYTES = 10_000_000
-_CHATTY = ("httpx", "httpcore", "asyncio", "LiteLLM", "openai", "urllib3", "markdown_it", "discord")
+_CHATTY = (
+    "httpx",
+    "httpx2",
+    "httpcore",
+    "httpcore2",
+    "asyncio",
+    "LiteLLM",
+    "openai",
+    "urllib3",
+    "markdown_it",
+    "discord",
+)
 _STEERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 _TRACEBACK = logging.Formatter()
 
@@ -33,10 +45,11 @@ class LogPlace:
 class _ToLoguru(logging.Handler):
     """The bridge. Never raises: a log that cannot be written costs the log, not the turn."""
 
-    def __init__(self, place: LogPlace) -> None:
+    def __init__(self, place: LogPlace, clean: Callable[[str], str]) -> None:
         levels = [place.file_level if place.file else None, place.stderr_level]
         super().__init__(min(logging.getLevelNamesMapping()[level] for level in levels if level))
         self._place = place
+        self._clean = clean
         self._opened = False
         self._told = False
 
@@ -55,7 +68,7 @@ class _ToLoguru(logging.Handler):
         if record.exc_info:
             text = f"{text}\n{_TRACEBACK.formatException(record.exc_info)}"
         try:
-            logger.bind(**origin).log(level, "{}", _harmless(text))
+            logger.bind(**origin).log(level, "{}", _harmless(self._clean(text)))
         except (OSError, ValueError) as error:  # a full disk, a stream that was closed
             self._tell(getattr(error, "strerror", None) or str(error))
 
@@ -141,15 +154,18 @@ def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def set_up_logging(place: LogPlace) -> None:
-    """Send every record of this process to `place`. Calling it again moves the log."""
+def set_up_logging(place: LogPlace, clean: Callable[[str], str] = str) -> None:
+    """Send every record of this process to `place`. Calling it again moves the log.
+
+    `clean` takes out of each record, traceback and all, what no log may hold.
+    """
     root = logging.getLogger()
     for handler in [*root.handlers]:
         if isinstance(handler, _ToLoguru):
             root.removeHandler(handler)
     if not (place.file or place.stderr_level):
         return
-    handler = _ToLoguru(place)
+    handler = _ToLoguru(place, clean)
     root.addHandler(handler)
     root.setLevel(handler.level)
     for name in _CHATTY:

@@ -4,17 +4,22 @@ What differs between hosts stays in this file. POSIX gives a child a session of 
 reaches us and none of its reaches ours. A child may leave that session (a daemon does); to find it all the same, every
 child carries a mark in its environment, which its children inherit and which Linux shows in /proc. Elsewhere a family
 is what its process group and its parents tell.
+
+A program may give its command a space of process numbers of its own, as sandboxes do. Then it tells us who is the head
+of that space: when the head goes, the kernel ends everybody in it.
 """
 
 import asyncio
+import json
 import os
 import secrets
+import select
 import signal
 import subprocess
 import sys
 import time
 from asyncio.subprocess import SubprocessStreamProtocol
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -25,6 +30,11 @@ _PROC = Path("/proc")
 _READ_AHEAD = 256 * 1024
 _KILL_PATIENCE_S = 2.0
 _TO_DETACH_S = 0.15
+_TO_END_S = 0.05
+
+Argv = Sequence[str] | str | Callable[[int], Sequence[str]]
+"""A program with its arguments; a line for the system's shell; or a program that tells who is the head of a space of
+process numbers, as JSON with a `child-pid`, on the descriptor of this number (`bwrap --info-fd`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +48,13 @@ class Process:
 class Child:
     """A running child. Its output is in two streams; `wait` ends with the process, not with its streams."""
 
-    def __init__(self, transport: asyncio.SubprocessTransport, protocol: "_Protocol", mark: str) -> None:
+    def __init__(
+        self, transport: asyncio.SubprocessTransport, protocol: "_Protocol", mark: str, space: "_Space | None" = None
+    ) -> None:
         self._transport = transport
         self._protocol = protocol
         self._mark = mark
+        self._space = space
         self.pid: int = transport.get_pid()
         assert protocol.stdout is not None and protocol.stderr is not None  # noqa: S101 - both are pipes
         self.stdout: asyncio.StreamReader = protocol.stdout
@@ -62,13 +75,20 @@ class Child:
 
         True where somebody of the session may still be there.
         """
-        if not _signal_group(self.pid, 0):
+        head = self.pid
+        if self._space is not None:
+            if not await self._space.is_inhabited():
+                return False
+            head = self._space.head
+        if not _signal_group(head, 0):
             return False
         await asyncio.sleep(_TO_DETACH_S)  # a nohup that was only just started has yet to say so
-        return _signal_group(self.pid, _HANG_UP)
+        return _signal_group(head, _HANG_UP)
 
     async def family(self) -> list[Process]:
         """Who of its family is alive."""
+        if self._space is not None and self._space.head:
+            return await asyncio.to_thread(_inhabitants, self._space.head) if self._space.is_alive else []
         return await asyncio.to_thread(_family, self.pid, self._mark, reaped=self.returncode is not None)
 
     async def kill(self) -> None:
@@ -76,7 +96,8 @@ class Child:
         reaped = self.returncode is not None
         if not reaped:
             _signal_group(self.pid, _KILL)  # at once; the search for those who left the group takes a moment
-        await asyncio.shield(asyncio.to_thread(_kill_family, self.pid, self._mark, reaped=reaped))
+        if self._space is None or not await asyncio.shield(self._space.end()):
+            await asyncio.shield(asyncio.to_thread(_kill_family, self.pid, self._mark, reaped=reaped))
         with suppress(TimeoutError):
             async with asyncio.timeout(_KILL_PATIENCE_S):
                 await self._protocol.gone.wait()
@@ -88,16 +109,16 @@ class Child:
                 await self.kill()
         finally:
             self._transport.close()
+            if self._space is not None:
+                self._space.close()
 
 
 @asynccontextmanager
 async def child_process(
-    argv: Sequence[str] | str, *, cwd: Path, env: Mapping[str, str], stdin: int = subprocess.DEVNULL
+    argv: Argv, *, cwd: Path, env: Mapping[str, str], stdin: int = subprocess.DEVNULL
 ) -> AsyncIterator[Child]:
     """Run a program without a terminal, with nothing on its stdin or this open file. Raises OSError where it cannot be
     started.
-
-    A text instead of a list is a line for the system's shell.
 
     Whatever ends the block early (a time-out, a cancel, an error) ends the whole family of the child.
     """
@@ -119,24 +140,100 @@ async def child_process(
         await child.close()
 
 
-async def _start(argv: Sequence[str] | str, cwd: Path, env: Mapping[str, str], stdin: int) -> Child:
+async def _start(argv: Argv, cwd: Path, env: Mapping[str, str], stdin: int) -> Child:
     loop = asyncio.get_running_loop()
     mark = secrets.token_hex(8)
+    space = tells = None
+    if callable(argv):
+        told, tells = os.pipe()
+        space = _Space(told)
+        argv = argv(tells)
     start = (
         partial(loop.subprocess_shell, lambda: _Protocol(loop), argv)
         if isinstance(argv, str)
         else partial(loop.subprocess_exec, lambda: _Protocol(loop), *argv)
     )
-    transport, protocol = await start(
-        stdin=stdin,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        cwd=cwd,
-        env={**env, MARK: mark},
-        start_new_session=sys.platform != "win32",
-        creationflags=_CREATION_FLAGS,
-    )
-    return Child(transport, protocol, mark)
+    try:
+        transport, protocol = await start(
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=cwd,
+            env={**env, MARK: mark},
+            start_new_session=sys.platform != "win32",
+            creationflags=_CREATION_FLAGS,
+            pass_fds=() if tells is None else (tells,),
+        )
+    except BaseException:
+        if space is not None:
+            space.close()
+        raise
+    finally:
+        if tells is not None:
+            os.close(tells)
+    return Child(transport, protocol, mark, space)
+
+
+class _Space:
+    """A space of process numbers, known by its head, who is held by a descriptor: a number may be given again."""
+
+    def __init__(self, told: int) -> None:
+        self._told: int | None = told
+        self._held: int | None = None
+        self._head = 0
+        os.set_blocking(told, False)
+
+    @property
+    def head(self) -> int:
+        """Its number out here; 0 as long as nobody has said it."""
+        if not self._head and self._told is not None:
+            with suppress(OSError, ValueError, KeyError):  # nothing was said yet, or the head is gone already
+                said = os.read(self._told, 4096)
+                self._head = int(json.loads(said)["child-pid"])
+                self._held = os.pidfd_open(self._head)
+        return self._head
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether its head is: it stays until the last has gone."""
+        if not self.head or self._held is None:
+            return False
+        ended = select.poll()
+        ended.register(self._held, select.POLLIN)
+        return not ended.poll(0)
+
+    async def is_inhabited(self) -> bool:
+        """Whether anybody is left once its command has ended. The head needs a moment to see that nobody is."""
+        return not await self._is_over(_TO_END_S)
+
+    async def end(self) -> bool:
+        """End everybody in it; whether there was one to end. All are gone when it returns, or two seconds are over."""
+        if not self.is_alive or self._held is None:
+            return False
+        signal.pidfd_send_signal(self._held, _KILL)
+        await self._is_over(_KILL_PATIENCE_S)
+        return True
+
+    async def _is_over(self, patience_s: float) -> bool:
+        if not self.is_alive or self._held is None:
+            return True
+        loop, gone = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_reader(self._held, gone.set)
+        try:
+            async with asyncio.timeout(patience_s):
+                await gone.wait()
+        except TimeoutError:
+            return False
+        finally:
+            loop.remove_reader(self._held)
+        return True
+
+    def close(self) -> None:
+        """Let go of it. Who is in it stays."""
+        for descriptor in (self._told, self._held):
+            if descriptor is not None:
+                os.close(descriptor)
+        self._told = self._held = None
 
 
 def count_processes() -> int:
@@ -176,6 +273,10 @@ if sys.platform == "win32":
         del pid, mark, reaped
         return []
 
+    def _inhabitants(head: int) -> list[Process]:
+        del head
+        return []
+
 else:
     _CREATION_FLAGS = 0
 
@@ -199,6 +300,20 @@ else:
                         os.kill(member.pid, how)
             time.sleep(0.01)
 
+    def _inhabitants(head: int) -> list[Process]:
+        """All below this process, without itself."""
+        table = _table_from_proc()
+        found = _with_children({head}, table)
+        return [Process(row.pid, row.command) for row in table.values() if row.pid in found and row.pid != head]
+
+    def _with_children(found: set[int], table: "dict[int, _Row]") -> set[int]:
+        grew = True
+        while grew:
+            young = {row.pid for row in table.values() if row.parent in found} - found
+            found |= young
+            grew = bool(young)
+        return found
+
     def _family(pid: int, mark: str, *, reaped: bool) -> list[Process]:
         table = _table_from_proc() if _PROC.joinpath("self/stat").exists() else _table_from_ps()
         # A number may be given again once its owner was waited for; only a session without a head is still the child's.
@@ -207,11 +322,7 @@ else:
         found = {pid} if not reaped else set()
         found |= {row.pid for row in table.values() if own and pid in (row.group, row.session)}
         found |= {row.pid for row in table.values() if row.pid not in found and _carries(row.pid, marked)}
-        grew = True
-        while grew:
-            young = {row.pid for row in table.values() if row.parent in found} - found
-            found |= young
-            grew = bool(young)
+        found = _with_children(found, table)
         found.discard(os.getpid())
         return [Process(row.pid, row.command) for row in table.values() if row.pid in found]
 

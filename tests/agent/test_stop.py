@@ -1,7 +1,6 @@
 """/stop at any point, and the watchdog: a lane is free within a second, whatever runs in it."""
 
 import asyncio
-import os
 import time
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from nanobot.providers.base import Finished, LLMProvider, LLMResponse, TextDelta
 from nanobot.runtime import build_runtime
 from nanobot.testing import Bot, Pause, RecordingSink, calls, open_bot
 from nanobot.utils.locks import ProcessLock
+from tests.running import running, unlikely_number
 from tests.strict import openai_problems
 
 
@@ -143,33 +143,23 @@ async def test_stop_at_the_gate(tmp_path: Path):
         assert (await first).text == "to one"
 
 
-async def test_the_whole_family_of_a_command_is_gone(bot: Bot, tmp_path: Path):
-    pids = tmp_path / "pids"
-    command = f"sh -c 'sleep 60 & echo $! >> {pids}; sleep 60 & echo $! >> {pids}; echo $$ >> {pids}; wait'"
-    bot.provider.script(calls(("exec", {"command": command})))
+async def test_the_whole_family_of_a_command_is_gone(bot: Bot):
+    number = unlikely_number()
+    bot.provider.script(calls(("exec", {"command": f"sh -c 'sleep {number} & setsid sleep {number} & wait'"})))
     turn = asyncio.create_task(bot.turn("go"))
-    while not pids.exists() or len(pids.read_text().split()) < 3:
+    while len(running("sleep", number)) < 2:
         await asyncio.sleep(0.01)
     started = time.monotonic()
 
     await bot.say("/stop")
     confirmed = time.monotonic() - started
-    while any(alive(int(pid)) for pid in pids.read_text().split()):
+    while running("sleep", number):
         await asyncio.sleep(0.01)
     gone = time.monotonic() - started
     await turn
 
     assert confirmed < 1
     assert gone < 2
-
-
-def alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    status = Path(f"/proc/{pid}/stat")
-    return not status.exists() or status.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
 async def test_a_run_that_gives_no_sign_of_life_is_given_up_and_the_lane_is_free(tmp_path: Path):

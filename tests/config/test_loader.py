@@ -287,6 +287,19 @@ def test_a_closed_channel_where_somebody_has_paired_is_as_it_should_be(config_fi
     assert [line.split(".allowFrom")[0] for line in lines] == ["channels.slack"]
 
 
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"providers": {"openai": "geheim-1234"}},
+        {"providers": {"openai": {"extraHeaders": [{"X-Account": "geheim-1234"}]}}},
+        {"channels": {"telegram": ["geheim-1234"]}},
+        {"tools": {"mcpServers": {"x": {"env": "A=geheim-1234"}}}},
+    ],
+)
+def test_a_key_at_the_wrong_place_is_not_quoted(config_file, config):
+    assert "geheim" not in refusal(config_file(config))
+
+
 def test_variables_in_texts_are_filled_in(config_file, monkeypatch):
     monkeypatch.setenv("KEY", "geheim")
     monkeypatch.setenv("PORT", "81")

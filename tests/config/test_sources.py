@@ -29,7 +29,10 @@ def test_secrets_are_masked(config_file):
             "channels": {"email": {"imapPassword": "geheim"}, "irc": {"enabled": True, "nickPassword": "geheim"}},
             "tools": {
                 "web": {"proxy": "http://me:geheim@proxy:1"},
-                "mcpServers": {"x": {"command": "c", "env": {"A": "geheim"}, "headers": {"B": "geheim"}}},
+                "mcpServers": {
+                    "x": {"command": "c", "env": {"A": "geheim"}, "headers": {"B": "geheim"}},
+                    "y": {"command": "c", "args": ["--token", "geheim-1", "--api-key=geheim-2", "--verbose", "word"]},
+                },
             },
         }
     )
@@ -39,6 +42,7 @@ def test_secrets_are_masked(config_file):
     assert found["providers.openai.apiKey"] == "••••abcd"
     assert found["channels.email.imapPassword"] == "••••"
     assert found["tools.web.proxy"] == "http://••••@proxy:1"
+    assert found["tools.mcpServers.y.args"] == ["--token", "••••", "--api-key=[key]", "--verbose", "word"]
     assert "geheim" not in str(found)
 
 

@@ -18,10 +18,12 @@ from nanobot.agent.tools.builtin import BUILTIN, ToolPolicies, build_tools
 from nanobot.agent.tools.inbox import InboxPolicy
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.tools.shell import ExecPolicy
+from nanobot.agent.tools.web.policy import SearchPolicy, WebPolicy
 from nanobot.bus.events import Address
 from nanobot.messages.types import Provenance
 from nanobot.security.paths import PathPolicy
 from nanobot.utils.clock import FrozenClock
+from tests.security.web import Road
 
 CALLS: dict[str, dict[str, Any]] = {
     "edit_file": {"path": "grüße 🌍.md", "old_text": "hello", "new_text": "bye"},
@@ -32,6 +34,8 @@ CALLS: dict[str, dict[str, Any]] = {
     "list_dir": {"path": "."},
     "notebook_edit": {"path": "grüße 🌍.ipynb", "cell": "0", "source": "print(2)"},
     "read_file": {"path": "grüße 🌍.md"},
+    "web_fetch": {"url": "https://93.184.216.34/grüße"},
+    "web_search": {"query": "grüße 🌍"},
     "write_file": {"path": "dossier/grüße 🌍.md", "content": "hello"},
 }
 """One call of each tool that succeeds."""
@@ -45,6 +49,8 @@ EFFECTS = {
     "list_dir": Effect.READ,
     "notebook_edit": Effect.ONCE,
     "read_file": Effect.READ,
+    "web_fetch": Effect.READ,
+    "web_search": Effect.READ,
     "write_file": Effect.REPEATABLE,
 }
 
@@ -74,7 +80,9 @@ def ctx(tmp_path: Path) -> ToolContext:
 @pytest.fixture
 def registry(ctx: ToolContext) -> ToolRegistry:
     inbox = InboxPolicy(OneMail, lambda chat: True)
-    return build_tools(ToolPolicies(PathPolicy(ctx.workspace), ExecPolicy(timeout_s=2), inbox))
+    search = SearchPolicy("searxng", base_url="https://93.184.216.34")
+    web = WebPolicy(search=search, make_transport=Road(default=b'{"results": []}').make)
+    return build_tools(ToolPolicies(PathPolicy(ctx.workspace), ExecPolicy(timeout_s=2), inbox, web))
 
 
 def tool_of(registry: ToolRegistry, name: str) -> Tool:
@@ -199,14 +207,14 @@ def running(argument: str) -> list[str]:
     return found
 
 
-def test_commands_and_mails_are_not_offered_where_they_are_switched_off(ctx: ToolContext):
+def test_commands_mails_and_the_web_are_not_offered_where_they_are_switched_off(ctx: ToolContext):
     registry = build_tools(ToolPolicies(PathPolicy(ctx.workspace), exec=None, inbox=None))
 
-    assert set(registry.names) == BUILTIN.keys() - {"exec", "inbox"}
+    assert set(registry.names) == BUILTIN.keys() - {"exec", "inbox", "web_fetch", "web_search"}
 
 
 def test_what_models_are_told_stays_short(registry: ToolRegistry):
     without_mail = build_tools(ToolPolicies(PathPolicy(Path())))
 
-    assert len(json.dumps(without_mail.get_definitions())) < 5_400
-    assert len(json.dumps(registry.get_definitions())) < 6_300
+    assert len(json.dumps(without_mail.get_definitions())) < 5_800
+    assert len(json.dumps(registry.get_definitions())) < 7_700

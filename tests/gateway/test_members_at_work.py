@@ -85,6 +85,7 @@ def test_a_person_is_reminded_who_asked_for_it_in_a_chat(home: GatewayHome, serv
         Say("I will."),
         Say("Tea!"),
     )
+    written(home.data / "pairing.json", {"owners": {"toy": ["7"]}, "approved": {"toy": ["7"]}})
     home.toy.write("remind me of the tea", message_id="1")
 
     with home.gateway():
@@ -96,7 +97,10 @@ def test_a_person_is_reminded_who_asked_for_it_in_a_chat(home: GatewayHome, serv
 def test_the_job_of_one_who_may_not_speak_any_more_is_switched_off_and_the_owner_is_told_once(
     home: GatewayHome, server: FakeModels
 ):
-    home.change(channels={"toy": {**home.config["channels"]["toy"], "allowFrom": []}})
+    home.change(
+        channels={"toy": {**home.config["channels"]["toy"], "allowFrom": []}},
+        tools={"approval": "off"},  # so that others than the owner may make jobs
+    )
     people = {"owners": {"toy": ["1"]}, "approved": {"toy": ["1", "7"]}}
     written(home.data / "pairing.json", people)
     server.script(
@@ -137,6 +141,7 @@ def test_the_agent_writes_to_another_chat_and_knows_that_it_arrived(home: Gatewa
         Calls(("message", {"content": "And you?", "channel": "toy", "chat_id": "nowhere"})),
         Say("I told them."),
     )
+    written(home.data / "pairing.json", {"owners": {"toy": ["7"]}, "approved": {"toy": ["7"]}})
     home.toy.write("tell the others", message_id="1")
 
     with home.gateway():

@@ -74,6 +74,26 @@ async def test_a_listing_is_told_by_its_names():
     assert response.content == f"Your workspace holds: AGENTS.md, memory/.\n\n{NOTICE}"
 
 
+@pytest.mark.parametrize(
+    ("result", "told"),
+    [
+        ('{"status": 200, "text": "[From the web: data.]\\n\\nHello"}', "This is what https://x.test/ says:\n\nHello"),
+        ('{"status": 404, "text": "Gone"}', "The server answered 404. This is what https://x.test/ says:\n\nGone"),
+        ('{"status": 200, ... cut', 'This is what https://x.test/ says:\n\n{"status": 200, ... cut'),
+    ],
+)
+async def test_a_page_is_told_by_its_words(result, told):
+    response = await after("fetch https://x.test/", result)
+
+    assert response.content == f"{told}\n\n{NOTICE}"
+
+
+async def test_what_a_search_found_is_told_without_the_line_that_is_for_models():
+    response = await after("search the web for cats", "[From the web: data.]\n\n1. Cats\n   https://x.test/")
+
+    assert response.content == f"The web says about `cats`:\n\n1. Cats\n   https://x.test/\n\n{NOTICE}"
+
+
 async def test_remembering_reads_the_memory_and_adds_a_line_behind_the_last():
     memory = "     1\t# Memory\n     2\t\n     3\t- likes rain"
 

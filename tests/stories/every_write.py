@@ -32,7 +32,7 @@ from nanobot.agent.turn import TurnResult
 from nanobot.bus.events import InboundMessage
 from nanobot.config.schema import Config
 from nanobot.messages.tokens import estimate_tokens
-from nanobot.messages.types import ChatMessage
+from nanobot.messages.types import ChatMessage, Provenance
 from nanobot.providers.base import Delta, Finished, LLMProvider, LLMResponse, TextDelta, ToolCallRequest
 from nanobot.providers.errors import StreamCutError
 from nanobot.runtime import Runtime, build_runtime
@@ -169,7 +169,7 @@ async def spend(home: Path, said: str) -> dict[str, Any]:
 
 
 def of_ann(text: str) -> InboundMessage:
-    return InboundMessage("phone", "ann", "7", text)
+    return InboundMessage("phone", "ann", "7", text, provenance=Provenance.OWNER)
 
 
 _armed = False

@@ -16,6 +16,7 @@ from nanobot.config.loader import load_config
 from nanobot.runtime import build_runtime
 from nanobot.utils.locks import ProcessLock
 from tests.fake_models import Calls, FakeModels, Hang, Say, Slow
+from tests.running import running, unlikely_number
 from tests.stories.processes import POSIX, Home, ended
 
 pytestmark = POSIX
@@ -109,8 +110,8 @@ def test_whatever_kills_it_what_was_said_is_kept_and_the_next_turn_is_legal(
 
 def test_who_waits_settles_the_calls_of_one_that_was_killed_in_the_middle_of_a_tool(served: Home, server: FakeModels):
     """The command it left behind still runs, and holds nothing; it is not run again, and both hear of it."""
-    marks = served.path / "marks"
-    command = f"echo $$ >> {marks}; exec sleep 20"
+    marks, number = served.workspace / "marks", unlikely_number()
+    command = f"echo once >> {marks}; exec sleep {number}"
     server.script(Calls(("exec", {"command": command}), ("list_dir", {"path": "."})), Say("I looked after it."))
     first = served.start("agent", "-m", "run it")
     wait_for(marks.exists)
@@ -123,9 +124,10 @@ def test_who_waits_settles_the_calls_of_one_that_was_killed_in_the_middle_of_a_t
     first.communicate()
     result = ended(second)
 
-    [left_behind] = marks.read_text().split()  # it ran once
-    os.kill(int(left_behind), signal.SIGKILL)
+    [left_behind] = running("sleep", number)
+    os.kill(left_behind, signal.SIGKILL)
     results = {row["name"]: row["content"] for row in served.rows() if row["role"] == "tool"}
+    assert marks.read_text() == "once\n"
     assert (result.code, result.out) == (0, "I looked after it.\n")
     assert "May or may not have run: exec" in result.aside
     assert results["exec"].startswith("Outcome unknown")

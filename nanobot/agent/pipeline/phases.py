@@ -34,6 +34,7 @@ from nanobot.bus.events import InboundMessage
 from nanobot.errors import BudgetExceededError, NanobotError, ProviderError, RequestTooLongError
 from nanobot.messages.types import INTERRUPTED, ChatMessage, Origin, Provenance, text_of
 from nanobot.providers.base import CallContext, calling_for
+from nanobot.security.vault import cleaned, masked
 from nanobot.session.checkpoint import Checkpoint
 from nanobot.utils.aio import finish
 from nanobot.utils.clock import timestamp
@@ -212,7 +213,7 @@ class Pipeline:
 
         spec = RunSpec(
             model=built.model,
-            system=parts.prompt.build_system_prompt(),
+            system=masked(parts.prompt.build_system_prompt()),
             history=built.history,
             tools=parts.tools,
             context=ToolContext(
@@ -224,6 +225,7 @@ class Pipeline:
                 asker=message.provenance,
                 origin=message.origin,
                 sender_id=message.sender_id,
+                attended=turn.attended,
                 quiet=message.quiet,
                 answers=message.journal_key,
             ),
@@ -296,7 +298,7 @@ class Pipeline:
         await self._respond(turn)
 
     async def _failed(self, turn: Turn, error: Exception, text: str) -> None:
-        vitals = self._parts.vitals
+        text, vitals = cleaned(text), self._parts.vitals
         vitals.last_error = text
         if isinstance(error, ProviderError):
             vitals.model_error = text
@@ -336,6 +338,8 @@ class Pipeline:
         return rows
 
     async def _record(self, turn: Turn, row: ChatMessage) -> None:
+        if row["role"] == "assistant":
+            _mask(row)
         row.setdefault("timestamp", timestamp(self._parts.clock))
         row.setdefault("turn_id", turn.turn_id)
         row.setdefault("provenance", Provenance.SYSTEM)
@@ -350,7 +354,7 @@ class Pipeline:
         row: ChatMessage = {
             "role": "user",
             "content": with_attachments(message.content, message.media),
-            "runtime_context": self._parts.prompt.runtime_context(message.channel, message.chat_id, history),
+            "runtime_context": masked(self._parts.prompt.runtime_context(message.channel, message.chat_id, history)),
             "sender_id": message.sender_id,
             "origin": message.origin,
             "provenance": message.provenance,
@@ -369,6 +373,16 @@ class Pipeline:
         mine = [row for row in turn.session.get_history() if row.get("turn_id") == turn.turn_id]
         said = [text_of(row["content"]) for row in mine if row["role"] == "assistant"]
         return "\n\n".join(text for text in said if text)
+
+
+def _mask(row: ChatMessage) -> None:
+    """Whatever a model made of what it saw, no secret of ours is kept."""
+    if row["content"]:
+        row["content"] = masked(text_of(row["content"]))
+    if thought := row.get("reasoning_content"):
+        row["reasoning_content"] = masked(thought)
+    for call in row.get("tool_calls", ()):
+        call["function"]["arguments"] = masked(call["function"]["arguments"])
 
 
 def _take_back_the_cancel() -> None:

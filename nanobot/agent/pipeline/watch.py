@@ -47,6 +47,8 @@ class Watchdog:
     def _look(self) -> None:
         turn, phase = self._turn, self._turn.phase
         limit_s = self._patience.of(phase)
+        if turn.progress.asks:
+            turn.progress.last_sign = time.monotonic()  # a person is slow, not hung; their question ends by itself
         since = turn.progress.last_sign if phase is TurnPhase.RUN else turn.phase_began
         left_s = since + limit_s - time.monotonic()
         if left_s > 0 or self._task is None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from nanobot.agent import turn as events
+from nanobot.agent.answering import Answering
 from nanobot.agent.run.cut import TAKEN_UP
 from nanobot.agent.run.hooks import ToolHook
 from nanobot.agent.run.runner import Model
@@ -22,6 +23,7 @@ from nanobot.agent.turn import Emitter, EventSink, TurnEvent, TurnOutcome, TurnP
 from nanobot.agent.vitals import Vitals
 from nanobot.bus.events import InboundMessage
 from nanobot.messages.types import INTERRUPTED, ChatMessage
+from nanobot.security.vault import masked
 from nanobot.session.checkpoint import Checkpoint, HalfDone
 from nanobot.session.manager import Session, SessionManager
 from nanobot.utils.clock import Clock
@@ -78,6 +80,8 @@ class Parts:
     """What each phase of every turn passes before it begins."""
     hooks: Sequence[ToolHook] = ()
     """Asked about each tool call of every turn."""
+    answering: Answering | None = None
+    """Takes the answers to what turns ask; None where none asks."""
 
 
 class Ending(Enum):
@@ -123,6 +127,8 @@ class Progress:
         """What the model says in the running step."""
         self.last_sign = 0.0
         """When something happened last, by `time.monotonic`, as when the phase began."""
+        self.asks = False
+        """Whether it waits for a person's answer, which may take as long as it takes."""
         self.over = False
         """Whether the end of the turn was told."""
 
@@ -145,6 +151,8 @@ class Progress:
                 self.open.pop(call_id, None)
             case events.RunEnded() | events.StepEnded() | events.TextEnded() | events.ReasoningEnded():
                 self.open.pop(_kind_of(event), None)
+            case events.ApprovalAsked() | events.ApprovalAnswered():
+                self.asks = isinstance(event, events.ApprovalAsked)
             case events.TurnEnded():
                 self.over = True
         if isinstance(event, events.TextEnded):
@@ -171,6 +179,8 @@ class Turn:
     waiting: Waiting = field(default_factory=lambda: _nobody)
     resumes: bool = False
     """Whether it takes up a turn that was cut off, without a new message."""
+    attended: bool = False
+    """Whether who sees its events may answer what it asks."""
     ending: Ending | None = None
     phase: TurnPhase = TurnPhase.RESTORE
     phase_began: float = 0.0
@@ -219,6 +229,7 @@ def new_turn(message: InboundMessage, sink: EventSink | None, parts: Parts, *, t
             parts.vitals.model_error = None
 
     turn_id = turn_id or secrets.token_hex(6)
+    message.content = masked(message.content)  # whoever pastes a key of ours: no model and no file needs it
     trace = parts.traces.open_turn(turn_id, message)
     progress = Progress(used)
     emit = Emitter(turn_id, progress, trace, sink)

@@ -1,13 +1,13 @@
 """Hooks around a tool call: each sees it before it begins, and may forbid it or grant it more than its walls do."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from nanobot.agent.tools.base import ToolContext
 from nanobot.agent.tools.reach import Reach
 from nanobot.agent.turn import Emitter
-from nanobot.messages.types import ChatMessage
+from nanobot.messages.types import ChatMessage, Provenance, least_trusted
 from nanobot.providers.base import ToolCallRequest
 
 
@@ -24,10 +24,14 @@ class PlannedCall:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether the call may begin, and with which rules granted. `refusal` is for the model: why not, what instead."""
+    """Whether the call may begin, and with which rules granted. `refusal` is for the model: why not, what instead.
+
+    `entered`: whose words come into the turn with the call: those that were found in it, or in the file it reads.
+    """
 
     granted: frozenset[str] = frozenset()
     refusal: str | None = None
+    entered: Provenance = Provenance.OWNER
 
 
 class ToolHook(Protocol):
@@ -40,10 +44,11 @@ class ToolHook(Protocol):
 
 async def judged(hooks: Sequence[ToolHook], planned: PlannedCall) -> Verdict:
     """What all hooks say together: the first refusal stands, else everything that any of them grants."""
-    granted: frozenset[str] = frozenset()
+    said = Verdict()
     for hook in hooks:
         verdict = await hook.before_call(planned)
+        entered = least_trusted([said.entered, verdict.entered])
         if verdict.refusal is not None:
-            return verdict
-        granted |= verdict.granted
-    return Verdict(granted)
+            return replace(verdict, entered=entered)
+        said = Verdict(said.granted | verdict.granted, entered=entered)
+    return said

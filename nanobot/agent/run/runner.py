@@ -23,6 +23,7 @@ from nanobot.agent.run.cut import (
 )
 from nanobot.agent.run.hooks import ToolHook
 from nanobot.agent.run.loop_guard import LoopGuard
+from nanobot.agent.run.outside import stored_provenance
 from nanobot.agent.run.requests import Remembered, Requests, Room
 from nanobot.agent.run.speech import Speech
 from nanobot.agent.run.tool_calls import CallsStart, Record, ToolBench, nobody_asks, outcome_unknown, run_calls
@@ -152,7 +153,7 @@ class _Run:
         self._rows = list(spec.history)
         self._schemas = spec.tools.get_definitions()
         self._requests = Requests(_room(spec), spec.window, spec.keep_window, spec.remembered)
-        self._trust = least_trusted(row.get("provenance", Provenance.TOOL) for row in self._rows)
+        self._trust = least_trusted(stored_provenance(row, spec.context.session_key) for row in self._rows)
         self._entered = least_trusted(_entered_rows(self._rows, spec.context.turn_id))
         self._guard = LoopGuard()
         self._doubted = False
@@ -438,7 +439,7 @@ class _Run:
 def _entered_rows(rows: Sequence[ChatMessage], turn_id: str) -> list[str]:
     """Where the words came from that this turn was given: what was asked, and what tools brought before a crash."""
     mine = [row for row in rows if row.get("turn_id") == turn_id and row["role"] != "assistant"]
-    return [row.get("provenance", Provenance.TOOL) for row in mine or rows[-1:]]
+    return [row.get("source", row.get("provenance", Provenance.TOOL)) for row in mine or rows[-1:]]
 
 
 def _room(spec: RunSpec) -> Room:

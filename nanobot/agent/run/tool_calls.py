@@ -12,8 +12,9 @@ from nanobot.agent.tools.base import Effect, ToolContext, ToolResult
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.tools.spill import clip_result
 from nanobot.agent.turn import Emitter, ToolDelta, ToolEnded, ToolStarted
-from nanobot.messages.types import ChatMessage, Provenance, ToolFailure, least_trusted, text_of
+from nanobot.messages.types import ChatMessage, Provenance, ToolFailure, is_outside, least_trusted, text_of
 from nanobot.providers.base import ToolCallRequest
+from nanobot.security.vault import masked
 from nanobot.utils.aio import all_or_first_error
 from nanobot.utils.clock import timestamp
 
@@ -86,7 +87,9 @@ async def _judged(call: ToolCallRequest, bench: ToolBench) -> Verdict:
     if not bench.hooks or call.problem is not None:
         return Verdict()
     reaches = await bench.tools.reaches(call.name, call.arguments, bench.context)
-    return await judged(bench.hooks, PlannedCall(call, reaches, bench.context, bench.rows, bench.emit))
+    verdict = await judged(bench.hooks, PlannedCall(call, reaches, bench.context, bench.rows, bench.emit))
+    bench.entered(verdict.entered)
+    return verdict
 
 
 async def outcome_unknown(call: ToolCallRequest, bench: ToolBench) -> ChatMessage:
@@ -126,6 +129,9 @@ async def _run_call(call: ToolCallRequest, bench: ToolBench, verdict: Verdict) -
     bench.emit(ToolStarted(call_id=call.id, name=call.name, arguments=call.arguments))
     try:
         result = await _guarded(call, bench, verdict)
+        if is_outside(verdict.entered) and verdict.refusal is None:
+            own = result.provenance or Provenance.TOOL
+            result = replace(result, provenance=least_trusted([own, verdict.entered]))
     except BaseException:
         ended(ToolResult("stopped", error=True), "stopped")
         raise
@@ -158,6 +164,10 @@ async def _kept(
         "provenance": _stored_provenance(call, result, bench),
         "turn_id": bench.context.turn_id,
     }
+    own = result.provenance or Provenance.TOOL
+    bench.entered(own)
+    if own != row["provenance"]:
+        row["source"] = own
     if result.error:
         row["failure"] = result.failure.value
     await bench.record(row)
@@ -167,7 +177,6 @@ async def _kept(
 def _stored_provenance(call: ToolCallRequest, result: ToolResult, bench: ToolBench) -> Provenance:
     """Where the words came from; what may be made of anything in the window is trusted as little as that."""
     own = result.provenance or Provenance.TOOL
-    bench.entered(own)
     tool = bench.tools.get(call.name)
     made_of_all = tool is not None and getattr(tool, "derives", False)
     return least_trusted([own, bench.context.provenance]) if made_of_all else own
@@ -192,7 +201,8 @@ async def _result_of(call: ToolCallRequest, bench: ToolBench, verdict: Verdict) 
         return ToolResult.failed(f"{call.name} did not run: {call.problem}. Send the call again, whole.")
 
     def told(text: str) -> None:
-        bench.emit(ToolDelta(call_id=call.id, text=text))
+        bench.emit(ToolDelta(call_id=call.id, text=masked(text)))
 
-    context = replace(bench.context, granted=verdict.granted, emit=told)
+    entered = least_trusted([bench.context.entered, verdict.entered])
+    context = replace(bench.context, granted=verdict.granted, entered=entered, emit=told)
     return await bench.tools.call(call.name, call.arguments, context)

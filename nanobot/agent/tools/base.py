@@ -51,6 +51,8 @@ class ToolContext:
     """Why the turn exists: a job's turn makes no jobs."""
     sender_id: str | None = None
     """Who wrote the message whose turn it is, as their channel says."""
+    attended: bool = False
+    """Whether somebody sees the events of the turn who may answer what is asked in it, as at a terminal."""
     quiet: bool = False
     """Whether nothing of the turn is sent to anybody."""
     answers: str | None = None

@@ -11,30 +11,40 @@ from nanobot.agent.tools.origins import WordsOf, nothing_known
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.tools.search import GlobTool, GrepTool
 from nanobot.agent.tools.shell import ExecPolicy, ExecTool
+from nanobot.agent.tools.web.fetch import WebFetchTool
+from nanobot.agent.tools.web.policy import WebPolicy
+from nanobot.agent.tools.web.search import WebSearchTool
 from nanobot.security.paths import PathPolicy
 
 
 @dataclass(frozen=True, slots=True)
 class ToolPolicies:
-    """What the built-in tools may do. `exec` is None where commands are switched off, `inbox` without a mailbox."""
+    """What the built-in tools may do. None where a tool is switched off, `inbox` also without a mailbox."""
 
     paths: PathPolicy
     exec: ExecPolicy | None = field(default_factory=ExecPolicy)
     inbox: InboxPolicy | None = None
+    web: WebPolicy | None = None
     words_of: WordsOf = nothing_known
     """What is remembered of files that were written while words from outside were there."""
 
 
-BUILTIN: dict[str, Callable[[ToolPolicies], Tool | None]] = {
-    "edit_file": lambda policies: EditFileTool(policies.paths, policies.words_of),
-    "exec": lambda policies: ExecTool(policies.paths, policies.exec) if policies.exec is not None else None,
-    "glob": lambda policies: GlobTool(policies.paths, policies.words_of),
-    "grep": lambda policies: GrepTool(policies.paths, policies.words_of),
-    "inbox": lambda policies: InboxTool(policies.inbox) if policies.inbox is not None else None,
-    "list_dir": lambda policies: ListDirTool(policies.paths, policies.words_of),
-    "notebook_edit": lambda policies: NotebookEditTool(policies.paths),
-    "read_file": lambda policies: ReadFileTool(policies.paths, policies.words_of),
-    "write_file": lambda policies: WriteFileTool(policies.paths),
+def _exec(policies: ToolPolicies, registry: ToolRegistry) -> Tool | None:
+    return ExecTool(policies.paths, policies.exec, find_tool=registry.get) if policies.exec is not None else None
+
+
+BUILTIN: dict[str, Callable[[ToolPolicies, ToolRegistry], Tool | None]] = {
+    "edit_file": lambda policies, _: EditFileTool(policies.paths, policies.words_of),
+    "exec": _exec,
+    "glob": lambda policies, _: GlobTool(policies.paths, policies.words_of),
+    "grep": lambda policies, _: GrepTool(policies.paths, policies.words_of),
+    "inbox": lambda policies, _: InboxTool(policies.inbox) if policies.inbox is not None else None,
+    "list_dir": lambda policies, _: ListDirTool(policies.paths, policies.words_of),
+    "notebook_edit": lambda policies, _: NotebookEditTool(policies.paths),
+    "read_file": lambda policies, _: ReadFileTool(policies.paths, policies.words_of),
+    "web_fetch": lambda policies, _: WebFetchTool(policies.web) if policies.web is not None else None,
+    "web_search": lambda policies, _: WebSearchTool(policies.web) if policies.web is not None else None,
+    "write_file": lambda policies, _: WriteFileTool(policies.paths),
 }
 
 
@@ -42,7 +52,7 @@ def build_tools(policies: ToolPolicies) -> ToolRegistry:
     """A registry with the built-in tools that these policies allow."""
     registry = ToolRegistry()
     for make in BUILTIN.values():
-        tool = make(policies)
+        tool = make(policies, registry)
         if tool is not None:
             registry.register(tool)
     return registry

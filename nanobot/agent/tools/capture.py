@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from nanobot.agent.tools.spill import SpillFile
+from nanobot.security.vault import masked
 from nanobot.utils.text import counted, decode
 
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_])")
@@ -94,11 +95,11 @@ class Progress:
         """Tell of it, if it is time again."""
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + _PROGRESS_S
-            lines = decode(chunk[-2_000:]).strip().splitlines()
+            lines = masked(decode(chunk)).strip().splitlines()[-1:]
             if lines:
                 self._emit(lines[-1][:200])
 
 
 def _cleaned(data: bytes) -> str:
-    """Text without what only a terminal understands."""
-    return _ESCAPES.sub("", decode(data)).replace("\r\n", "\n").rstrip()
+    """Text without what only a terminal understands, and without secrets: it may be cut in the middle of one."""
+    return masked(_ESCAPES.sub("", decode(data)).replace("\r\n", "\n").rstrip())

@@ -3,11 +3,12 @@
 It knows nothing of stores and calendars: what it asks for goes through a port, which answers in words for the model.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, Protocol
 
 from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult
+from nanobot.agent.tools.reach import Reach, ReachKind
 from nanobot.agent.tools.schema import boolean, number, string, takes
 from nanobot.errors import NanobotError
 from nanobot.messages.types import Origin, Provenance
@@ -91,6 +92,14 @@ class CronTool(Tool):
     @cached_property
     def _jobs(self) -> Jobs:
         return self._open_jobs()
+
+    async def reaches(self, arguments: dict[str, Any], ctx: ToolContext) -> Sequence[Reach]:
+        """A job, by what it is to do, or by what is done to it; a look at the list reaches for nothing."""
+        action = str(arguments.get("action"))
+        if action == "list":
+            return ()
+        target = arguments.get("message") if action == "add" else arguments.get("job_id")
+        return (Reach(ReachKind.JOB, f"{action} {target or ''}".strip()),)
 
     async def execute(
         self, action: str, job_id: str | None = None, *, ctx: ToolContext | None = None, **wanted: Any

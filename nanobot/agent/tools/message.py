@@ -6,14 +6,17 @@ for the end of the turn.
 
 import asyncio
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
+from urllib.parse import urlsplit
 
+from nanobot.agent.answers import answer_in
 from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult
 from nanobot.agent.tools.disk import opener
+from nanobot.agent.tools.reach import Reach, ReachKind
 from nanobot.agent.tools.schema import array, string, takes
 from nanobot.bus.events import Button, DeliveryFailedError, OutboundKind, OutboundMessage
 from nanobot.bus.queue import MessageBus
-from nanobot.messages.types import ToolFailure
+from nanobot.messages.types import ToolFailure, is_outside
 from nanobot.security.paths import PathDeniedError, PathPolicy
 
 DELIVERED_S = 60.0
@@ -58,6 +61,20 @@ class MessageTool(Tool):
         self._chats = chats
         self._paths = paths
 
+    async def reaches(self, arguments: dict[str, Any], ctx: ToolContext) -> Sequence[Reach]:
+        """Another chat than the turn's own; and the hosts of addresses that a platform would fetch files from."""
+        there = await self._target(arguments.get("channel"), arguments.get("chat_id"), ctx)
+        reached: list[Reach] = []
+        if not isinstance(there, ToolResult) and (there.channel, there.chat_id) != (
+            ctx.address.channel,
+            ctx.address.chat_id,
+        ):
+            named = str(arguments.get("chat_id") or there.chat_id)
+            detail = f"{named} on {there.channel}" if named != there.chat_id else ""
+            reached.append(Reach(ReachKind.RECIPIENT, f"{there.channel}:{there.chat_id}", detail=detail))
+        hosts = {urlsplit(one).netloc for one in arguments.get("media") or () if _is_address(one)}
+        return [*reached, *(Reach(ReachKind.HOST, host) for host in sorted(hosts))]
+
     async def execute(
         self,
         content: str,
@@ -83,7 +100,7 @@ class MessageTool(Tool):
         except (PathDeniedError, FileNotFoundError) as error:
             return ToolResult.failed(str(error))
         there.content, there.media = content, files
-        there.buttons = tuple(Button(label, label) for label in buttons[:_MOST_BUTTONS])
+        there.buttons = tuple(Button(label, _value_of(label, ctx)) for label in buttons[:_MOST_BUTTONS])
         return await self._sent(there)
 
     async def _target(self, channel: str | None, chat_id: str | None, ctx: ToolContext) -> OutboundMessage | ToolResult:
@@ -113,7 +130,7 @@ class MessageTool(Tool):
 
     def _file(self, named: str, ctx: ToolContext) -> str:
         """The file, where it may be sent. An address on the web goes as it is: the platform fetches it."""
-        if named.startswith(("https://", "http://")):
+        if _is_address(named):
             return named
         try:
             return str(opener(self._paths, ctx).to_send(named))
@@ -139,3 +156,15 @@ class MessageTool(Tool):
             return ToolResult(f"{where} has this very message already; it was not sent again.")
         named = f" (message {', '.join(ids)})" if ids else ""
         return ToolResult(f"Delivered to {where}{named}.")
+
+
+def _is_address(named: str) -> bool:
+    return named.startswith(("https://", "http://"))
+
+
+def _value_of(label: str, ctx: ToolContext) -> str:
+    """What a press says: the label. Somebody else's words must not get a button that answers what the owner is asked
+    elsewhere in this chat.
+    """
+    answers = label.lstrip().startswith("/") or answer_in(label) is not None
+    return f"I choose: {label}" if answers and is_outside(ctx.entered) else label

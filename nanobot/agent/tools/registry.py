@@ -1,7 +1,7 @@
 """ToolRegistry: name to tool, and the wall around every call.
 
 Whatever a tool does (raise, return nothing, return something odd), what comes back is a result that tells the model
-what to do. Only a cancel goes through.
+what to do, and no secret of ours. Only a cancel goes through.
 """
 
 import inspect
@@ -16,6 +16,7 @@ from nanobot.agent.tools.reach import Reach, ReachKind
 from nanobot.agent.tools.validation import mended
 from nanobot.messages.tokens import estimate_tokens
 from nanobot.messages.types import Provenance, ToolSchema, text_of
+from nanobot.security.vault import masked
 from nanobot.utils.text import nearest
 
 logger = logging.getLogger(__name__)
@@ -152,13 +153,22 @@ class ToolRegistry:
             result = ToolResult.failed(f"{name} failed with {type(error).__name__}: {said[:2000]}")
         if result.provenance is None:
             result = replace(result, provenance=getattr(tool, "provenance", Provenance.TOOL))
-        return result
+        return _without_secrets(result)
 
     def _no_such_tool(self, name: str) -> str:
         known = self.names
         near = nearest(name, [*known, *self._aliases])
         hint = f" Did you mean {' or '.join(near)}?" if near else ""
         return f"There is no tool named {name[:80]!r}.{hint} Tools: {', '.join(known) or 'none'}."
+
+
+def _without_secrets(result: ToolResult) -> ToolResult:
+    content: Any = result.content
+    if isinstance(content, str):
+        content = masked(content)
+    else:
+        content = [{**block, "text": masked(block["text"])} if "text" in block else block for block in content]
+    return replace(result, content=content, display=masked(result.display) if result.display else result.display)
 
 
 def _as_result(returned: Any) -> ToolResult:

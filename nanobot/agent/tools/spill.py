@@ -1,6 +1,6 @@
 """Results that are too long for a request: the head and the tail go to the model, the whole goes to a file.
 
-Spill files live in the workspace, so that the file tools can read them, and go after a week.
+Spill files live in the workspace, so that the file tools can read them, and go after a week. They hold no secret.
 """
 
 import os
@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from nanobot.agent.tools.base import ToolContext
+from nanobot.security.vault import MaskedStream
 from nanobot.utils.files import O_BINARY, PRIVATE_FILE, make_private_folder, write_whole
 from nanobot.utils.text import clip, human_size
 
@@ -33,6 +34,7 @@ class SpillFile:
         self._cap = cap
         self._descriptor: int | None = None
         self._lock = threading.Lock()
+        self._masked = MaskedStream()
         try:
             self._descriptor, self.path = _new_file(workspace, turn_id)
         except OSError as error:
@@ -43,12 +45,7 @@ class SpillFile:
         with self._lock:
             room = max(0, self._cap - self.size)
             self.size += len(data)
-            if self._descriptor is None or self.problem is not None:
-                return
-            try:
-                write_whole(self._descriptor, memoryview(data)[:room])
-            except OSError as error:
-                self.problem = error.strerror or str(error)
+            self._keep(self._masked.passed(data[:room]) if room else b"")
 
     @property
     def full(self) -> bool:
@@ -58,9 +55,18 @@ class SpillFile:
     def close(self) -> None:
         """No more will come."""
         with self._lock:
+            self._keep(self._masked.end())
             if self._descriptor is not None:
                 os.close(self._descriptor)
                 self._descriptor = None
+
+    def _keep(self, data: bytes) -> None:
+        if self._descriptor is None or self.problem is not None or not data:
+            return
+        try:
+            write_whole(self._descriptor, memoryview(data))
+        except OSError as error:
+            self.problem = error.strerror or str(error)
 
     @property
     def note(self) -> str:

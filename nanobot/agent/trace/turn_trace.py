@@ -128,10 +128,18 @@ class TurnTrace:
         self._end_step()
 
     def _notice(self, event: events.Notice) -> None:
+        self._told(event.kind.value, event.text)
+
+    def _approval_asked(self, event: events.ApprovalAsked) -> None:
+        self._told("asked", event.text)
+
+    def _approval_answered(self, event: events.ApprovalAnswered) -> None:
+        self._told("answered", event.answer.value)
+
+    def _told(self, kind: str, text: str) -> None:
         self._notices += 1
         if self._notices <= MOST_NOTICES:
-            notice = {"at": self._since(), "step": self._steps, "kind": event.kind.value, "text": event.text}
-            self._add("notices", notice)
+            self._add("notices", {"at": self._since(), "step": self._steps, "kind": kind, "text": text})
 
     def _turn_ended(self, event: events.TurnEnded) -> None:
         facts: Facts = {"seconds": self._since(), "phases": _rounded_all(event.phase_seconds), "usage": event.usage}
@@ -156,6 +164,8 @@ class TurnTrace:
         events.ToolEnded: _tool_ended,
         events.StepEnded: _step_ended,
         events.Notice: _notice,
+        events.ApprovalAsked: _approval_asked,
+        events.ApprovalAnswered: _approval_answered,
         events.TurnEnded: _turn_ended,
     }
 

@@ -7,7 +7,7 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, ClassVar
 
-from nanobot.bus.events import Address
+from nanobot.bus.events import Address, Button
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.errors import NotConnectedError, UndeliverableError
 from nanobot.channels.media import Kept, Outgoing
@@ -130,6 +130,8 @@ class TelegramChannel(PostingChannel):
         if (query := updates[0].callback_query) is not None:
             value = line.state.value_of(query.data or "")
             pressed = read_press(query, value) if value else None
+            if pressed is not None and Button.is_for_owners(pressed.text):
+                pressed = pressed if self.services.access.is_owner(pressed.sender_id) else None
             await line.take_press(query, accepted=pressed is not None and await self._receive(pressed))
             return
         messages = [update.message for update in updates if update.message is not None]

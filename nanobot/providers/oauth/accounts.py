@@ -13,6 +13,7 @@ from typing import Any
 
 from nanobot.errors import StorageError
 from nanobot.providers.oauth.errors import spoken
+from nanobot.security.vault import learn
 from nanobot.utils.files import PRIVATE_FILE, make_private_folder, write_atomic
 from nanobot.utils.locks import ProcessLock
 
@@ -92,11 +93,13 @@ class AccountStore:
         account = _account(data, provider)
         if account is None:
             raise self._unusable(provider, "it holds no account")
+        learn(account.secrets, f"the account of {provider}")
         return account
 
     def save(self, account: Account) -> None:
         """Keep it, for this user's eyes alone. Raises StorageError."""
         path = self.path(account.provider)
+        learn(account.secrets, f"the account of {account.provider}")
         kept = {name: value for name, value in asdict(account).items() if value not in ("", None)}
         try:
             make_private_folder(self._folder)

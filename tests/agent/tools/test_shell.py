@@ -1,6 +1,7 @@
 import asyncio
 import os
 import re
+import shutil
 import stat
 import sys
 import time
@@ -13,14 +14,20 @@ from nanobot.agent.tools.base import ToolContext, ToolResult
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.tools.shell import ExecPolicy, ExecTool, environment
 from nanobot.security.paths import PathPolicy
+from tests.running import running, unlikely_number
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="commands of a POSIX shell")
 linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
 
 
-@pytest.fixture
-def run(workspace: Path, ctx: ToolContext):
+@pytest.fixture(params=["walled", "not walled"])
+def run(request: pytest.FixtureRequest, workspace: Path, ctx: ToolContext):
+    walled = request.param == "walled"
+    if walled and shutil.which("bwrap") is None:
+        pytest.skip("bwrap is not installed")
+
     async def run_it(command: str, *, policy: ExecPolicy | None = None, **params) -> ToolResult:
+        policy = replace(policy or ExecPolicy(), sandbox="bwrap" if walled else "none")
         registry = ToolRegistry()
         registry.register(ExecTool(PathPolicy(workspace), policy))
         return await registry.call("exec", {"command": command, **params}, ctx)
@@ -31,14 +38,6 @@ def run(workspace: Path, ctx: ToolContext):
 def text(result: ToolResult) -> str:
     assert isinstance(result.content, str)
     return result.content
-
-
-def alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state != "Z"
 
 
 async def test_output_errors_and_exit_code_are_told_apart(run):
@@ -96,27 +95,24 @@ def test_an_environment_without_path_gets_the_systems():
 
 
 @linux_only
-async def test_a_command_that_never_ends_is_stopped_with_all_its_family(run, workspace: Path):
-    began = time.monotonic()
+async def test_a_command_that_never_ends_is_stopped_with_all_its_family(run):
+    began, number = time.monotonic(), unlikely_number()
 
-    hides = "(setsid sh -c 'echo $$ >>pids; setsid sleep 312 & echo $! >>pids; wait' &)"
+    hides = f"(setsid sh -c 'setsid sleep {number} & wait' &)"
 
-    result = await run(f"sleep 311 & echo $! >>pids; {hides}; sleep 310", timeout=0.5)
+    result = await run(f"sleep {number} & {hides}; sleep {number}", timeout=0.5)
 
     assert "Timed out after 0.5 s" in text(result)
     assert result.error
     assert time.monotonic() - began < 2.5
-    pids = [int(pid) for pid in (workspace / "pids").read_text(encoding="utf-8").split()]
-    assert len(pids) == 3
-    assert not [pid for pid in pids if alive(pid)]
+    assert not running("sleep", number)
 
 
 @linux_only
-async def test_a_cancel_ends_the_family_within_two_seconds(run, workspace: Path):
-    task = asyncio.create_task(
-        run("trap '' TERM HUP INT; (setsid sleep 313 & echo $! >pid); while :; do sleep 1; done")
-    )
-    while not (workspace / "pid").exists() or not (workspace / "pid").read_text(encoding="utf-8").strip():
+async def test_a_cancel_ends_the_family_within_two_seconds(run):
+    number = unlikely_number()
+    task = asyncio.create_task(run(f"trap '' TERM HUP INT; (setsid sleep {number} &); while :; do sleep 1; done"))
+    while not running("sleep", number):
         await asyncio.sleep(0.01)
     began = time.monotonic()
 
@@ -125,7 +121,7 @@ async def test_a_cancel_ends_the_family_within_two_seconds(run, workspace: Path)
         await task
 
     assert time.monotonic() - began < 2
-    assert not alive(int((workspace / "pid").read_text(encoding="utf-8")))
+    assert not running("sleep", number)
 
 
 async def test_output_without_end_is_bounded_and_others_go_on(run, workspace: Path):
@@ -181,34 +177,36 @@ async def test_reading_the_input_ends_at_once(run):
     assert text(await run("cat; read x; echo done")) == "done\n\nExit code: 0"
 
 
-async def test_a_child_in_the_background_does_not_hold_the_answer(run, workspace: Path):
-    began = time.monotonic()
+async def test_a_child_in_the_background_does_not_hold_the_answer(run):
+    began, number = time.monotonic(), unlikely_number()
 
-    result = text(await run("sleep 314 & echo $! >pid; echo started"))
+    result = text(await run(f"sleep {number} & echo started"))
 
     assert result == "started\n\nExit code: 0"
     assert time.monotonic() - began < 2
-    assert not alive(int((workspace / "pid").read_text(encoding="utf-8")))
+    assert not running("sleep", number)
 
 
 @linux_only
-async def test_what_was_detached_on_purpose_goes_on_and_is_named(run, workspace: Path):
-    result = text(await run("nohup sleep 3 >log 2>&1 & echo $! >pid"))
+async def test_what_was_detached_on_purpose_goes_on_and_is_named(run):
+    number = unlikely_number()
 
-    pid = int((workspace / "pid").read_text(encoding="utf-8"))
-    assert alive(pid)
+    result = text(await run(f"nohup sleep {number} >log 2>&1 &"))
+
+    (pid,) = running("sleep", number)
     assert f"Still running in the background: sleep (pid {pid})" in result
     os.kill(pid, 9)
 
 
 @linux_only
-async def test_a_command_that_only_makes_more_of_itself_is_stopped(run, workspace: Path):
-    command = "for i in $(seq 1 120); do sleep 315 & echo $! >>pids; done; wait"
+async def test_a_command_that_only_makes_more_of_itself_is_stopped(run):
+    number = unlikely_number()
+    command = f"for i in $(seq 1 120); do sleep {number} & done; wait"
 
     result = await run(command, policy=ExecPolicy(max_processes=40), timeout=20)
 
     assert "more than 40 processes" in text(result)
-    assert not [pid for pid in (workspace / "pids").read_text(encoding="utf-8").split() if alive(int(pid))]
+    assert not running("sleep", number)
 
 
 @pytest.mark.parametrize(
@@ -244,7 +242,7 @@ async def test_eight_commands_of_one_step_run_together(run):
 
 async def test_progress_is_told_now_and_then(workspace: Path, ctx: ToolContext):
     said: list[str] = []
-    tool = ExecTool(PathPolicy(workspace))
+    tool = ExecTool(PathPolicy(workspace), ExecPolicy(sandbox="none"))
 
     await tool.execute("for i in 1 2 3 4 5 6; do echo step $i; sleep 0.4; done", ctx=replace(ctx, emit=said.append))
 

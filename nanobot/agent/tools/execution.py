@@ -1,0 +1,162 @@
+"""One command, from its start to the text about it: its output, its time, its family, and how it ended."""
+
+import asyncio
+import re
+import signal
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from nanobot.agent.tools.base import ToolContext
+from nanobot.agent.tools.capture import Capture, Progress
+from nanobot.utils.processes import Argv, Child, Process, child_process, count_processes
+
+_WANTS_TERMINAL = re.compile(
+    r"not a (tty|terminal)|no tty|a terminal is required|requires a terminal|stdin isn't a terminal|/dev/tty"
+    r"|inappropriate ioctl|EOFError: EOF when reading a line|error opening terminal|TERM environment variable"
+    r"|unknown terminal|terminal is not fully functional|Error reading input, exiting|failed tty get",
+    re.IGNORECASE,
+)
+_INTERACTIVE = re.compile(
+    r"(?:^|[;&|(]\s*|sudo\s+)(?:top|htop|vim?|nvim|nano|emacs|less|more|man|watch|ssh|telnet|ftp|mysql|psql|passwd|su)\b"
+)
+_TERMINAL_ADVICE = (
+    "There is no terminal and nobody to answer questions here. Use the command's way without questions "
+    "(a flag such as -y, --batch or -n, a file, or input by a pipe)."
+)
+
+_LAST_WORDS_S = 0.5
+_WATCH_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How long a command may take, how many processes it may have, how much of its output is kept."""
+
+    limit_s: float
+    max_timeout_s: float
+    max_processes: int
+    spill_cap: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How it went. `code` is None where it was stopped; `said` is the end of what it printed; `left` still runs."""
+
+    text: str
+    code: int | None
+    said: str
+    left: tuple[Process, ...] = ()
+
+
+class Execution:
+    """One command, from its start to the text about it."""
+
+    def __init__(self, bounds: Bounds, workspace: Path, ctx: ToolContext | None) -> None:
+        self._bounds = bounds
+        progress = Progress(ctx.emit) if ctx is not None else None
+        turn_id = ctx.turn_id if ctx is not None else "exec"
+        self._stdout = Capture(workspace, turn_id, bounds.spill_cap, progress)
+        self._stderr = Capture(workspace, turn_id, bounds.spill_cap, progress)
+        self._too_many = False
+
+    async def outcome(self, command: str, argv: Argv, folder: Path, env: Mapping[str, str]) -> Outcome:
+        """Run it. Raises OSError where it cannot be started. On a cancel all of its family is gone."""
+        code: int | None = None
+        left: list[Process] = []
+        try:
+            async with child_process(argv, cwd=folder, env=env) as child:
+                streams = (self._stdout.fill(child.stdout), self._stderr.fill(child.stderr))
+                pumps = [asyncio.create_task(stream) for stream in streams]
+                watch = asyncio.create_task(self._watch(child))
+                try:
+                    async with asyncio.timeout(self._bounds.limit_s):
+                        code = await child.wait()
+                    if self._too_many:
+                        await child.kill()  # the watch was interrupted by the end of the first of them
+                except (TimeoutError, asyncio.CancelledError) as stop:
+                    await child.kill()
+                    if isinstance(stop, asyncio.CancelledError):
+                        raise
+                finally:
+                    watch.cancel()
+                    left = await self._end(child, pumps, hang_up=code is not None)
+        finally:
+            await asyncio.shield(asyncio.to_thread(self._close))
+        said = f"{self._stderr.text()[-4000:]}\n{self._stdout.text()[-4000:]}"
+        return Outcome(self._text(command, code, left, said), None if self._too_many else code, said, tuple(left))
+
+    async def _end(self, child: Child, pumps: list[asyncio.Task[None]], *, hang_up: bool) -> list[Process]:
+        """Hear its last words; who is left of its family."""
+        try:
+            remaining = hang_up and await child.hang_up()
+            _, deaf = await asyncio.wait(pumps, timeout=_LAST_WORDS_S)
+            left = await self._survivors(child) if hang_up and (remaining or deaf) else []
+            if deaf and not left:  # nobody writes any more: what is in the pipes has an end
+                await asyncio.wait(pumps, timeout=_LAST_WORDS_S * 10)
+            return left
+        finally:
+            for pump in pumps:
+                pump.cancel()
+            await asyncio.gather(*pumps, return_exceptions=True)
+
+    async def _survivors(self, child: Child) -> list[Process]:
+        """Who lives on after the session hung up. Dying takes a moment."""
+        for pause in (0.01, 0.05, 0.2):
+            if not await child.family():
+                return []
+            await asyncio.sleep(pause)
+        return await child.family()
+
+    async def _watch(self, child: Child) -> None:
+        """Stop a command that only makes more of itself, before the host has no room for anybody else."""
+        before = await asyncio.to_thread(count_processes)
+        while before:
+            await asyncio.sleep(_WATCH_S)
+            crowded = count_processes() - before > self._bounds.max_processes
+            if crowded and len(await child.family()) > self._bounds.max_processes:
+                self._too_many = True
+                await child.kill()
+                return
+
+    def _close(self) -> None:
+        self._stdout.close()
+        self._stderr.close()
+
+    def _text(self, command: str, code: int | None, left: list[Process], said: str) -> str:
+        out, err = self._stdout.text(), self._stderr.text()
+        parts = [out] if out else []
+        if err:
+            parts.append(f"STDERR:\n{err}")
+        if not parts:
+            parts.append("(no output)")
+        notes = [f"Exit code: {code}{_meaning(code)}"] if code is not None and not self._too_many else []
+        if self._too_many:
+            notes.append(
+                f"Stopped: it started more than {self._bounds.max_processes} processes. All of them were ended."
+            )
+        elif code is None:
+            notes.append(
+                f"Timed out after {self._bounds.limit_s:g} s: the command and its children were stopped. If it needs "
+                f"longer, set timeout (at most {self._bounds.max_timeout_s:g}), or start it with "
+                "`nohup ... >file 2>&1 &`."
+            )
+        if left:
+            names = ", ".join(f"{process.command} (pid {process.pid})" for process in left[:10])
+            notes.append(f"Still running in the background: {names}. Its output is no longer read here.")
+        if (code != 0 and _WANTS_TERMINAL.search(said)) or (code is None and _INTERACTIVE.search(command)):
+            notes.append(_TERMINAL_ADVICE)
+        return "\n\n".join(["\n".join(parts), "\n".join(notes)])
+
+
+_KNOWN_CODES = {126: "found, but may not be run", 127: "no such command"}
+
+
+def _meaning(code: int) -> str:
+    """What an exit code says beyond its number."""
+    number = -code if code < 0 else code - 128
+    if code < 0 or 128 < code < 192:
+        with suppress(ValueError):
+            return f" (ended by signal {signal.Signals(number).name})"
+    return f" ({_KNOWN_CODES[code]})" if code in _KNOWN_CODES else ""

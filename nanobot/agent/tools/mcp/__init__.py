@@ -1,0 +1,6 @@
+"""Tools of MCP servers: programs the config starts, or addresses it names (https://modelcontextprotocol.io).
+
+Used by runtime and the commands; everything else meets its tools in the registry. Reading order: settings -> source
+(what a turn is offered) -> tool (one call) -> server (a life: asleep, connected, failed) -> link (one connection) ->
+stdio, remote (its wires) -> keeper (ends a program with us); and beside them schema, names, listing, results.
+"""

@@ -1,0 +1,152 @@
+"""What a command needs beyond its wall: asked for by name, given by the owner; and how a model learns that it may."""
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from nanobot.agent.tools.execution import Outcome
+from nanobot.agent.tools.reach import Reach, ReachKind
+from nanobot.security.paths import PathDeniedError, PathPolicy
+from nanobot.security.sandbox.bwrap import is_device
+from nanobot.security.sandbox.view import Grants, view_of
+
+_NETWORK = "network"
+_READ_ONLY = re.compile(r"Read-only file system|EROFS|errno 30\b", re.IGNORECASE)
+_NO_NETWORK = re.compile(
+    r"Network is unreachable|Could not resolve|Temporary failure in name resolution|Name or service not known"
+    r"|ENOTFOUND|EAI_AGAIN|ENETUNREACH|Connection refused|Failed to connect",
+    re.IGNORECASE,
+)
+_NO_SERVICE = re.compile(
+    r"docker daemon|docker\.sock|Failed to connect to bus|D-Bus|system bus|podman\.sock", re.IGNORECASE
+)
+_NOT_THERE = re.compile(r"(/(?:tmp|run)/[^\s'\":]+)[^\n]*No such file|No such file[^\n]*?(/(?:tmp|run)/[^\s'\":]+)")
+_NO_ROOM = re.compile(r"MemoryError|Cannot allocate memory|std::bad_alloc|out of memory", re.IGNORECASE)
+_MOST_NAMED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What is asked for: as reaches for whoever judges them, and as grants for the wall."""
+
+    reaches: tuple[Reach, ...] = ()
+    grants: Grants = field(default_factory=Grants)
+    problem: str = ""
+
+    @classmethod
+    def of(cls, asked: Sequence[str], command: str, paths: PathPolicy, *, network: bool) -> "Needs":
+        """Read what was asked for; what the wall gives anyhow asks nobody. Blocking: it looks where paths lead."""
+        view = view_of(paths) if asked else None
+        reaches: dict[Reach, Path | None] = {}
+        for need in asked:
+            if need.strip().lower() == _NETWORK:
+                if not network:
+                    reaches[Reach(ReachKind.NETWORK, command, beyond=True)] = None
+                continue
+            try:
+                reach, place = _reach(need, paths)
+            except PathDeniedError as error:
+                return cls(problem=str(error))
+            if view is None or reach.kind is not ReachKind.FOLDER or not view.may_write(place):
+                reaches[reach] = place
+        return cls(tuple(reaches), _grants(reaches))
+
+    def refusal(self, granted: frozenset[str]) -> str:
+        """Why the command may not have them; nothing where it may."""
+        if self.problem:
+            return self.problem
+        missing = [reach for reach in self.reaches if reach.rule not in granted]
+        if not missing:
+            return ""
+        named = ", ".join(
+            f"{reach.kind} {reach.target}" if reach.kind is not ReachKind.NETWORK else "the network"
+            for reach in missing
+        )
+        return (
+            f"The owner has not granted what this command needs: {named}. "
+            "Do it without, or tell the owner what it is for."
+        )
+
+
+def _reach(need: str, paths: PathPolicy) -> tuple[Reach, Path]:
+    if "\0" in need or not need.strip():
+        raise PathDeniedError("An entry of needs is empty or has a NUL character. Name a folder, device or socket.")
+    place = Path(os.path.realpath(paths.workspace / Path(need).expanduser()))
+    if is_device(place):
+        return Reach(ReachKind.DEVICE, str(place), beyond=True), place
+    if place.is_socket():
+        return Reach(ReachKind.SERVICE, str(place), beyond=True), place
+    if _is_in(place, paths.unreadable):
+        return Reach(ReachKind.SECRETS, str(place), beyond=True, detail="to be read"), place
+    if _is_in(place, (*paths.protected, *paths.library, *paths._ours())):  # noqa: SLF001 - not offered yet
+        raise PathDeniedError(
+            f"{need} belongs to nanobot's own state or is protected by the owner: no command writes it."
+        )
+    folder = place if place.is_dir() else place.parent
+    if not folder.is_dir():
+        raise PathDeniedError(f"{need} does not exist. Name the folder in which the command is to write.")
+    if folder.parent == folder:
+        raise PathDeniedError("The whole disk cannot be asked for. Name the folder in which the command is to write.")
+    return Reach(ReachKind.FOLDER, str(folder), beyond=True), folder
+
+
+def _is_in(place: Path, places: Iterable[Path]) -> bool:
+    return any(place == (real := Path(os.path.realpath(one.expanduser()))) or real in place.parents for one in places)
+
+
+def _grants(reaches: dict[Reach, Path | None]) -> Grants:
+    def of(kind: ReachKind) -> tuple[Path, ...]:
+        return tuple(place for reach, place in reaches.items() if reach.kind is kind and place is not None)
+
+    return Grants(
+        of(ReachKind.FOLDER),
+        of(ReachKind.DEVICE),
+        of(ReachKind.SERVICE),
+        secrets=of(ReachKind.SECRETS),
+        network=any(reach.kind is ReachKind.NETWORK for reach in reaches),
+    )
+
+
+def told_tmp(tmp: Path | None) -> frozenset[str]:
+    """What lies in the /tmp of commands. Blocking."""
+    if tmp is None:
+        return frozenset()
+    try:
+        return frozenset(place.name for place in tmp.iterdir() if not place.name.startswith("."))
+    except OSError:
+        return frozenset()
+
+
+def advice_for(outcome: Outcome, command: str, network: bool, tmp: Path | None, before: frozenset[str]) -> list[str]:
+    """What a model should know of the wall that its command met, and of where its files are. Blocking."""
+    advice = []
+    if outcome.code != 0:
+        advice = [text for pattern, text in _ADVICE if pattern.search(outcome.said)]
+        if not network and _NO_NETWORK.search(outcome.said):
+            advice.append('Commands have no network here. If it must have it, call exec again with needs: ["network"].')
+        if (
+            (missing := _NOT_THERE.search(outcome.said))
+            and (there := missing[1] or missing[2])
+            and Path(there).exists()
+        ):
+            advice.append(f"Commands have a /tmp and /run of their own. {there} of the host is read with read_file.")
+    if tmp is None:
+        if re.search(r"(?<![\w/])/tmp/", command) and outcome.code == 0:
+            advice.append("Its /tmp is gone with the command. Keep files in the workspace.")
+    elif new := sorted(told_tmp(tmp) - before):
+        named = ", ".join(new[:_MOST_NAMED]) + (" ..." if len(new) > _MOST_NAMED else "")
+        advice.append(f"New in /tmp, which is {tmp} for the other tools: {named}")
+    return advice
+
+
+_ADVICE = (
+    (
+        _READ_ONLY,
+        "Commands write only in the workspace and /tmp. If it must write elsewhere, call exec again with needs: "
+        '["/that/folder"]; the owner is asked.',
+    ),
+    (_NO_SERVICE, "Services of this machine are out of reach. Name the socket in needs; the owner is asked."),
+    (_NO_ROOM, "A command may not take all memory of this machine. Do it in smaller pieces."),
+)

@@ -1,0 +1,64 @@
+"""Where the user's own tools run: a loop in a thread of its own, so that one that blocks holds up nobody else."""
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+_TO_NOTICE_S = 1.0
+"""How long a cancelled call may take to end, before its thread is given up."""
+
+
+class Aside:
+    """One loop for all of them; a new one where a tool blocked the last for good."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def run(self, work: Coroutine[Any, Any, T], limit_s: float) -> T:
+        """Have it done there. Raises what it does, and TimeoutError; cancelling it is safe."""
+        loop = self._loop
+        if loop is None:
+            loop = self._loop = _started()
+        waiting = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, loop))
+        try:
+            async with asyncio.timeout(limit_s):
+                return await waiting
+        except (TimeoutError, asyncio.CancelledError):
+            if not await _still_turns(loop) and self._loop is loop:
+                self._loop = None  # its thread is stuck in a tool; nothing of Python can end it
+            raise
+
+    def close(self) -> None:
+        """End it, if it can still end."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._loop = None
+
+
+def _started() -> asyncio.AbstractEventLoop:
+    loop = asyncio.new_event_loop()
+
+    def turn() -> None:
+        asyncio.set_event_loop(loop)
+        loop.run_forever()
+        for task in asyncio.all_tasks(loop):
+            task.cancel()
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()
+
+    threading.Thread(target=turn, name="own tools", daemon=True).start()
+    return loop
+
+
+async def _still_turns(loop: asyncio.AbstractEventLoop) -> bool:
+    here, answered = asyncio.get_running_loop(), asyncio.Event()
+    loop.call_soon_threadsafe(here.call_soon_threadsafe, answered.set)
+    try:
+        async with asyncio.timeout(_TO_NOTICE_S):
+            await answered.wait()
+    except TimeoutError:
+        return False
+    return True

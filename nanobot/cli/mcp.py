@@ -1,0 +1,128 @@
+"""`nanobot mcp`: the MCP servers of the config, and whether one can be reached."""
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+from nanobot.agent.tools.mcp.server import McpServer, ServerFailedError
+from nanobot.cli.common import (
+    ConfigOption,
+    JsonOption,
+    Setup,
+    WorkspaceOption,
+    one_line,
+    read_setup,
+    say_text,
+    show_json,
+    show_rows,
+    unknown_name,
+)
+from nanobot.errors import NanobotError
+from nanobot.runtime import mcp_servers
+from nanobot.security.secrets import Redactor, secrets_of
+from nanobot.utils.clock import SystemClock
+from nanobot.utils.text import counted
+
+
+def list_(config: ConfigOption = None, workspace: WorkspaceOption = None, json: JsonOption = False) -> None:
+    """The servers of the config, and what each offered when it was last reached. None is started."""
+    setup = read_setup(config, workspace)
+    servers, shown = asyncio.run(_recalled(setup)), _without_secrets(setup)
+    if json:
+        show_json([_facts(server, shown) for server in servers])
+        return
+    show_rows(
+        ("Server", "Wire", "Tools", "Where"),
+        [
+            (
+                server.settings.name,
+                server.settings.wire or "none: set command or url",
+                "not met yet" if server.listing is None else len(server.listing.tools),
+                shown(server.settings.place),
+            )
+            for server in servers
+        ],
+        empty="No MCP server is set up. The config's tools.mcpServers names them.",
+    )
+
+
+def test(
+    name: Annotated[str, typer.Argument(help="The server's name, as `nanobot mcp list` shows it.")],
+    config: ConfigOption = None,
+    workspace: WorkspaceOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Start or reach a server, and see what it offers; that is remembered. Fails with the reason."""
+    setup = read_setup(config, workspace)
+    shown = _without_secrets(setup)
+    try:
+        server, took_s = asyncio.run(_met(name, setup))
+    except ServerFailedError as error:
+        raise NanobotError(shown(str(error))) from None
+    if json:
+        show_json({**_facts(server, shown), "seconds": round(took_s, 3)})
+        return
+    listing = server.listing
+    assert listing is not None  # noqa: S101 - who was met has told what it offers
+    more = [word for word, there in (("resources", listing.resources), ("prompts", listing.prompts)) if there]
+    say_text(
+        f"{listing.server or name} answered in {took_s:.1f} s (protocol {listing.protocol}): "
+        f"{', '.join((counted(len(listing.tools), 'tool'), *more))}."
+    )
+    if listing.left_out:
+        say_text(f"{counted(listing.left_out, 'tool')} more are left out: too many, or too large.")
+    offered = server.offered()
+    if unwanted := [tool.name for tool in listing.tools if tool.name not in offered]:
+        say_text(f"Not offered, by enabledTools: {', '.join(unwanted)}.")
+    show_rows(
+        ("Tool", "Effect", "What it does"),
+        [(tool.name, "read" if tool.reads else "acts", one_line(tool.description)[:200]) for tool in listing.tools],
+        empty="It offers no tools.",
+    )
+
+
+def _without_secrets(setup: Setup) -> Callable[[str], str]:
+    """Arguments may hold a token, and a server's last words too."""
+    return Redactor(lambda: secrets_of(setup.config.model_dump(), os.environ)).text
+
+
+async def _recalled(setup: Setup) -> list[McpServer]:
+    servers = mcp_servers(setup.config, setup.data_dir, setup.workspace, SystemClock())
+    if servers is None:
+        return []
+    await servers.recall()
+    return servers.servers
+
+
+async def _met(name: str, setup: Setup) -> tuple[McpServer, float]:
+    logging.getLogger("nanobot.agent.tools.mcp").setLevel(logging.CRITICAL)  # what fails is said once, by the command
+    servers = {server.settings.name: server for server in await _recalled(setup)}
+    if name not in servers:
+        raise unknown_name("MCP server", name, servers, "nanobot mcp list")
+    server = servers[name]
+    begun = time.perf_counter()
+    try:
+        await server.connect()
+        return server, time.perf_counter() - begun
+    finally:
+        await server.close()
+
+
+def _facts(server: McpServer, shown: Callable[[str], str]) -> dict[str, object]:
+    settings, listing = server.settings, server.listing
+    return {
+        "name": settings.name,
+        "wire": settings.wire,
+        "place": shown(settings.place),
+        "met": listing is not None,
+        "server": listing.server if listing else None,
+        "protocol": listing.protocol if listing else None,
+        "tools": [tool.name for tool in listing.tools] if listing else [],
+        "resources": bool(listing and listing.resources),
+        "prompts": bool(listing and listing.prompts),
+    }

@@ -1,0 +1,121 @@
+"""A view as arguments of bubblewrap. https://manpages.debian.org/bookworm/bubblewrap/bwrap.1.en.html
+
+The options stand in the order in which they are carried out. Nothing here touches the disk but to look.
+"""
+
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from nanobot.security.sandbox.view import _ALSO_OF_RUN, SYSTEM, Access, View
+
+INSIDE_UID = 1000
+"""Who root is inside: nobody special. What it writes belongs to root outside."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bwrap:
+    """The program, and which of its walls this machine allows."""
+
+    program: str
+    own_proc: bool = True
+    """A /proc of its own; else the host's is shown, read-only: other processes can be seen, not touched."""
+    no_more_userns: bool = True
+    """No user namespaces inside, which give a command powers over parts of the kernel."""
+    as_root: bool = field(default_factory=lambda: hasattr(os, "geteuid") and os.geteuid() == 0)
+
+    def argv(self, view: View, folder: Path, command: Sequence[str], *, init_fd: int | None = None) -> list[str]:
+        """Run `command` in `folder` with this view. On `init_fd` it says which process is the head of the command's."""
+        said = ("--info-fd", str(init_fd)) if init_fd is not None else ()
+        return [
+            self.program,
+            *self._namespaces(view),
+            *_ground(view),
+            *(("--proc", "/proc") if self.own_proc else ("--ro-bind", "/proc", "/proc")),
+            *_devices(view),
+            *_run_and_tmp(view),
+            *_places(view),
+            *_ends(view),
+            "--chdir", str(folder), *said, "--", *command,
+        ]  # fmt: skip
+
+    def _namespaces(self, view: View) -> Iterator[str]:
+        yield from ("--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try")
+        yield from ("--new-session", "--cap-drop", "ALL")
+        if self.no_more_userns:
+            yield "--disable-userns"
+        if self.as_root:
+            yield from ("--uid", str(INSIDE_UID), "--gid", str(INSIDE_UID))
+        if not view.network:
+            yield "--unshare-net"
+
+
+def _ground(view: View) -> Iterator[str]:
+    if view.whole:
+        yield from ("--ro-bind", "/", "/")
+        return
+    for name in SYSTEM:
+        place = Path(name)
+        if place.is_symlink():
+            yield from ("--symlink", str(place.readlink()), name)
+        elif place.is_dir():
+            yield from ("--ro-bind", name, name)
+
+
+def _devices(view: View) -> Iterator[str]:
+    yield from ("--dev", "/dev")
+    for device in view.devices:
+        yield from ("--dev-bind", str(device), str(device))
+
+
+def _run_and_tmp(view: View) -> Iterator[str]:
+    yield from ("--tmpfs", "/run")
+    if not view.whole:
+        yield from ("--perms", "1777", "--tmpfs", "/var/tmp", "--symlink", "/run", "/var/run")  # noqa: S108
+    names = Path(os.path.realpath("/etc/resolv.conf"))
+    shown = [*_ALSO_OF_RUN, *([str(names)] if not view.whole or names.is_relative_to("/run") else [])]
+    for place in shown:
+        if Path(place).exists() and not place.startswith("/etc/"):
+            yield from ("--ro-bind", place, place)
+    if view.tmp is None:
+        yield from ("--perms", "1777", "--tmpfs", "/tmp")  # noqa: S108 - a place inside
+    else:
+        yield from ("--bind", str(view.tmp), "/tmp")  # noqa: S108
+
+
+def _places(view: View) -> Iterator[str]:
+    for place, access in view.places:
+        name = str(place)
+        if access is Access.WRITE:
+            yield from ("--bind", name, name)
+        elif access in (Access.READ, Access.READ_TOO):
+            yield from ("--ro-bind", name, name)
+        elif access is Access.COVER:
+            yield from ("--perms", "0755", "--tmpfs", name)
+        elif place.is_dir():
+            yield from ("--perms", "0000", "--tmpfs", name)
+        else:  # a device that may not be used: whoever opens it is denied
+            yield from ("--ro-bind", os.devnull, name)
+    for service in view.services:
+        yield from ("--bind", str(service), str(service))
+
+
+def _ends(view: View) -> Iterator[str]:
+    """What we laid out ourselves is closed: a file put there would vanish without a word."""
+    for place, access in view.places:
+        if access is Access.COVER:
+            yield from ("--remount-ro", str(place))
+    yield from ("--remount-ro", "/run")
+    if not view.whole:
+        yield from ("--remount-ro", "/")
+
+
+def is_device(path: Path) -> bool:
+    """Whether it is a device, which has to be given as one."""
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return False
+    return stat.S_ISCHR(mode) or stat.S_ISBLK(mode)

@@ -1,0 +1,209 @@
+"""What a command may see and write: the places of `PathPolicy`, laid out as mounts.
+
+A mount hides whatever lies under its place, so the order is by depth: a folder before what is in it. Every place is
+taken where it really leads. What a command could swap behind our back lies in folders that it cannot write.
+"""
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+
+from nanobot.security.paths import PathPolicy
+
+SYSTEM = (
+    "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/nix", "/gnu", "/snap", "/sys",
+    "/var/lib/dpkg", "/var/lib/rpm", "/var/lib/apt/lists", "/var/cache/apt", "/home/linuxbrew",
+)  # fmt: skip
+"""What programs need; all that is left of the host where commands are restricted to the workspace."""
+_ALSO_OF_RUN = ("/run/current-system", "/run/opengl-driver", "/run/booted-system")
+"""Programs of NixOS. The rest of /run is sockets of services, which start processes outside."""
+_OF_THE_COMMAND = tuple(map(Path, ("/run", "/tmp", "/dev", "/proc")))  # noqa: S108 - places inside
+"""Here a command finds nothing of the host's."""
+_NEVER_THE_AGENTS = frozenset({"cron"})
+"""Folders of a workspace with nothing in them that a command may write: a file that is not there yet is safe too."""
+
+
+class Access(IntEnum):
+    """What a command gets of a place. Where two hold for the same place, the larger number stands."""
+
+    READ_TOO = 0
+    """Reading, unless something else says more."""
+    WRITE = 1
+    READ = 2
+    COVER = 3
+    """The folder is there and empty, but for what is mounted into it."""
+    HIDE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Grants:
+    """What the owner gave to one command on top."""
+
+    folders: tuple[Path, ...] = ()
+    devices: tuple[Path, ...] = ()
+    services: tuple[Path, ...] = ()
+    secrets: tuple[Path, ...] = ()
+    """Places of keys that it may read."""
+    network: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The places of a command, each with what it may do there. `whole`: the rest of the host can be read.
+
+    `tmp` is what the command finds as /tmp; None gives it one in memory, which ends with it.
+    """
+
+    places: tuple[tuple[Path, Access], ...]
+    whole: bool
+    home: Path
+    tmp: Path | None = None
+    network: bool = True
+    devices: tuple[Path, ...] = ()
+    services: tuple[Path, ...] = ()
+
+    def may_write(self, path: Path) -> bool:
+        """Whether a command may write at this place, which is taken where it really leads."""
+        real, best = Path(os.path.realpath(path)), Access.READ
+        for place, access in self.places:  # by depth: the last that holds it says so
+            if _inside(real, (place,)):
+                best = access
+        return best is Access.WRITE
+
+
+def view_of(
+    paths: PathPolicy,
+    folder: Path | None = None,
+    *,
+    network: bool = True,
+    tmp: Path | None = None,
+    grants: Grants | None = None,
+    sockets: Iterable[Path] = (),
+) -> View:
+    """The view these policies give to a command that begins in `folder`, which may be read by them. `sockets` are
+    services of the host that it must not talk to.
+
+    Blocking: it looks where places lead, and makes those of ours that must be there to be guarded.
+    """
+    grants = grants or Grants()
+    tmp = Path(os.path.realpath(tmp)) if tmp is not None else None
+    home = Path(os.path.realpath(Path.home()))
+    writable = _real((paths.workspace, *paths.allowed, *grants.folders))
+    secrets = _real(grants.secrets)
+    hidden = tuple(place for place in _real(paths.unreadable) if not _inside(place, secrets))
+    places: dict[Path, Access] = {}
+
+    def add(found: Iterable[Path], access: Access) -> None:
+        for place in found:
+            places[place] = max(places.get(place, access), access)
+
+    add(writable, Access.WRITE)
+    add(_real((*paths.library, *((folder,) if folder is not None else ()))), Access.READ_TOO)
+    if not _inside(home, writable):
+        if paths.restrict:
+            add((home,), Access.COVER)
+        elif _inside(home, _OF_THE_COMMAND):
+            add((home,), Access.READ_TOO)
+    add(_guarded(paths, writable), Access.READ)
+    covered = _covered(paths, home)
+    if covered is not None:
+        add((covered,), Access.COVER)
+        add(_beside(covered, hidden, tmp, writable), Access.READ)
+    add((place for place in hidden if place.exists()), Access.HIDE)
+    for place in secrets:
+        places[place] = Access.READ
+    if tmp is not None:  # also by its name outside, which file tools know
+        places[tmp] = Access.WRITE
+    services = _real(grants.services)
+    of_the_host = (path for path in _real(sockets) if path not in services and not _inside(path, writable))
+    seen = [place for place, access in places.items() if access is not Access.HIDE]
+    add((path for path in of_the_host if _inside(path, seen) or not _inside(path, _OF_THE_COMMAND)), Access.HIDE)
+    return View(
+        tuple(_in_order(places, secrets, restricted=paths.restrict)),
+        whole=not paths.restrict,
+        home=home,
+        tmp=tmp,
+        network=network or grants.network,
+        devices=_real(grants.devices),
+        services=services,
+    )
+
+
+def _real(places: Iterable[Path]) -> tuple[Path, ...]:
+    return tuple(dict.fromkeys(Path(os.path.realpath(place.expanduser())) for place in places))
+
+
+def _inside(path: Path, places: Iterable[Path]) -> bool:
+    return any(place == path or place in path.parents for place in places)
+
+
+def _guarded(paths: PathPolicy, writable: tuple[Path, ...]) -> list[Path]:
+    """The places inside the writable ones that are never written. One that is missing is made: a mount needs it."""
+    workspace = Path(os.path.realpath(paths.workspace))
+    found = []
+    for place in _real((*paths.protected, *paths._ours())):  # noqa: SLF001 - until the policy offers `never_written`
+        if not _inside(place, writable):
+            continue
+        first = workspace / place.relative_to(workspace).parts[0] if workspace in place.parents else place
+        guarded = first if first.name in _NEVER_THE_AGENTS else place
+        if _is_there(guarded):
+            found.append(guarded)
+    return found
+
+
+def _is_there(place: Path) -> bool:
+    try:
+        if place.suffix and not place.exists():
+            place.parent.mkdir(parents=True, exist_ok=True)
+            os.close(os.open(place, os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600))
+        elif not place.exists():
+            place.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return place.exists()
+    return True
+
+
+def _covered(paths: PathPolicy, home: Path) -> Path | None:
+    """Our data folder, hidden as a whole: a file in it may be replaced while a command runs, and a mount over the old
+    one is gone with it. None where the folder is one of many uses; then its files are hidden one by one.
+    """
+    if paths.data_folder is None:
+        return None
+    folder = Path(os.path.realpath(paths.data_folder))
+    if not folder.is_dir() or folder == home or folder in home.parents or folder.parent == folder:
+        return None
+    return None if folder == Path(os.path.realpath(paths.workspace)) else folder
+
+
+def _beside(covered: Path, hidden: tuple[Path, ...], tmp: Path | None, writable: tuple[Path, ...]) -> list[Path]:
+    """What of a covered folder is no secret."""
+    secret = {path.name for path in hidden if path.parent == covered} | {"config.json"}
+    return [
+        path
+        for path in _real(covered.iterdir())
+        if path.name not in secret
+        and not path.name.startswith("config.json.")
+        and path != tmp
+        and path.parent == covered
+        and not any(path == place or path in place.parents for place in writable)
+    ]
+
+
+def _in_order(places: dict[Path, Access], secrets: tuple[Path, ...], *, restricted: bool) -> list[tuple[Path, Access]]:
+    """By depth, without what lies in a hidden place or, where only a few places are there at all, outside of them."""
+    hidden = [place for place, access in places.items() if access is Access.HIDE]
+    open_to = [place for place, access in places.items() if access is Access.WRITE]
+    shown = [place for place, access in places.items() if access <= Access.READ] + [Path(name) for name in SYSTEM]
+    return sorted(
+        (
+            (place, access)
+            for place, access in places.items()
+            if not any(outer in place.parents for outer in hidden if place not in secrets)
+            and not (access is Access.READ_TOO and _inside(place, open_to))
+            and (access is not Access.HIDE or not restricted or _inside(place, shown))
+            and (access is Access.COVER or place.exists())
+        ),
+        key=lambda entry: (len(entry[0].parts), entry[0]),
+    )

@@ -1,0 +1,152 @@
+"""All of the wall together, for whoever runs commands: what stands here, in words, and how a command gets behind it."""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from nanobot.errors import NanobotError
+from nanobot.security.paths import PathPolicy
+from nanobot.security.sandbox.probe import INSTALL, Found, probe
+from nanobot.security.sandbox.sockets import listening_sockets
+from nanobot.security.sandbox.view import Grants, View, view_of
+from nanobot.utils.files import make_private_folder
+
+Wish = Literal["auto", "bwrap", "none"]
+_TMP_KEPT_DAYS = 7
+
+
+class NoWallError(NanobotError):
+    """Commands must run behind a wall, and there is none here. The text says what to install."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What holds on this machine, in words for its owner."""
+
+    stands: bool
+    summary: str
+    holds: tuple[str, ...] = ()
+    lacks: tuple[str, ...] = ()
+
+
+class Walls:
+    """The wall of one bot. Blocking, safe to use from several threads; what it finds out, it finds out once.
+
+    `cache` is the file that remembers what works here, `tmp` the folder that commands know as /tmp (None: one in memory
+    for each command).
+    """
+
+    def __init__(
+        self,
+        paths: PathPolicy,
+        wish: Wish = "auto",
+        *,
+        network: bool = True,
+        cache: Path | None = None,
+        tmp: Path | None = None,
+    ) -> None:
+        self._paths = paths
+        self._wish = wish
+        self._network = network
+        self._cache = cache
+        self._tmp = tmp
+        self._found: Found | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def stand(self) -> bool:
+        """Whether commands run behind a wall here."""
+        return self._wish != "none" and self.found.bwrap is not None
+
+    @property
+    def wanted(self) -> bool:
+        """Whether the owner wants one."""
+        return self._wish != "none"
+
+    @property
+    def required(self) -> bool:
+        """Whether nothing may run without one."""
+        return self._wish == "bwrap"
+
+    @property
+    def found(self) -> Found:
+        """What the probe said."""
+        with self._lock:
+            if self._found is None:
+                self._found = probe(self.view(), self._cache)
+            return self._found
+
+    @property
+    def tmp(self) -> Path | None:
+        """What commands know as /tmp, where it outlives them."""
+        return self._tmp
+
+    def view(self, folder: Path | None = None, grants: Grants | None = None) -> View:
+        """What a command that begins in this folder may see and write just now."""
+        tmp = _ready(self._tmp) if self._tmp is not None else None
+        sockets = listening_sockets()
+        return view_of(self._paths, folder, network=self._network, tmp=tmp, grants=grants, sockets=sockets)
+
+    def behind(self, command: Sequence[str], folder: Path, grants: Grants | None = None) -> Callable[[int], list[str]]:
+        """How to start this command behind the wall, given the descriptor on which its head is told.
+
+        Raises NoWallError where none stands.
+        """
+        bwrap = self.found.bwrap
+        if bwrap is None:
+            raise NoWallError(self.advice)
+        view, real = self.view(folder, grants), Path(os.path.realpath(folder))
+        return lambda init_fd: bwrap.argv(view, real, command, init_fd=init_fd)
+
+    @property
+    def advice(self) -> str:
+        """What to do where none stands."""
+        return (
+            f"Commands cannot be walled off on this machine: {self.found.problem} {INSTALL}, or ask the owner to set "
+            'tools.exec.sandbox to "none" in the config, which runs them with all the rights of nanobot itself.'
+        )
+
+    def report(self) -> Report:
+        """What holds here, for `status` and `doctor`."""
+        if not self.wanted:
+            return Report(False, "off: tools.exec.sandbox is none, commands may do all that nanobot itself may do")
+        bwrap = self.found.bwrap
+        if bwrap is None:
+            then = "commands do not run" if self.required else "the owner is asked about each command"
+            return Report(False, f"none: {self.found.problem} Until then {then}.")
+        holds = [
+            "Commands write only in the workspace, tools.allowedPaths and a /tmp of their own.",
+            "They read nothing else." if self._paths.restrict else "They read the rest of the disk, but no keys.",
+            "Config, state and well-known places of keys cannot be seen.",
+            "Processes outside cannot be touched.",
+        ]
+        if not self._network:
+            holds.append("There is no network, and no service of this machine.")
+        lacks = []
+        if not bwrap.own_proc:
+            lacks.append("The names of other processes can be seen: this container allows no /proc of its own.")
+        if not bwrap.no_more_userns:
+            lacks.append("Commands may make user namespaces: this bwrap cannot forbid it.")
+        if self._network:
+            lacks.append("Services on loopback can be reached: tools.exec.network is on.")
+        return Report(True, f"bwrap ({bwrap.program})", tuple(holds), tuple(lacks))
+
+
+def _ready(tmp: Path) -> Path | None:
+    """The folder, made and swept; None where it cannot be had."""
+    try:
+        make_private_folder(tmp)
+    except OSError:
+        return None
+    long_ago = time.time() - _TMP_KEPT_DAYS * 86_400
+    with suppress(OSError), os.scandir(tmp) as entries:
+        for entry in entries:
+            if entry.stat(follow_symlinks=False).st_mtime < long_ago and not entry.is_dir(follow_symlinks=False):
+                with suppress(OSError):
+                    os.unlink(entry.path)  # noqa: PTH108
+    return tmp

@@ -1,0 +1,216 @@
+"""Approval: what is asked about, what is not, and what an answer does."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from nanobot.agent.tools.base import Tool
+from nanobot.agent.tools.reach import ReachKind
+from nanobot.agent.turn import Answer, ApprovalAnswered, ApprovalAsked, TurnEvent, TurnResult
+from nanobot.bus.events import InboundMessage
+from nanobot.config.schema import Config
+from nanobot.messages.types import Origin, text_of
+from nanobot.providers.base import LLMResponse
+from nanobot.testing import Bot, calls, open_bot
+from tests.agent.run.stand_ins import Sink, command, folder, page
+
+READ = calls(("web_page", {"url": "https://example.org/a"}))
+RUN = calls(("run", {"target": "ls"}))
+PUT = calls(("put", {"target": "/srv/files"}))
+
+
+def with_tools(bot: Bot, *tools: Tool) -> Bot:
+    for tool in tools:
+        bot.runtime.tools.register(tool)
+    return bot
+
+
+class Person:
+    """Sees the events of a turn, and answers each question in the same way."""
+
+    def __init__(self, bot: Bot, answer: Answer | None = Answer.ONCE) -> None:
+        self.bot = bot
+        self.answer = answer
+        self.events: list[TurnEvent] = []
+
+    def __call__(self, event: TurnEvent) -> None:
+        self.events.append(event)
+        if isinstance(event, ApprovalAsked) and self.answer is not None:
+            asyncio.get_running_loop().call_soon(self.bot.runtime.questions.answer, event.question, self.answer)
+
+    @property
+    def asked(self) -> list[ApprovalAsked]:
+        return [event for event in self.events if isinstance(event, ApprovalAsked)]
+
+    async def say(self, text: str) -> TurnResult:
+        message = InboundMessage.from_owner("cli", "direct", text, session_key="cli:direct", origin=Origin.CLI)
+        return await self.bot.runtime.loop.run_turn(message, self, attended=True)
+
+
+def results(bot: Bot) -> list[str]:
+    rows = bot.runtime.sessions.get_or_create("cli:direct").messages
+    return [text_of(row["content"]) for row in rows if row["role"] == "tool"]
+
+
+def config(approval: str) -> Config:
+    return Config.model_validate({"tools": {"approval": approval}})
+
+
+async def test_what_the_owner_asks_for_and_the_walls_give_is_not_asked_about(tmp_path: Path):
+    run = command()
+    async with open_bot(tmp_path, RUN, "done") as bot:
+        person = Person(with_tools(bot, run))
+        await person.say("run ls")
+
+        assert (run.done, person.asked) == (["ls"], [])
+
+
+async def test_once_a_page_was_read_a_command_waits_for_a_yes_that_names_the_page_and_the_exact_arguments(
+    tmp_path: Path,
+):
+    run = command()
+    async with open_bot(tmp_path, READ, RUN, "done") as bot:
+        person = Person(with_tools(bot, run, page()))
+        await person.say("read it")
+
+        [asked] = person.asked
+        assert run.done == ["ls"]
+        assert "https://example.org/a" in asked.text
+        assert "target: ls" in asked.text
+        assert (asked.arguments, asked.reaches) == ({"target": "ls"}, ["command:ls"])
+
+
+async def test_a_no_is_told_to_the_model_and_the_turn_goes_on(tmp_path: Path):
+    run = command()
+    async with open_bot(tmp_path, READ, RUN, "then not") as bot:
+        person = Person(with_tools(bot, run, page()), Answer.NO)
+        result = await person.say("read it")
+
+        assert (run.done, result.text) == ([], "then not")
+        assert "the owner was asked and said no" in results(bot)[-1]
+
+
+async def test_a_question_is_followed_by_its_end_always(tmp_path: Path):
+    async with open_bot(tmp_path, READ, RUN, "done") as bot:
+        person = Person(with_tools(bot, command(), page()), Answer.NO)
+        await person.say("read it")
+
+        told = [event for event in person.events if isinstance(event, ApprovalAsked | ApprovalAnswered)]
+        assert [event.type for event in told] == ["approval_asked", "approval_answered"]
+        assert told[0].question == told[1].question
+
+
+async def test_what_the_walls_do_not_give_is_asked_about_whoever_asks(tmp_path: Path):
+    put = folder()
+    async with open_bot(tmp_path, PUT, "done") as bot:
+        person = Person(with_tools(bot, put))
+        await person.say("put it there")
+
+        assert (put.done, len(person.asked), person.asked[0].source) == (["/srv/files"], 1, None)
+
+
+async def test_a_folder_is_asked_about_once_a_turn(tmp_path: Path):
+    put = folder()
+    async with open_bot(tmp_path, PUT, PUT, "done") as bot:
+        person = Person(with_tools(bot, put))
+        await person.say("put both there")
+
+        assert (len(put.done), len(person.asked)) == (2, 1)
+
+
+async def test_always_holds_in_later_turns_and_once_does_not(tmp_path: Path):
+    put = folder()
+    async with open_bot(tmp_path, PUT, "a", PUT, "b", PUT, "c") as bot:
+        person = Person(with_tools(bot, put), Answer.ONCE)
+        await person.say("put")
+        person.answer = Answer.ALWAYS
+        await person.say("put")
+        person.answer = Answer.NO
+        await person.say("put")
+
+        assert (len(put.done), len(person.asked)) == (3, 2)
+
+
+async def test_always_without_words_from_outside_does_not_hold_with_them(tmp_path: Path):
+    put = folder()
+    async with open_bot(tmp_path, PUT, "a", READ, PUT, "b") as bot:
+        person = Person(with_tools(bot, put, page()), Answer.ALWAYS)
+        await person.say("put")
+        person.answer = Answer.NO
+        await person.say("read it")
+
+        assert (len(put.done), len(person.asked)) == (1, 2)
+
+
+async def test_where_nobody_can_answer_it_is_refused_at_once(tmp_path: Path):
+    run = command()
+    async with open_bot(tmp_path, READ, RUN, "I could not") as bot:
+        await with_tools(bot, run, page()).say("read it")
+
+        assert run.done == []
+        assert "needs the owner's yes" in results(bot)[-1]
+
+
+@pytest.mark.parametrize("script", [(READ, RUN), (PUT,)], ids=["words from outside", "beyond the walls"])
+async def test_deny_refuses_without_a_question(tmp_path: Path, script: tuple[LLMResponse, ...]):
+    run, put = command(), folder()
+    async with open_bot(tmp_path, *script, "no", config=config("deny")) as bot:
+        person = Person(with_tools(bot, run, put, page()))
+        await person.say("go")
+
+        assert (run.done, put.done, person.asked) == ([], [], [])
+        assert "tools.approval is `deny`" in results(bot)[-1]
+
+
+async def test_off_asks_nothing_and_grants_all_but_secrets(tmp_path: Path):
+    run, put, key = command(), folder(), Sink("key", ReachKind.SECRETS, beyond=True)
+    script = (READ, RUN, PUT, calls(("key", {"target": "/home/me/.ssh"})), "done")
+    async with open_bot(tmp_path, *script, config=config("off")) as bot:
+        person = Person(with_tools(bot, run, put, key, page()))
+        await person.say("go")
+
+        assert (run.done, put.done, key.done, person.asked) == (["ls"], ["/srv/files"], [], [])
+
+
+async def test_a_question_that_nobody_answers_ends_as_a_no(tmp_path: Path):
+    run = command()
+    async with open_bot(tmp_path, READ, RUN, "later then") as bot:
+        bot.runtime.questions.expires_s = 0.02
+        person = Person(with_tools(bot, run, page()), None)
+        await person.say("read it")
+
+        assert (run.done, list(bot.runtime.questions)) == ([], [])
+        assert "did not answer within" in results(bot)[-1]
+
+
+async def test_a_stop_ends_the_question(tmp_path: Path):
+    async with open_bot(tmp_path, READ, RUN) as bot:
+        person = Person(with_tools(bot, command(), page()), None)
+        turn = asyncio.create_task(person.say("read it"))
+        await until(lambda: bool(person.asked))
+
+        await bot.runtime.loop.stop_turn("cli:direct")
+
+        assert (await turn).outcome == "stopped"
+        assert [event.answer for event in person.events if isinstance(event, ApprovalAnswered)] == [Answer.STOPPED]
+
+
+async def test_status_says_that_a_turn_waits_for_an_answer(tmp_path: Path):
+    async with open_bot(tmp_path, READ, RUN, "done") as bot:
+        person = Person(with_tools(bot, command(), page()), None)
+        turn = asyncio.create_task(person.say("read it"))
+        await until(lambda: bool(person.asked))
+
+        status = await bot.say("/status")
+        bot.runtime.questions.answer(person.asked[0].question, Answer.ONCE)
+        await turn
+
+        assert f"Waits for your answer: run (/approve {person.asked[0].question}" in status
+
+
+async def until(there: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not there():
+            await asyncio.sleep(0.001)

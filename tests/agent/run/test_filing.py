@@ -1,0 +1,75 @@
+"""Files remember whose words they hold, and bring them back into whatever turn reads them."""
+
+from pathlib import Path
+
+import pytest
+
+from nanobot.agent.turn import Answer
+from nanobot.messages.types import Provenance
+from nanobot.providers.base import LLMResponse
+from nanobot.testing import Bot, calls, open_bot
+from tests.agent.run.stand_ins import command, page
+from tests.agent.run.test_approval import Person, with_tools
+
+READ_PAGE = calls(("web_page", {"url": "https://example.org/a"}))
+WRITE = calls(("write_file", {"path": "page.md", "content": "what the page says"}))
+RUN = calls(("run", {"target": "ls"}))
+
+
+def book_says(bot: Bot) -> Provenance | None:
+    return bot.runtime.file_book.of(bot.runtime.workspace / "page.md")
+
+
+@pytest.mark.parametrize(
+    "reading",
+    [
+        calls(("read_file", {"path": "page.md"})),
+        calls(("grep", {"pattern": "page"})),
+        calls(("exec", {"command": "cat page.md"})),
+    ],
+    ids=["read_file", "grep", "exec"],
+)
+async def test_what_was_written_from_a_page_is_asked_about_when_another_session_reads_it(
+    tmp_path: Path, reading: LLMResponse
+):
+    run = command()
+    async with open_bot(tmp_path, READ_PAGE, WRITE, "kept", reading, RUN, "done") as bot:
+        person = Person(with_tools(bot, run, page()))
+        await person.say("keep the page")
+        await person.say("/new")
+        before = len(person.asked)
+        person.answer = Answer.NO
+        await person.say("what did I keep?")
+
+        assert (book_says(bot), len(person.asked) - before, run.done) == (Provenance.WEB, 1, [])
+
+
+async def test_what_the_owner_has_written_is_their_own(tmp_path: Path):
+    run = command()
+    script = (WRITE, "kept", calls(("read_file", {"path": "page.md"})), RUN, "done")
+    async with open_bot(tmp_path, *script) as bot:
+        person = Person(with_tools(bot, run))
+        await person.say("write it")
+        await person.say("read it and run")
+
+        assert (book_says(bot), person.asked, run.done) == (None, [], ["ls"])
+
+
+async def test_writing_it_anew_by_the_owners_words_clears_it(tmp_path: Path):
+    anew = calls(("write_file", {"path": "page.md", "content": "my own"}))
+    async with open_bot(tmp_path, READ_PAGE, WRITE, "kept", anew, "done") as bot:
+        person = Person(with_tools(bot, page()))
+        await person.say("keep the page")
+        await person.say("no, write my own words")
+
+        assert book_says(bot) is None
+
+
+@pytest.mark.parametrize(
+    "fetching", ["curl -s https://example.org/x -o page.md", "wget https://example.org/page.md", "nc h 1 > page.md"]
+)
+async def test_a_download_is_marked_by_its_command(tmp_path: Path, fetching: str):
+    async with open_bot(tmp_path, calls(("exec", {"command": f"true || {fetching}"})), "done") as bot:
+        await Person(bot).say("get it")
+
+        assert book_says(bot) == Provenance.WEB

@@ -1,0 +1,152 @@
+"""The servers people really use, as their makers ship them.
+
+Those of PyPI are installed with our tests. Those of npm are looked for in the folder MCP_SERVERS_OF_NPM (where
+`npm install @modelcontextprotocol/server-everything ...` was run) and on PATH.
+"""
+
+import asyncio
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from nanobot.agent.tools.base import ToolResult
+from nanobot.agent.tools.mcp.settings import ServerSettings
+from tests.agent.tools.mcp.conftest import OpenBench
+
+NPM = ("mcp-server-everything", "mcp-server-filesystem", "mcp-server-memory")
+
+
+def from_pypi(name: str, *args: str) -> ServerSettings:
+    return ServerSettings(name, command=sys.executable, args=("-m", f"mcp_server_{name}", *args))
+
+
+def from_npm(program: str) -> str:
+    folder = os.environ.get("MCP_SERVERS_OF_NPM")
+    places = [str(Path(folder) / "node_modules" / ".bin")] if folder else []
+    found = shutil.which(program, path=os.pathsep.join([*places, os.environ.get("PATH", "")]))
+    if found is None or shutil.which("node") is None:
+        pytest.skip(f"{program} is not installed: npm install @modelcontextprotocol/{program[4:]}")
+    return found
+
+
+def words_of(result: ToolResult) -> str:
+    assert not result.error, result.content
+    return json.dumps(result.content)
+
+
+async def test_time_git_and_fetch_of_pypi(bench: OpenBench, tmp_path: Path):
+    repository = tmp_path / "repository"
+    subprocess.run(["git", "init", "-q", repository], check=True)
+    (repository / "new.txt").write_text("x", encoding="utf-8")
+
+    three = await bench(from_pypi("time"), from_pypi("git"), from_pypi("fetch"))
+    hour, state, page = await asyncio.gather(
+        three.call("mcp_time_convert_time", source_timezone="UTC", time="12:00", target_timezone="Asia/Tokyo"),
+        three.call("mcp_git_git_status", repo_path=str(repository)),
+        three.call("mcp_fetch_fetch", url="http://127.0.0.1:9/", raw=True),
+    )
+
+    assert "21:00" in words_of(hour)
+    assert "new.txt" in words_of(state)
+    assert page.error
+    assert "127.0.0.1:9" in str(page.content)
+
+
+async def test_filesystem_and_memory_of_npm(bench: OpenBench, tmp_path: Path):
+    folder = tmp_path / "files"
+    folder.mkdir()
+    both = await bench(
+        ServerSettings("fs", command=from_npm("mcp-server-filesystem"), args=(str(folder),)),
+        ServerSettings(
+            "kg", command=from_npm("mcp-server-memory"), env={"MEMORY_FILE_PATH": str(tmp_path / "memory.jsonl")}
+        ),
+    )
+
+    written = await both.call("mcp_fs_write_file", path=str(folder / "a.txt"), content="hi")
+    entity = {"name": "Ada", "entityType": "person", "observations": ["likes tea"]}
+    made = await both.call("mcp_kg_create_entities", entities=[entity])
+    known = await both.call("mcp_kg_search_nodes", query="tea")
+
+    assert "Success" in words_of(written)
+    assert (folder / "a.txt").read_text(encoding="utf-8") == "hi"
+    assert "Ada" in words_of(made)
+    assert "likes tea" in words_of(known)
+
+
+async def test_everything_of_npm_on_stdio(bench: OpenBench):
+    every = await bench(ServerSettings("every", command=from_npm("mcp-server-everything")))
+
+    echoed = await every.call("mcp_every_echo", message="hi")
+    summed = await every.call("mcp_every_get-sum", a=2, b=3)
+    image = await every.call("mcp_every_get-tiny-image")
+    resources = await every.call("mcp_every_resources")
+    prompts = await every.call("mcp_every_prompts")
+    wrong = await every.call("mcp_every_get-sum", a="two", b=3)
+
+    assert echoed.content == "Echo: hi"
+    assert "5" in words_of(summed)
+    assert '"image_url"' in words_of(image)
+    first = str(resources.content).split()[0]
+    assert words_of(await every.call("mcp_every_resources", uri=first))
+    assert "simple-prompt" in str(prompts.content)
+    assert words_of(await every.call_with("mcp_every_prompts", {"name": "simple-prompt"}))
+    assert wrong.error
+
+
+@pytest.fixture
+async def port() -> AsyncIterator[int]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        number = free.getsockname()[1]
+    yield number
+
+
+@contextmanager
+def served(wire: str, port: int) -> Iterator[None]:
+    environment = {**os.environ, "PORT": str(port)}
+    with subprocess.Popen(
+        [from_npm("mcp-server-everything"), wire],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as server:
+        try:
+            yield
+        finally:
+            server.kill()
+
+
+async def until_it_listens(port: int) -> None:
+    while True:
+        try:
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+        except OSError:
+            await asyncio.sleep(0.05)
+        else:
+            writer.close()
+            return
+
+
+@pytest.mark.parametrize(("wire", "path"), [("streamableHttp", "/mcp"), ("sse", "/sse")])
+async def test_everything_of_npm_at_an_address_also_after_it_was_restarted(
+    bench: OpenBench, port: int, wire: str, path: str
+):
+    with served(wire, port):
+        await until_it_listens(port)
+        every = await bench(ServerSettings("every", url=f"http://127.0.0.1:{port}{path}"))
+        before = await every.call("mcp_every_echo", message="hi")
+    with served(wire, port):
+        await until_it_listens(port)
+        after = await every.call("mcp_every_echo", message="hi again")
+
+    assert before.content == "Echo: hi"
+    assert after.content == "Echo: hi again"

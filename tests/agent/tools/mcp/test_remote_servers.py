@@ -1,0 +1,104 @@
+"""Servers at addresses: lost sessions, cut calls, restarts."""
+
+import asyncio
+
+import pytest
+
+from nanobot.agent.tools.mcp.server import Phase
+from nanobot.agent.tools.mcp.settings import ServerSettings, Wire
+from tests.agent.tools.mcp.conftest import OpenBench
+from tests.agent.tools.mcp.remote_server import remote_server
+
+
+async def test_a_call_carries_the_headers_of_the_config(bench: OpenBench):
+    async with remote_server() as server:
+        far = await bench(ServerSettings("far", url=server.url, headers={"Authorization": "Bearer x"}))
+
+        result = await far.call("mcp_far_count")
+
+    assert result.content == "call 1"
+    assert {headers.get("authorization") for headers in server.headers} == {"Bearer x"}
+
+
+@pytest.mark.parametrize("status", [404, 400])
+async def test_a_forgotten_session_is_begun_anew_and_nobody_notices(bench: OpenBench, status: int):
+    async with remote_server() as server:
+        server.gone_status = status
+        far = await bench(ServerSettings("far", url=server.url))
+        await far.call("mcp_far_act")
+        server.forget_sessions()
+
+        result = await far.call("mcp_far_act")
+
+    assert result.content == "call 2"
+
+
+async def test_of_a_server_that_drops_every_third_call_no_reading_is_lost(bench: OpenBench):
+    async with remote_server() as server:
+        server.drops_every = 3
+        far = await bench(ServerSettings("far", url=server.url))
+
+        results = [await far.call("mcp_far_count") for _ in range(9)]
+
+    assert not any(result.error for result in results)
+
+
+async def test_a_dropped_call_that_acts_is_told_of_and_the_next_one_works(bench: OpenBench):
+    async with remote_server() as server:
+        server.drops_every = 3
+        far = await bench(ServerSettings("far", url=server.url))
+
+        results = [await far.call("mcp_far_act") for _ in range(9)]
+
+    assert [result.error for result in results] == [False, False, True] * 3
+    assert server.calls == 9
+
+
+async def test_a_server_that_is_away_for_a_while_is_found_again(bench: OpenBench):
+    async with remote_server() as server:
+        far = await bench(ServerSettings("far", url=server.url))
+        await far.call("mcp_far_act")
+    away = await far.call("mcp_far_act")
+    state = far.servers.servers[0].state
+
+    async with remote_server(server.port):
+        back = await far.call("mcp_far_act")
+
+    assert away.error
+    assert "cannot be reached" in str(away.content)
+    assert state.phase is Phase.FAILED
+    assert back.content == "call 1"
+
+
+async def test_an_address_where_nobody_answers_costs_only_its_own_tools(bench: OpenBench):
+    async with remote_server() as server:
+        both = await bench(ServerSettings("gone", url="http://127.0.0.1:9/mcp"), ServerSettings("far", url=server.url))
+
+        results = await asyncio.gather(*(both.call("mcp_far_count") for _ in range(20)))
+
+    assert not any(result.error for result in results)
+    assert both.servers.servers[0].state.phase is Phase.FAILED
+
+
+@pytest.mark.parametrize(
+    ("settings", "wire"),
+    [
+        (ServerSettings("x", command="npx"), Wire.STDIO),
+        (ServerSettings("x", command="npx", url="http://a/mcp"), Wire.STDIO),
+        (ServerSettings("x", url="http://a/mcp"), Wire.HTTP),
+        (ServerSettings("x", url="http://a/sse"), Wire.SSE),
+        (ServerSettings("x", url="http://a/sse/"), Wire.SSE),
+        (ServerSettings("x", url="http://a/sse", type=Wire.HTTP), Wire.HTTP),
+        (ServerSettings("x", command="npx", url="http://a/mcp", type=Wire.HTTP), Wire.HTTP),
+        (ServerSettings("x", url="http://a/mcp", type=Wire.STDIO), None),
+        (ServerSettings("x"), None),
+    ],
+)
+def test_the_wire_is_what_the_config_says_or_what_fits(settings: ServerSettings, wire: Wire | None):
+    assert settings.wire is wire
+
+
+def test_a_place_is_shown_without_what_may_be_secret():
+    settings = ServerSettings("x", url="https://me:geheim@example.org/mcp?key=geheim#geheim")
+
+    assert settings.place == "https://example.org/mcp"

@@ -1,0 +1,318 @@
+"""Servers that are programs: real children, well-behaved and not."""
+
+import asyncio
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from nanobot.agent.tools.base import Effect, ToolContext
+from nanobot.agent.tools.mcp.server import McpPatience, Phase
+from nanobot.agent.tools.mcp.settings import ServerSettings
+from nanobot.agent.tools.mcp.source import McpServers
+from nanobot.agent.tools.registry import ToolRegistry
+from nanobot.messages.types import Provenance
+from nanobot.utils.clock import SystemClock
+from tests.agent.tools.mcp.conftest import OpenBench, child
+
+
+async def test_a_call_reaches_the_server_and_is_trusted_as_its_words(bench: OpenBench):
+    lamp = await bench(child("lamp"))
+
+    result = await lamp.call("mcp_lamp_echo", colour="röd")
+
+    assert json.loads(str(result.content)) == {"colour": "röd"}
+    assert result.provenance is Provenance.MCP
+    assert not result.error
+
+
+async def test_the_second_call_finds_the_server_warm(bench: OpenBench):
+    lamp = await bench(child("lamp"))
+    first = await lamp.call("mcp_lamp_pid")
+    begun = time.perf_counter()
+
+    second = await lamp.call("mcp_lamp_pid")
+
+    assert time.perf_counter() - begun < 0.05
+    assert second.content == first.content
+
+
+async def test_known_tools_are_offered_at_once_and_the_first_call_starts_the_server(bench: OpenBench):
+    await bench(child("lamp"))
+    again = await bench(child("lamp"))
+    state = again.servers.servers[0].state.phase
+
+    result = await again.call("mcp_lamp_echo", n=1)
+
+    assert state is Phase.IDLE
+    assert "mcp_lamp_echo" in again.registry.names
+    assert result.content == '{"n": 1}'
+
+
+async def test_what_is_remembered_is_ours_alone_to_read_and_holds_no_secret(bench: OpenBench, tmp_path: Path):
+    await bench(child("lamp", env={"LAMP_TOKEN": "geheim"}))
+
+    (file,) = (tmp_path / "mcp").iterdir()
+
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert "geheim" not in file.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("damage", ["", "{", "[]", '{"fingerprint": 1}', '{"tools": [1]}', "\0"])
+async def test_a_damaged_memory_is_asked_for_anew(bench: OpenBench, tmp_path: Path, damage: str):
+    await bench(child("lamp"))
+    (file,) = (tmp_path / "mcp").iterdir()
+    file.write_text(damage, encoding="utf-8")
+
+    again = await bench(child("lamp"))
+
+    assert "mcp_lamp_echo" in again.registry.names
+
+
+async def test_the_owner_chooses_which_tools_are_offered(bench: OpenBench):
+    by_name = await bench(child("lamp", enabled_tools=frozenset({"echo", "mcp_lamp_pid", "gone"})))
+    none = await bench(child("dark", enabled_tools=frozenset()))
+
+    assert by_name.registry.names == ["mcp_lamp_echo", "mcp_lamp_pid"]
+    assert none.registry.names == []
+
+
+async def test_a_hanging_a_babbling_and_a_missing_server_do_not_hold_up_the_others(bench: OpenBench):
+    begun = time.perf_counter()
+    patience = McpPatience(first_listing_s=1)
+    all_of_them = await bench(
+        child("hung", "hangs"),
+        child("noisy", "babbles"),
+        ServerSettings("missing", command="no-such-program"),
+        ServerSettings("empty"),
+        child("lamp"),
+        patience=patience,
+    )
+    waited = time.perf_counter() - begun
+
+    result = await all_of_them.call("mcp_lamp_echo", n=1)
+
+    assert waited < 2
+    assert result.content == '{"n": 1}'
+    assert {name.split("_")[1] for name in all_of_them.registry.names} == {"lamp"}
+    phases = {server.settings.name: server.state.phase for server in all_of_them.servers.servers}
+    assert phases == {
+        "hung": Phase.STARTING,
+        "noisy": Phase.STARTING,
+        "missing": Phase.FAILED,
+        "empty": Phase.FAILED,
+        "lamp": Phase.READY,
+    }
+
+
+async def test_a_server_that_never_shakes_hands_fails_with_what_it_said(bench: OpenBench):
+    patience = McpPatience(to_connect_s=0.5, first_listing_s=20)
+
+    noisy = await bench(child("noisy", "babbles"), patience=patience)
+
+    state = noisy.servers.servers[0].state
+    assert state.phase is Phase.FAILED
+    assert "did not answer in time" in state.reason
+    assert "Loading... 42%" in state.reason
+
+
+async def test_a_server_that_cannot_start_says_why(bench: OpenBench):
+    broken = await bench(ServerSettings("broken", command="sh", args=("-c", "echo no database >&2; exit 3")))
+
+    state = broken.servers.servers[0].state
+
+    assert "exit code 3" in state.reason
+    assert "no database" in state.reason
+
+
+async def test_a_server_that_dies_in_a_call_is_there_again_for_the_next(bench: OpenBench):
+    lamp = await bench(child("lamp"))
+
+    died = await lamp.call("mcp_lamp_die")
+    after = await lamp.call("mcp_lamp_echo", n=1)
+
+    assert died.error
+    assert "may or may not have been done" in str(died.content)
+    assert "I am dying" in str(died.content)
+    assert after.content == '{"n": 1}'
+
+
+async def test_a_call_that_may_be_repeated_is_asked_again_when_its_server_dies(bench: OpenBench, tmp_path: Path):
+    lamp = await bench(child("lamp"))
+
+    result = await lamp.call("mcp_lamp_die_once", mark=str(tmp_path / "mark"))
+
+    assert result.content == "this time it went well"
+
+
+async def test_a_server_that_died_between_calls_costs_nobody_a_failure(bench: OpenBench):
+    lamp = await bench(child("lamp"))
+    number = int(str((await lamp.call("mcp_lamp_pid")).content))
+    os.kill(number, signal.SIGKILL)
+    await asyncio.sleep(0.1)
+
+    result = await lamp.call("mcp_lamp_echo", n=1)
+
+    assert result.content == '{"n": 1}'
+
+
+async def test_a_slow_call_is_given_up_and_the_server_told(bench: OpenBench):
+    lamp = await bench(child("lamp", tool_timeout_s=0.3))
+
+    late = await lamp.call("mcp_lamp_slow", steps=20, tells=False)
+    told = await lamp.call("mcp_lamp_was_cancelled")
+
+    assert late.error
+    assert "did not answer within 0.3 s" in str(late.content)
+    assert told.content == "1 cancelled"
+
+
+async def test_who_tells_how_far_it_is_may_take_longer(bench: OpenBench):
+    lamp = await bench(child("lamp", tool_timeout_s=0.3))
+
+    result = await lamp.call("mcp_lamp_slow", steps=12)
+
+    assert result.content == "done at last"
+
+
+async def test_calls_of_one_server_run_side_by_side(bench: OpenBench):
+    lamp = await bench(child("lamp"))
+    begun = time.perf_counter()
+
+    results = await asyncio.gather(*(lamp.call("mcp_lamp_slow", steps=4) for _ in range(10)))
+
+    assert {str(result.content) for result in results} == {"done at last"}
+    assert time.perf_counter() - begun < 1
+
+
+async def test_ten_megabytes_arrive_whole(bench: OpenBench):
+    lamp = await bench(child("lamp"))
+
+    result = await lamp.call("mcp_lamp_big", size=10_000_000)
+
+    assert result.content == "x" * 10_000_000
+
+
+async def test_what_is_no_message_is_passed_over(bench: OpenBench):
+    lamp = await bench(child("lamp"))
+
+    result = await lamp.call("mcp_lamp_garbage")
+
+    assert result.content == "said some garbage"
+
+
+async def test_a_failure_of_the_tool_is_a_failed_result(bench: OpenBench):
+    lamp = await bench(child("lamp"))
+
+    result = await lamp.call("mcp_lamp_fails")
+
+    assert result.error
+    assert result.content == "the lamp is broken"
+
+
+async def test_a_result_without_text_shows_its_structure(bench: OpenBench):
+    lamp = await bench(child("lamp"))
+
+    assert (await lamp.call("mcp_lamp_structured")).content == '{"degrees": 21}'
+
+
+async def test_pictures_and_files_are_kept_and_shown_by_path(bench: OpenBench, workspace: Path):
+    lamp = await bench(child("lamp"))
+
+    result = await lamp.call("mcp_lamp_picture")
+
+    assert isinstance(result.content, list)
+    image, sound, note = result.content
+    path = Path(image["image_url"]["url"])
+    assert path.read_bytes().startswith(b"\x89PNG")
+    assert path.is_relative_to(workspace)
+    assert sound["text"].startswith("[audio: ")
+    assert note["text"] == "a note"
+
+
+async def test_a_hostile_schema_is_tamed_and_its_tool_can_be_called(bench: OpenBench):
+    hostile = await bench(child("odd", "hostile"), patience=McpPatience(first_listing_s=20))
+    arguments = {"text": "a" * 60 + "!", "bomb": {"a": [1, 2, {}]}, "self": 1, "ctx": 2}
+    begun = time.perf_counter()
+
+    result = await hostile.call_with("mcp_odd_echo", arguments)
+
+    assert json.loads(str(result.content)) == arguments
+    assert time.perf_counter() - begun < 1
+    assert all(len(json.dumps(one)) < 30_000 for one in hostile.registry.get_definitions())
+
+
+async def test_a_new_tool_is_offered_to_the_next_turn(bench: OpenBench):
+    lamp = await bench(child("lamp"))
+    before = lamp.registry.get_definitions()
+    await lamp.refresh()
+    unchanged = lamp.registry.get_definitions()
+
+    await lamp.call("mcp_lamp_learn", name="dance")
+    during = lamp.registry.names
+    after = await lamp.refresh()
+
+    assert unchanged is before
+    assert "mcp_lamp_dance" not in during
+    assert "mcp_lamp_dance" in after
+
+
+async def test_a_server_knows_of_our_environment_what_programs_need_and_no_keys(
+    bench: OpenBench, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "geheim")
+    lamp = await bench(child("lamp", env={"LAMP_TOKEN": "its own"}))
+
+    seen = json.loads(str((await lamp.call("mcp_lamp_environment")).content))
+
+    assert "ANTHROPIC_API_KEY" not in seen
+    assert seen["LAMP_TOKEN"] == "its own"
+    assert seen["PATH"]
+
+
+async def test_what_only_reads_reaches_for_nothing_and_may_run_again(bench: OpenBench, ctx: ToolContext):
+    lamp = await bench(child("lamp"))
+
+    reads = await lamp.registry.reaches("mcp_lamp_pid", {}, ctx)
+    acts = await lamp.registry.reaches("mcp_lamp_echo", {}, ctx)
+
+    assert reads == ()
+    assert [reach.rule for reach in acts] == ["tool:mcp_lamp_echo"]
+    effects = {name: tool.effect for name in lamp.registry.names if (tool := lamp.registry.get(name))}
+    assert effects["mcp_lamp_pid"] is Effect.READ
+    assert effects["mcp_lamp_die_once"] is Effect.REPEATABLE
+    assert effects["mcp_lamp_echo"] is Effect.ONCE
+
+
+async def test_a_program_nobody_asks_is_let_go_and_started_again(bench: OpenBench):
+    lamp = await bench(child("lamp"), patience=McpPatience(first_listing_s=20, idle_s=0.1))
+    first = await lamp.call("mcp_lamp_pid")
+    await asyncio.sleep(0.3)
+    state = lamp.servers.servers[0].state.phase
+
+    second = await lamp.call("mcp_lamp_pid")
+
+    assert state is Phase.IDLE
+    assert first.content != second.content
+
+
+async def test_a_failed_server_is_not_asked_again_before_its_pause_is_over(tmp_path: Path, workspace: Path):
+    start = child("lamp", "hangs")
+    servers = McpServers(
+        [start],
+        memory=tmp_path,
+        workspace=workspace,
+        clock=SystemClock(),
+        patience=McpPatience(to_connect_s=0.1, first_listing_s=1),
+    )
+    registry = ToolRegistry()
+    await servers.refresh(registry)
+    (server,) = servers.servers
+
+    assert server.state.phase is Phase.FAILED
+    assert 0 < server.state.retry_in_s <= 1
+    assert server.start() is None
+    await servers.close()

@@ -1,0 +1,53 @@
+"""Servers in whole turns: offered, called, told of, and no burden to a turn that uses other tools."""
+
+import sys
+import time
+from pathlib import Path
+
+from nanobot.config.schema import Config
+from nanobot.testing import calls, open_bot
+from tests.agent.tools.mcp.conftest import CHILD
+
+
+def config_with(**servers: list[str]) -> Config:
+    started = {
+        name: {"command": sys.executable, "args": ["-I", "-S", CHILD, *manners]} for name, manners in servers.items()
+    }
+    return Config.model_validate({"tools": {"mcpServers": started}})
+
+
+async def test_a_model_calls_a_tool_of_a_server_and_another_server_hangs(tmp_path: Path):
+    config = config_with(lamp=[], hung=["hangs"])
+    script = (calls(("mcp_lamp_echo", {"n": 1}), ("list_dir", {"path": "."})), "done")
+
+    async with open_bot(tmp_path, *script, config=config) as bot:
+        answer = await bot.say("switch it on")
+
+        rows = {row.get("name"): row["content"] for row in bot.provider.requests[-1] if row["role"] == "tool"}
+        report = await bot.say("/mcp")
+
+    assert answer == "done"
+    assert rows["mcp_lamp_echo"] == '{"n": 1}'
+    assert "lamp: connected, 13 tools" in report
+    assert "hung: starting, not met yet" in report
+
+
+async def test_the_next_start_has_the_tools_at_once(tmp_path: Path):
+    config = config_with(lamp=[])
+    async with open_bot(tmp_path, "met", config=config) as bot:
+        await bot.say("hello")
+    begun = time.perf_counter()
+
+    async with open_bot(tmp_path, "hi", config=config) as bot:
+        await bot.say("hello")
+        names = [tool["function"]["name"] for tool in bot.provider.tools[0]]
+        report = await bot.say("/mcp")
+
+    assert "mcp_lamp_echo" in names
+    assert "lamp: idle" in report
+    assert time.perf_counter() - begun < 2
+
+
+async def test_without_servers_there_is_no_such_command(tmp_path: Path):
+    async with open_bot(tmp_path) as bot:
+        assert "There is no command /mcp" in await bot.say("/mcp")

@@ -1,0 +1,272 @@
+"""exec with the walls around it: what it asks for, what it is told, whose words its output is."""
+
+import os
+import shutil
+import socket
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nanobot.agent.tools.base import Tool, ToolContext, ToolResult
+from nanobot.agent.tools.cron import CronTool
+from nanobot.agent.tools.reach import Reach, ReachKind
+from nanobot.agent.tools.registry import ToolRegistry
+from nanobot.agent.tools.shell import ExecPolicy, ExecTool
+from nanobot.messages.types import Provenance
+from nanobot.security.paths import PathPolicy
+from nanobot.security.places import key_places
+from tests.running import running, unlikely_number
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the wall stands on Linux")
+needs_bwrap = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bwrap is not installed")
+
+
+class Shell:
+    """An exec tool of a bot at home, and calls of it."""
+
+    def __init__(self, home: Path, ctx: ToolContext) -> None:
+        self.home, self.ctx = home, ctx
+        self.workspace = ctx.workspace
+        self.paths = PathPolicy(ctx.workspace, unreadable=key_places(home), data_folder=home / ".nanobot")
+        self.policy = ExecPolicy(tmp=home / ".nanobot/tmp")
+        self.others: dict[str, Tool] = {}
+        self._tool: ExecTool | None = None
+
+    @property
+    def tool(self) -> ExecTool:
+        self._tool = self._tool or ExecTool(self.paths, self.policy, find_tool=self.others.get)
+        return self._tool
+
+    async def run(self, command: str, *, granted: tuple[str, ...] = (), **params: Any) -> ToolResult:
+        registry = ToolRegistry()
+        registry.register(self.tool)
+        context = replace(self.ctx, granted=frozenset(granted))
+        return await registry.call("exec", {"command": command, **params}, context)
+
+    async def reaches(self, command: str, **params: Any) -> list[Reach]:
+        return list(await self.tool.reaches({"command": command, **params}, self.ctx))
+
+
+@pytest.fixture
+def shell(tmp_path: Path, ctx: ToolContext, monkeypatch: pytest.MonkeyPatch) -> Shell:
+    home = tmp_path / "home"
+    (home / ".nanobot").mkdir(parents=True)
+    (home / "project").mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    return Shell(home, ctx)
+
+
+def text(result: ToolResult) -> str:
+    assert isinstance(result.content, str)
+    return result.content
+
+
+@needs_bwrap
+async def test_a_command_is_a_reach_that_nobody_need_be_asked_about(shell: Shell):
+    assert await shell.reaches("ls") == [Reach(ReachKind.COMMAND, "ls")]
+
+
+@needs_bwrap
+async def test_what_it_needs_is_asked_for_and_given_only_with_a_yes(shell: Shell):
+    folder = str(shell.home / "project")
+    command = f"echo x > {folder}/file"
+
+    reaches = await shell.reaches(command, needs=["~/project", str(shell.workspace), "network"])
+    plain = await shell.run(command)
+    unasked = await shell.run(command, needs=["~/project"])
+    given = await shell.run(command, needs=["~/project"], granted=(f"folder:{folder}",))
+
+    assert reaches[1:] == [Reach(ReachKind.FOLDER, folder, beyond=True)]
+    assert 'needs: ["/that/folder"]' in text(plain)
+    assert "The owner has not granted" in text(unasked)
+    assert not given.error
+    assert (shell.home / "project/file").exists()
+
+
+@needs_bwrap
+async def test_devices_services_and_keys_are_reaches_of_their_own(shell: Shell, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(shell.home)
+    (shell.home / ".ssh").mkdir()
+    (shell.home / ".ssh/known_hosts").write_text("host key", encoding="utf-8")
+    with socket.socket(socket.AF_UNIX) as service:
+        service.bind("daemon.sock")
+
+        reaches = await shell.reaches("x", needs=["/dev/zero", "~/daemon.sock", "~/.ssh"])
+    hidden = await shell.run("cat ~/.ssh/known_hosts")
+    shown = await shell.run("cat ~/.ssh/known_hosts", needs=["~/.ssh"], granted=(f"secrets:{shell.home}/.ssh",))
+
+    assert [(reach.kind, reach.beyond) for reach in reaches[1:]] == [
+        (ReachKind.DEVICE, True), (ReachKind.SERVICE, True), (ReachKind.SECRETS, True),
+    ]  # fmt: skip
+    assert "host key" not in text(hidden)
+    assert "host key" in text(shown)
+
+
+@needs_bwrap
+@pytest.mark.parametrize("need", ["/", "~/.nanobot/config.json", "cron/jobs.json", "/no/such/place/at/all", "", "a\0b"])
+async def test_what_nobody_can_grant_is_refused_with_a_reason(shell: Shell, need: str):
+    result = await shell.run("true", needs=[need])
+
+    assert result.error
+    assert text(result).startswith("Error: ")
+
+
+@needs_bwrap
+async def test_without_network_the_network_is_asked_for(shell: Shell):
+    shell.policy = replace(shell.policy, network=False)
+
+    failed = await shell.run("exec 3<>/dev/tcp/127.0.0.1/9")
+    reaches = await shell.reaches("curl x", needs=["network"])
+
+    assert 'needs: ["network"]' in text(failed)
+    assert reaches[1:] == [Reach(ReachKind.NETWORK, "curl x", beyond=True)]
+
+
+@needs_bwrap
+async def test_files_in_tmp_are_kept_and_their_place_is_told(shell: Shell):
+    made = await shell.run("echo kept > /tmp/report.txt")
+    read = await shell.run("cat /tmp/report.txt")
+
+    assert f"New in /tmp, which is {shell.home}/.nanobot/tmp for the other tools: report.txt" in text(made)
+    assert text(read) == "kept\n\nExit code: 0"
+
+
+@needs_bwrap
+async def test_what_was_left_running_can_be_ended_by_its_number(shell: Shell):
+    number = unlikely_number()
+    await shell.run(f"nohup sleep {number} >log 2>&1 &")
+    (pid,) = running("sleep", number)
+
+    result = await shell.run(f"kill -9 {pid}")
+
+    assert text(result).endswith("Exit code: 0")
+    while running("sleep", number):
+        pass
+
+
+async def test_no_wall_means_a_question_about_each_command(shell: Shell, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+
+    (reach,) = await shell.reaches("echo hi")
+    refused = await shell.run("echo hi")
+
+    assert reach == Reach(ReachKind.COMMAND, "echo hi", beyond=True, detail="nothing walls it off on this machine")
+    assert "apt install bubblewrap" in text(refused)
+    assert text(await shell.run("echo hi", granted=("command:echo hi",))).startswith("hi\n")
+
+
+async def test_a_wall_that_is_required_and_missing_stops_every_command(shell: Shell, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    shell.policy = replace(shell.policy, sandbox="bwrap")
+
+    result = await shell.run("echo hi", granted=("command:echo hi",))
+
+    assert result.error
+    assert "apt install bubblewrap" in text(result)
+
+
+async def test_the_owner_may_do_without(shell: Shell):
+    shell.policy = replace(shell.policy, sandbox="none")
+
+    assert await shell.reaches("echo hi") == [Reach(ReachKind.COMMAND, "echo hi")]
+    assert text(await shell.run("echo hi; cat /proc/1/comm")).startswith("hi\n")
+
+
+async def test_the_guard_speaks_before_the_command_runs(shell: Shell):
+    result = await shell.run("touch before; rm -rf ~")
+
+    assert "whole disk, home" in text(result)
+    assert not (shell.workspace / "before").exists()
+
+
+async def test_the_owners_patterns_are_obeyed(shell: Shell):
+    shell.policy = replace(shell.policy, sandbox="none", deny=(r"\bpush\b",), allow=(r"echo .*", "git .*"))
+
+    assert "denyPatterns" in text(await shell.run("git push"))
+    assert "allowPatterns" in text(await shell.run("echo a; ls"))
+    assert text(await shell.run("echo a | echo b")).startswith("b\n")
+
+
+@pytest.mark.parametrize(
+    ("command", "trusted_as"),
+    [("echo hi", Provenance.TOOL), ("curl -s --max-time 1 http://127.0.0.1:9", Provenance.WEB)],
+)
+async def test_what_comes_from_outside_is_trusted_as_little(shell: Shell, command: str, trusted_as: Provenance):
+    shell.policy = replace(shell.policy, sandbox="none")
+
+    assert (await shell.run(command)).provenance is trusted_as
+
+
+class Cron(Tool):
+    """Stands for the cron tool, and remembers what it was asked."""
+
+    name = "cron"
+    description = "jobs"
+    parameters = CronTool.parameters
+
+    def __init__(self) -> None:
+        self.asked: list[dict[str, Any]] = []
+
+    async def execute(self, *, ctx: ToolContext, **wanted: Any) -> str:
+        self.asked.append({"session": ctx.session_key, **wanted})
+        return "Job made."
+
+    async def reaches(self, arguments: dict[str, Any], ctx: ToolContext) -> list[Reach]:
+        return [Reach(ReachKind.JOB, arguments.get("message", ""))]
+
+
+@pytest.mark.parametrize(
+    ("command", "meant"),
+    [
+        ("nanobot cron add -n water -m 'Drink water' -e 3600 -d --channel telegram --to 1",
+         {"action": "add", "name": "water", "message": "Drink water", "every_seconds": 3600.0, "deliver": True}),
+        ('nanobot cron add --message="Wake up" --at 2026-12-24T18:00',
+         {"action": "add", "message": "Wake up", "at": "2026-12-24T18:00"}),
+        ("python -m nanobot cron add -m x --cron '0 9 * * *' --tz Europe/Berlin",
+         {"action": "add", "message": "x", "cron_expr": "0 9 * * *", "tz": "Europe/Berlin"}),
+        ("nanobot cron list -a", {"action": "list"}),
+        ("nanobot cron remove j1", {"action": "remove", "job_id": "j1"}),
+        ("nanobot cron enable j1 --disable", {"action": "disable", "job_id": "j1"}),
+        ("/usr/local/bin/nanobot cron run j1 --force", {"action": "run", "job_id": "j1"}),
+    ],
+)  # fmt: skip
+async def test_a_nanobot_cron_command_is_the_call_it_means(shell: Shell, command: str, meant: dict[str, Any]):
+    cron = Cron()
+    shell.others["cron"] = cron
+
+    reaches = await shell.reaches(command)
+    result = await shell.run(command)
+
+    assert text(result) == "Job made."
+    assert cron.asked == [{"session": "cli:direct", **meant}]
+    assert reaches == [Reach(ReachKind.JOB, meant.get("message", ""))]
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["nanobot cron list | cat", "nanobot cron list; ls", "nanobot status", "nanobot cron --help"],
+)
+async def test_any_other_command_is_a_command(shell: Shell, command: str):
+    cron = Cron()
+    shell.others["cron"] = cron
+    shell.policy = replace(shell.policy, sandbox="none")
+
+    await shell.run(command)
+
+    assert cron.asked == []
+
+
+async def test_arguments_the_cron_tool_does_not_take_are_said(shell: Shell):
+    shell.others["cron"] = Cron()
+
+    assert "every_seconds" in text(await shell.run("nanobot cron add -m x -e often"))
+
+
+@needs_bwrap
+async def test_limits_hold_inside(shell: Shell):
+    result = await shell.run("ulimit -c; ulimit -n; cat /proc/self/oom_score_adj; echo $HOME $TMPDIR")
+
+    assert text(result).split() == ["0", "8192", "500", os.environ["HOME"], "/tmp", "Exit", "code:", "0"]

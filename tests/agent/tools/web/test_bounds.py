@@ -1,0 +1,73 @@
+"""What a page may cost, whatever it is made of: 64 MB above an idle bot, and half a minute."""
+
+import asyncio
+import json
+import sys
+import zlib
+from typing import Any
+
+import pytest
+
+from tests.security.web import Serve, serving
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="a process is weighed by /proc")
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=utf-8\r\n"
+
+
+def endless(piece: bytes) -> Serve:
+    async def serve(head: str, writer: asyncio.StreamWriter) -> None:
+        writer.write(HEAD + b"\r\n<html><body>")
+        while True:
+            writer.write(piece * (64 * 1024 // len(piece)))
+            await writer.drain()
+
+    return serve
+
+
+async def bomb(head: str, writer: asyncio.StreamWriter) -> None:
+    packer = zlib.compressobj(9, wbits=31)
+    writer.write(HEAD + b"Content-Encoding: gzip\r\n\r\n")
+    while True:
+        writer.write(packer.compress(b"<p>" + b"bomb, " * 200_000) + packer.flush(zlib.Z_SYNC_FLUSH))
+        await writer.drain()
+
+
+PAGES = {
+    "an endless article": endless(
+        b"<div><p>Some words, and <a href='/x'>a link</a> and <b>more</b>, of it.</p></div>\n"
+    ),
+    "endless Chinese": endless("<p>永远没有尽头的网页，真的没有。</p>".encode()),
+    "endless tags": endless(b"<b><p>"),
+    "endless tables": endless(b"<table><tr><td>a"),
+    "endless scripts": endless(b"<script>a<script"),
+    "endless text": endless(b"word, "),
+    "a bomb": bomb,
+}
+
+
+async def weighed(serve: Serve) -> dict[str, Any]:
+    async with serving(serve) as server:
+        command = [sys.executable, "-m", "tests.agent.tools.web.fetch_child", f"http://127.0.0.1:{server.port}/"]
+        child = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+        out, _ = await child.communicate()
+    told: dict[str, Any] = json.loads(out)
+    return told
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("serve", PAGES.values(), ids=PAGES.keys())
+async def test_no_page_costs_more_than_it_may(serve):
+    told = await weighed(serve)
+
+    assert told["over_idle_mb"] < 64
+    assert told["seconds"] < 30
+    assert not told["failed"]
+    assert '"truncated": true' in told["content"]
+
+
+async def test_an_endless_article_costs_no_more_than_it_may():
+    told = await weighed(PAGES["an endless article"])
+
+    assert told["over_idle_mb"] < 64
+    assert told["seconds"] < 30

@@ -1,0 +1,115 @@
+"""Bodies of the web become text, however they are written."""
+
+import json
+
+import pytest
+
+from nanobot.agent.tools.web.pages import Page, read_body
+
+WORDS = "A sentence of the article, with words in it that people want to read. " * 8
+ARTICLE = f"""<!doctype html><html><head><title>News of the day</title><style>p {{color: red}}</style></head>
+<body><nav><a href="/a">Home</a> <a href="/b">About</a></nav>
+<article><h1>A headline</h1><p>{WORDS}</p><p>And a <a href="/next">link</a>, and <b>bold</b> words.</p>
+<ul><li>the first of the things</li><li>the second of them</li></ul><pre>code = 1\n  indented</pre></article>
+<script>alert("gone")</script><footer>Terms</footer></body></html>"""
+
+
+def page(body: bytes | str, kind: str = "text/html", header: str = "", *, markdown: bool = True) -> Page:
+    data = body.encode() if isinstance(body, str) else body
+    found = read_body(data, kind, header or kind, url="https://x.test/news/", markdown=markdown, limit=50_000)
+    assert found is not None
+    return found
+
+
+def test_an_article_is_read_as_markdown_without_what_stands_around_it():
+    read = page(ARTICLE)
+
+    assert read.extractor == "readability"
+    assert read.text.startswith("# News of the day\n\n# A headline")
+    assert "[link](https://x.test/next), and **bold** words." in read.text
+    assert "- the first of the things\n- the second of them" in read.text
+    assert "```\ncode = 1\n  indented\n```" in read.text
+    assert not any(gone in read.text for gone in ("alert", "color", "Home", "Terms"))
+
+
+def test_an_article_is_read_as_plain_text_a_line_a_block():
+    read = page(ARTICLE, markdown=False)
+
+    assert read.text.startswith("News of the day\n\nA headline")
+    assert "And a link, and bold words.\n" in read.text
+    assert "**" not in read.text
+
+
+def test_a_page_of_links_alone_is_read_whole():
+    links = "".join(f"<tr><td><a href='/item{number}'>Title {number}</a></td></tr>" for number in range(30))
+
+    read = page(f"<title>Front</title><table>{links}</table>")
+
+    assert read.extractor == "page"
+    assert "[Title 29](https://x.test/item29)" in read.text
+
+
+@pytest.mark.parametrize("body", ["", "   ", "<", "<!-- only a comment", "<script>", "\0\0", "<html></html>", "]]>"])
+def test_a_page_of_nothing_is_nothing(body):
+    assert len(page(body).text) < 10
+
+
+ENCODED = {
+    "utf-8, unsaid": ("<p>Grüße, 日本</p>".encode(), "text/html", "Grüße, 日本"),
+    "a header": ("<p>日本</p>".encode("shift_jis"), "text/html; charset=Shift_JIS", "日本"),
+    "a header in quotes": ("<p>Grüße – €</p>".encode("cp1252"), 'text/html; charset="ISO-8859-1"', "Grüße – €"),
+    "its own head": ("<meta charset=windows-1252><p>Grüße</p>".encode("cp1252"), "text/html", "Grüße"),
+    "its own head, in the old way": (
+        '<meta http-equiv="Content-Type" content="text/html; charset=gb2312"><p>日本</p>'.encode("gbk"),
+        "text/html",
+        "日本",
+    ),
+    "a byte order mark": ("\ufeff<p>日本</p>".encode("utf-16-le"), "text/html; charset=utf-8", "日本"),
+    "nothing said, and not UTF-8": ("<p>Grüße</p>".encode("cp1252"), "text/html", "Grüße"),
+    "a lie": ("<p>Grüße</p>".encode("cp1252"), "text/html; charset=utf-8", "Gr\ufffd\ufffde"),
+    "nonsense": ("<p>Grüße, 日本</p>".encode(), "text/html; charset=rot13", "Grüße, 日本"),
+    "cut in the middle of a letter": ("<p>Grüße, 日本".encode()[:-1], "text/html", "Grüße, 日"),
+}
+
+
+@pytest.mark.parametrize(("body", "header", "text"), ENCODED.values(), ids=ENCODED.keys())
+def test_letters_are_read_as_they_were_written(body, header, text):
+    assert text in page(body, "text/html", header).text
+
+
+def test_json_is_set_out_and_plain_text_stands_as_it_is():
+    assert page('{"b":[1,2],"ü":null}', "application/json").text == json.dumps(
+        {"b": [1, 2], "ü": None}, indent=2, ensure_ascii=False
+    )
+    assert page("{broken", "application/json").text == "{broken"
+    assert page("[" * 5000, "application/ld+json").extractor == "json"
+    assert page("a  b\n\n<c>", "text/plain").text == "a  b\n\n<c>"
+    assert page("<rss/>", "application/rss+xml").extractor == "text"
+
+
+def test_what_says_nothing_of_itself_is_known_by_how_it_begins():
+    assert page("\n<!DOCTYPE html><p>Hello there</p>", "").text == "Hello there"
+    assert page("just words", "").extractor == "text"
+
+
+@pytest.mark.parametrize("kind", ["image/png", "application/pdf", "application/octet-stream", "", "text/plain"])
+def test_what_is_no_text_is_not_read(kind):
+    assert read_body(b"\x89PNG\0\0\1", kind, kind, url="https://x.test/", markdown=True, limit=100) is None
+
+
+HOSTILE = {
+    "never closed": "<div>" * 20_000,
+    "deep": ("<div>" * 200 + "x, y" + "</div>" * 200) * 500,
+    "scripts never closed": "<script" * 100_000,
+    "half comments": "<!--" * 100_000,
+    "less than": "<" * 300_000,
+    "an attribute": f"<a class='{'x' * 1_000_000}'>y</a>",
+    "tables in tables": "<table><tr><td>" * 5000,
+    "stars": "<p>" + "*_`[" * 50_000,
+}
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("body", HOSTILE.values(), ids=HOSTILE.keys())
+def test_a_page_that_is_made_to_take_long_does_not(body):
+    assert isinstance(page(body).text, str)

@@ -1,0 +1,35 @@
+"""`nanobot approvals`: what "always" was said to, shown and forgotten."""
+
+import json
+
+from typer.testing import CliRunner
+
+from nanobot.cli.commands import app
+from nanobot.config.paths import Places, get_data_dir
+from nanobot.security.grants import Grants
+from nanobot.utils.clock import SystemClock
+
+
+def run(*words: str):
+    return CliRunner().invoke(app, ["approvals", *words])
+
+
+def test_what_always_was_said_to_is_listed_and_can_be_forgotten():
+    grants = Grants(Places(get_data_dir()).grants, SystemClock())
+    grants.add(["folder:/srv/files"], outside=False)
+
+    shown = run("list").stdout
+    told = json.loads(run("list", "--json").stdout)
+    forgotten = run("forget", "folder:/srv/files")
+
+    assert "folder:/srv/files" in shown
+    assert [one["rule"] for one in told] == ["folder:/srv/files"]
+    assert "I ask about folder:/srv/files again" in forgotten.stdout
+    assert "Nothing is allowed for always." in run("list").output
+
+
+def test_a_rule_that_is_not_there_is_an_error_that_says_where_to_look():
+    result = run("forget", "folder:/nowhere")
+
+    assert result.exit_code == 1
+    assert "nanobot approvals list" in result.stderr

@@ -1,0 +1,308 @@
+"""`nanobot doctor`: each thing that is wrong is found under its id, and what can be repaired safely is."""
+
+import json
+import os
+import sqlite3
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from nanobot.cli.checks.examination import examined
+from nanobot.cli.checks.findings import Check, Patient, note
+from nanobot.cli.checks.model import Verdict, findings_of
+from nanobot.cli.checks.table import HEALTH, SECURITY
+from nanobot.cli.commands import app
+from nanobot.config.paths import Places, use_config
+from nanobot.config.schema import Config
+from tests.fake_models import Calls, Fail, FakeModels, Say
+
+RUNNER = CliRunner()
+POSIX = pytest.mark.skipif(os.name != "posix", reason="modes of files are POSIX")
+
+
+@pytest.fixture
+def data(tmp_path, monkeypatch):
+    """A home with nothing in it but this."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    yield tmp_path / ".nanobot"
+    use_config(None)
+
+
+def configured(data, **config):
+    data.mkdir(mode=0o700, exist_ok=True)
+    file = data / "config.json"
+    file.write_text(json.dumps(config))
+    file.chmod(0o600)
+
+
+def examination(*words):
+    """What it says, by the id of the check; and its exit code."""
+    ran = RUNNER.invoke(app, ["doctor", "--json", *words])
+    told = json.loads(ran.stdout)
+    assert told["ok"] is (ran.exit_code == 0)
+    return {check["id"]: check for check in told["checks"]}, told
+
+
+def texts(check):
+    return " ".join(finding["text"] for finding in check["findings"] if finding["severity"] != "note")
+
+
+@pytest.mark.parametrize("words", [(), ("--security",)], ids=["health", "security"])
+def test_a_fresh_machine_has_no_finding(data, words):
+    _, told = examination(*words)
+
+    assert told["ok"]
+    assert not data.exists()
+
+
+def test_a_config_that_cannot_be_used_is_told_and_the_rest_is_examined(data):
+    data.mkdir()
+    (data / "config.json").write_text('{"agents": {')
+
+    checks, _ = examination()
+
+    assert "config.json:1" in texts(checks["config"])
+    assert checks["model"]["findings"][0]["text"].startswith("not examined")
+    assert "free" in checks["disk"]["findings"][0]["text"]
+
+
+def test_a_secret_that_is_not_where_the_config_says_is_told(data):
+    configured(data, providers={"openai": {"apiKey": "file:nowhere"}})
+
+    checks, _ = examination("--offline")
+
+    assert "providers.openai.apiKey needs the file nowhere" in texts(checks["config"])
+
+
+@POSIX
+def test_files_that_others_can_read_are_found_and_closed(data):
+    configured(data)
+    (data / "config.json").chmod(0o644)
+    (data / "state").mkdir(mode=0o755)
+    (data / "state" / "x.json").write_text("{}")
+
+    before, _ = examination("--offline")
+    after, told = examination("--offline", "--fix")
+
+    assert "config.json can be read by others (mode 0644)" in texts(before["files.private"])
+    assert after["files.private"]["verdict"] == "ok"
+    assert told["ok"]
+    assert {one["id"] for one in told["repaired"]} >= {"files.private"}
+    assert not (data / "state" / "x.json").stat().st_mode & 0o077
+
+
+def test_missing_folders_and_templates_are_made_on_request(data):
+    configured(data)
+    examination("--offline", "--fix")
+
+    (data / "workspace" / "SOUL.md").unlink(missing_ok=True)
+    checks, told = examination("--offline", "--fix")
+
+    assert (data / "workspace" / "SOUL.md").exists()
+    assert told["ok"]
+    assert checks["files.templates"]["findings"] == []
+
+
+def test_a_damaged_store_is_found(data):
+    configured(data)
+    for name in ("state", "state/usage", "workspace", "workspace/cron", "workspace/sessions"):
+        (data / name).mkdir(mode=0o700)
+    (data / "state" / "journal.db").write_bytes(b"no database at all" * 100)
+    (data / "workspace" / "cron" / "jobs.json").write_text("{")
+    (data / "workspace" / "sessions" / "cli_x.jsonl").write_text('{"role": "user", "content": "hi"}\n{"role\n')
+    (data / "pairing.json").write_text("[")
+
+    checks, told = examination("--offline")
+
+    wrong = {name for name, check in checks.items() if check["verdict"] == "error" and name.startswith("stores.")}
+    assert wrong == {"stores.journal", "stores.jobs", "stores.pairing"}
+    assert "1 line cannot be read" in checks["stores.sessions"]["findings"][0]["text"]
+    assert not told["ok"]
+    assert not list(data.rglob("*.corrupt"))
+
+
+def test_a_sound_journal_is_left_as_it_is(data):
+    configured(data)
+    (data / "state").mkdir(mode=0o700)
+    with sqlite3.connect(data / "state" / "journal.db") as db:
+        db.execute("CREATE TABLE x (y)")
+    db.close()
+
+    checks, _ = examination("--offline")
+
+    assert checks["stores.journal"]["verdict"] == "ok"
+
+
+def test_leftovers_of_killed_writes_are_deleted_on_request(data):
+    configured(data)
+    left, young = data / ".config.json.0a1b2c3d.tmp", data / ".config.json.4e5f6a7b.tmp"
+    for path in (left, young):
+        path.write_text("half")
+    os.utime(left, (time.time() - 9000,) * 2)
+
+    before, _ = examination("--offline")
+    after, _ = examination("--offline", "--fix")
+
+    assert (before["files.leftovers"]["verdict"], after["files.leftovers"]["verdict"]) == ("warning", "ok")
+    assert (left.exists(), young.exists()) == (False, True)
+
+
+def test_the_program_of_an_mcp_server_is_looked_for(data):
+    configured(data, tools={"mcpServers": {"x": {"command": "nanobot-has-no-such-program"}}})
+
+    checks, _ = examination("--offline")
+
+    assert "nanobot-has-no-such-program, which is not found" in texts(checks["programs"])
+
+
+def test_the_model_is_asked_for_a_word_a_tool_call_and_a_picture(data):
+    with FakeModels() as server:
+        configured(data, agents={"defaults": {"provider": "custom", "model": "m"}},
+                   providers={"custom": {"apiKey": "k", "apiBase": server.v1}})  # fmt: skip
+        server.script(Say("one two three"), Calls(("add", {"a": 17, "b": 25})), Say("Red."))
+
+        checks, told = examination()
+
+    assert told["ok"], told
+    assert checks["model"]["findings"][0]["text"].startswith("custom, m: answers, streams, calls tools")
+    assert len(server.chats) == 3
+
+
+def test_a_model_that_refuses_is_an_error_that_names_the_key(data):
+    with FakeModels() as server:
+        configured(data, agents={"defaults": {"provider": "custom", "model": "m"}},
+                   providers={"custom": {"apiKey": "canary-key-0001", "apiBase": server.v1}})  # fmt: skip
+        server.script(Fail(401, message="wrong key canary-key-0001"))
+
+        checks, told = examination()
+
+    assert checks["model"]["verdict"] == "error"
+    assert "providers.custom.apiKey" in texts(checks["model"])
+    assert "canary-key-0001" not in json.dumps(told)
+
+
+def test_a_model_that_only_talks_is_an_error():
+    found = [*findings_of(Verdict("ollama, tiny", streams=False, calls_tools=False, sees=False, window_tokens=8000))]
+
+    assert [one.severity for one in found] == ["note", "error", "warning", "note", "note"]
+    assert "neither read nor act" in found[1].text
+
+
+def test_a_channel_that_is_not_let_in_is_an_error(data):
+    configured(data, channels={"telegram": {"enabled": True, "token": "", "allowFrom": ["1"]}})
+
+    checks, _ = examination()
+
+    assert checks["channels.telegram"]["verdict"] == "error"
+    assert "channels.telegram" not in examination("--offline")[0]
+
+
+def test_a_check_that_hangs_or_breaks_is_a_finding_and_stops_no_other(tmp_path):
+    patient = Patient(Config(), tmp_path / "config.json", Places(tmp_path), tmp_path, {})
+    broken = {"a": 1}
+
+    def hangs(patient):
+        time.sleep(5)
+        return ()
+
+    checks = [
+        Check("hangs", "", hangs, limit_s=0.1),
+        Check("breaks", "", lambda patient: [note(str(broken["b"]))]),
+        Check("sound", "", lambda patient: [note("fine")]),
+    ]
+
+    began = time.monotonic()
+    found = {one.check.id: one for one in examined(checks, patient)}
+
+    assert time.monotonic() - began < 2
+    assert found["hangs"].findings[0].text == "no answer within 0.1 s"
+    assert found["breaks"].findings[0].text == "This check broke: KeyError: 'b'"
+    assert found["sound"].verdict == "ok"
+
+
+OPEN = {
+    "access.everybody": {"channels": {"telegram": {"enabled": True, "token": "t", "allowFrom": ["*"]}}},
+    "approval.off": {"tools": {"approval": "off"}},
+    "exec.walls": {"tools": {"exec": {"sandbox": "none"}}},
+    "paths.wide": {"tools": {"allowedPaths": ["~"]}},
+    "network.whitelist": {"tools": {"ssrfWhitelist": ["169.254.0.0/16"]}},
+    "network.doors": {"api": {"host": "0.0.0.0"}},
+    "network.plain": {"providers": {"custom": {"apiKey": "k", "apiBase": "http://models.example.com/v1"}}},
+    "code.foreign": {"tools": {"mcpServers": {"x": {"command": "npx", "args": ["-y", "server-everything@latest"]}}}},
+}
+NARROW = {
+    "tools": {
+        "exec": {"allowedEnvKeys": ["LANG"]},
+        "allowedPaths": ["~/projects"],
+        "ssrfWhitelist": ["192.168.1.20/32", "fd00::1/128"],
+        "mcpServers": {
+            "x": {"command": "npx", "args": ["-y", "@org/server@1.2.3"]},
+            "y": {"command": "uvx", "args": ["mcp-server-time==1.0"]},
+            "z": {"url": "http://127.0.0.1:1/mcp", "headers": {"Authorization": "Bearer x"}},
+        },
+    },
+    "channels": {"websocket": {"enabled": True, "token": "t", "allowFrom": ["7"]}},
+    "providers": {"custom": {"apiKey": "cmd:false", "apiBase": "http://localhost:1/v1"}},
+}
+
+
+@pytest.mark.parametrize(("name", "config"), OPEN.items(), ids=OPEN)
+def test_what_stands_open_is_told_by_its_id(data, name, config):
+    configured(data, **config)
+
+    checks, told = examination("--security")
+
+    assert {name for name, check in checks.items() if check["verdict"] != "ok"} == {name}
+    assert not told["ok"]
+    assert all(finding["advice"] for finding in checks[name]["findings"])
+
+
+def test_what_is_narrow_is_no_finding_and_no_command_is_run_for_it(data):
+    configured(data, **NARROW)
+
+    _, told = examination("--security")
+
+    assert told["ok"], told
+
+
+@POSIX
+def test_a_file_that_keeps_a_key_must_be_private(data):
+    configured(data, providers={"openai": {"apiKey": "file:key"}})
+    (data / "key").write_text("k")
+    (data / "key").chmod(0o644)
+
+    checks, _ = examination("--security")
+
+    assert f"providers.openai.apiKey is kept in {data / 'key'}" in texts(checks["secrets.kept"])
+
+
+def test_a_key_in_plain_text_is_advice_and_no_finding(data):
+    configured(data, providers={"openai": {"apiKey": "sk-plain-0123456789"}})
+
+    checks, told = examination("--security")
+
+    assert "providers.openai.apiKey" in checks["secrets.plain"]["findings"][0]["text"]
+    assert told["ok"]
+    assert "sk-plain" not in json.dumps(told)
+
+
+def test_a_person_reads_lines_with_what_to_do(data):
+    configured(data, tools={"approval": "off"})
+
+    ran = RUNNER.invoke(app, ["doctor", "--security"])
+
+    assert ran.exit_code == 1
+    assert "error    approval.off" in ran.stdout
+    assert '-> Set tools.approval to "ask".' in ran.stdout
+    assert f"{len(SECURITY)} checks: 1 wrong, 0 to look at." in ran.stdout
+
+
+def test_ids_are_unique_and_documented():
+    ids = [check.id for check in (*HEALTH, *SECURITY)]
+    page = (Path(__file__).parents[2] / "docs" / "guides" / "doctor.md").read_text(encoding="utf-8")
+
+    assert len(set(ids)) == len(ids)
+    assert [name for name in ids if f"`{name}`" not in page] == []

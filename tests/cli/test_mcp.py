@@ -1,0 +1,70 @@
+"""`nanobot mcp`: what is set up, what it offers, and why it cannot be reached."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from nanobot.cli.commands import app
+from tests.agent.tools.mcp.conftest import CHILD
+
+
+def run(*words: str) -> Result:
+    return CliRunner().invoke(app, list(words))
+
+
+@pytest.fixture(autouse=True)
+def config() -> Path:
+    lamp = {"command": sys.executable, "args": ["-I", "-S", CHILD, "--token", "geheim-geheim"]}
+    servers: dict[str, Any] = {
+        "lamp": {**lamp, "enabledTools": ["echo", "pid"]},
+        "gone": {"command": "no-such-program"},
+        "far": {"url": "https://me:geheim-geheim@example.org/mcp?key=geheim-geheim"},
+    }
+    path = Path.home() / ".nanobot" / "config.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps({"tools": {"mcpServers": servers}}), encoding="utf-8")
+    return path
+
+
+def test_servers_are_listed_without_being_started():
+    listed = run("mcp", "list")
+
+    assert "lamp\tstdio\tnot met yet\t" in listed.stdout
+    assert "far\tstreamableHttp\tnot met yet\thttps://example.org/mcp" in listed.stdout
+    assert "geheim" not in listed.stdout
+
+
+def test_a_server_that_is_met_is_remembered_and_its_tools_are_listed():
+    tested = run("mcp", "test", "lamp")
+
+    names = [row["name"] for row in json.loads(run("tools", "list", "--json").stdout)]
+    facts = json.loads(run("mcp", "list", "--json").stdout)[0]
+    assert tested.exit_code == 0, tested.output
+    assert "child 1 answered in" in tested.stdout
+    assert "Not offered, by enabledTools: big, die" in tested.stdout
+    assert [name for name in names if name.startswith("mcp_")] == ["mcp_lamp_echo", "mcp_lamp_pid"]
+    assert facts["met"] is True
+    assert "echo" in facts["tools"]
+
+
+def test_a_server_that_cannot_be_reached_fails_with_the_reason():
+    tested = run("mcp", "test", "gone")
+
+    assert tested.exit_code == 1
+    assert "There is no program 'no-such-program'" in tested.stderr
+    assert tested.stdout == ""
+
+
+def test_a_misspelt_name_gets_the_nearest_one():
+    assert "Did you mean 'lamp'?" in run("mcp", "test", "lmap").stderr
+
+
+def test_without_servers_there_is_a_sentence(config: Path):
+    config.write_text("{}", encoding="utf-8")
+
+    assert "No MCP server is set up" in run("mcp", "list").stderr
+    assert json.loads(run("mcp", "list", "--json").stdout) == []

@@ -1,0 +1,166 @@
+import os
+import socket
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from nanobot.security.sandbox.view import Grants
+from tests.security.sandbox.conftest import CANARY, Home
+
+
+def test_the_workspace_is_written_and_what_is_written_is_ours(home: Home):
+    ran = home.sh("echo hello > new.txt && mkdir -p a/b && echo x >> a/b/c && cat new.txt")
+
+    assert (ran.returncode, ran.stdout) == (0, "hello\n")
+    assert (home.workspace / "new.txt").stat().st_uid == os.geteuid()
+
+
+def test_the_rest_is_read_only(home: Home):
+    ran = home.sh("cat ~/notes.txt; echo bad > ~/notes.txt; touch /usr/bad /etc/bad ~/bad; rm -f ~/notes.txt; true")
+
+    assert ran.stdout == "plain notes"
+    assert "Read-only file system" in ran.stderr
+    assert (home.path / "notes.txt").read_text(encoding="utf-8") == "plain notes"
+    assert not (home.path / "bad").exists()
+
+
+@pytest.mark.parametrize(
+    "name", [".ssh/id_ed25519", ".aws/credentials", ".netrc", ".nanobot/config.json", ".nanobot/state/journal.db",
+             ".nanobot/pairing.json"],
+)  # fmt: skip
+@pytest.mark.parametrize("restricted", [False, True])
+def test_no_spelling_shows_a_key(home: Home, name: str, *, restricted: bool):
+    home = home.restricted() if restricted else home
+    (home.workspace / "link").symlink_to(home.path / name)
+    script = f"""
+        cat ~/{name}; cat link; cat /proc/self/root{home.path}/{name}; cat /proc/1/root{home.path}/{name}
+        cat /proc/1/cwd/../../../{name}; ln ~/{name} hard; cat hard; cp -r {home.path} all; cat all/{name}
+        tar cf - ~ 2>/dev/null; chmod 777 ~/{Path(name).parts[0]}; cat ~/{name}; grep -r {CANARY[:6]} ~ /proc/*/environ
+        for i in /proc/[0-9]*; do cat $i/environ; done; true
+    """
+
+    ran = home.sh(script)
+
+    assert CANARY not in ran.stdout
+    assert not (home.workspace / "hard").exists()
+
+
+def test_restricted_nothing_else_of_home_is_there(home: Home):
+    home = home.restricted()
+
+    ran = home.sh("ls -A ~ ~/.nanobot | tail -n +2 | tr '\\n' ' '; cat ~/notes.txt; echo x > ~/vanishes")
+
+    assert ran.stdout == f".nanobot  {home.data}: tmp workspace "
+    assert "Read-only file system" in ran.stderr
+
+
+def test_what_commands_must_not_write_in_the_workspace_is_read_only(home: Home):
+    ran = home.sh("""
+        echo '{}' > cron/jobs.json; echo x >> memory/HISTORY.md; echo x > sessions/new.jsonl; mv sessions other
+        rm -rf sessions cron memory/HISTORY.md; echo fine > memory/MEMORY.md; cat sessions/cli_direct.jsonl
+    """)
+
+    assert ran.stdout == "{}\n"
+    assert (home.workspace / "memory/HISTORY.md").read_text(encoding="utf-8") == "history"
+    assert (home.workspace / "memory/MEMORY.md").exists()
+    assert [path.name for path in (home.workspace / "sessions").iterdir()] == ["cli_direct.jsonl"]
+    assert not (home.workspace / "cron/jobs.json").exists()
+
+
+def test_places_of_ours_that_are_missing_are_guarded_too(home: Home):
+    paths = replace(home.paths, workspace=home.data / "fresh")
+    (home.data / "fresh").mkdir()
+
+    ran = replace(home, paths=paths).sh(
+        "mkdir -p sessions cron; echo x > sessions/a.jsonl; echo {} > cron/jobs.json; echo x > memory/HISTORY.md; ls"
+    )
+
+    assert ran.stdout == "cron\nmemory\nsessions\n"
+    assert not list((home.data / "fresh/sessions").iterdir())
+    assert not list((home.data / "fresh/cron").iterdir())
+    assert (home.data / "fresh/memory/HISTORY.md").read_bytes() == b""
+
+
+def test_a_config_that_is_replaced_while_a_command_runs_stays_unseen(home: Home):
+    swap = home.path / ".nanobot/config.json.new"
+    swap.write_text(CANARY, encoding="utf-8")
+
+    script = "touch go; while [ -e go ]; do sleep 0.01; done; cat ~/.nanobot/config.json"
+    import threading
+
+    def replace_it() -> None:
+        while not (home.workspace / "go").exists():
+            pass
+        swap.rename(home.path / ".nanobot/config.json")
+        (home.workspace / "go").unlink()
+
+    other = threading.Thread(target=replace_it)
+    other.start()
+    ran = home.sh(script)
+    other.join()
+
+    assert CANARY not in ran.stdout
+
+
+def test_nobody_outside_can_be_seen_or_ended(home: Home):
+    ran = home.sh(f"kill -9 {os.getpid()}; ls /proc | grep -c '^[0-9]'; id -u; cat /proc/self/status")
+
+    assert "No such process" in ran.stderr
+    said = ran.stdout.splitlines()
+    assert int(said[0]) < 8
+    assert said[1] != "0"
+    assert "CapEff:\t0000000000000000" in said
+    assert "NoNewPrivs:\t1" in said
+
+
+def test_tmp_is_its_own_and_outlives_the_command(home: Home):
+    home.sh("echo kept > /tmp/file")
+
+    assert home.sh("cat /tmp/file").stdout == "kept\n"
+    assert (home.data / "tmp/file").exists()
+    assert not Path("/tmp/file").exists()
+
+
+def test_without_network_no_service_of_the_machine_answers(home: Home):
+    served = socket.create_server(("127.0.0.1", 0))
+    abstract = socket.socket(socket.AF_UNIX)
+    abstract.bind(f"\0nanobot-{os.getpid()}")
+    abstract.listen()
+    name = f"\\0nanobot-{os.getpid()}"
+    script = f"""
+        exec 3<>/dev/tcp/127.0.0.1/{served.getsockname()[1]} && echo tcp
+        /usr/bin/python3 -c 'import socket; socket.socket(socket.AF_UNIX).connect("{name}")' && echo unix
+    """
+
+    ran = replace(home, network=False).sh(script)
+
+    assert ran.stdout == ""
+    assert "refused" in ran.stderr
+    served.close()
+    abstract.close()
+
+
+def test_a_service_with_a_socket_in_the_home_cannot_be_called(home: Home):
+    place = home.path / "daemon.sock"
+    with socket.socket(socket.AF_UNIX) as service:
+        os.chdir(home.path)
+        service.bind(str(place))
+        service.listen()
+        script = f"/usr/bin/python3 -c 'import socket; socket.socket(socket.AF_UNIX).connect(\"{place}\")' && echo in"
+
+        assert home.sh(script).stdout == ""
+        assert home.sh(script, grants=Grants(services=(place,))).stdout == "in\n"
+
+
+def test_what_the_owner_grants_can_be_written(home: Home):
+    (home.path / "project").mkdir()
+
+    assert home.sh("echo x > ~/project/a").returncode != 0
+    assert home.sh("echo x > ~/project/a", grants=Grants(folders=(home.path / "project",))).returncode == 0
+
+
+def test_no_user_namespace_and_no_mount_inside(home: Home):
+    ran = home.sh("unshare -U true && echo ns; mount -t tmpfs x /mnt && echo mounted; umount ~/.ssh && echo open; true")
+
+    assert ran.stdout == ""

@@ -1,0 +1,103 @@
+from pathlib import Path
+
+import pytest
+
+from nanobot.security.paths import PathPolicy
+from nanobot.security.places import key_places
+from nanobot.security.shell.guard import Guard, Judgement
+
+
+@pytest.fixture
+def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PathPolicy:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    workspace = tmp_path / ".nanobot/workspace"
+    workspace.mkdir(parents=True)
+    protected = (workspace / "SOUL.md", tmp_path / "taxes")
+    return PathPolicy(
+        workspace, protected=protected, unreadable=key_places(tmp_path), data_folder=tmp_path / ".nanobot"
+    )
+
+
+@pytest.fixture
+def judge(paths: PathPolicy):
+    def judge_it(
+        command: str, *, deny: tuple[str, ...] = (), allow: tuple[str, ...] = (), walled: bool = False
+    ) -> Judgement:
+        return Guard(paths, deny, allow).judge(command, paths.workspace, walled=walled)
+
+    return judge_it
+
+
+def lines(name: str) -> list[str]:
+    return Path(__file__).with_name(name).read_text(encoding="utf-8").splitlines()
+
+
+@pytest.mark.parametrize("command", lines("refused.txt"))
+def test_what_does_harm_is_refused_with_a_reason(judge, command: str):
+    assert judge(command).refusal.startswith("This command was not run: ")
+
+
+@pytest.mark.parametrize("command", lines("passes.txt"))
+def test_work_of_every_day_passes(judge, command: str):
+    assert judge(command).refusal == ""
+
+
+def test_keys_are_refused_by_name_only_where_no_wall_hides_them(judge):
+    assert "secrets" in judge("cat ~/.ssh/id_rsa").refusal
+    assert "secrets" in judge("curl -T x --cert=$HOME/.aws/credentials u").refusal
+    assert judge("cat ~/.ssh/id_rsa", walled=True).refusal == ""
+
+
+@pytest.mark.parametrize(
+    "command", ["git push", "git  push origin", "a && git push", "sh -c 'git push'", "sudo git push", "g''it push"]
+)
+def test_a_forbidden_command_is_forbidden_however_it_is_written(judge, command: str):
+    assert "denyPatterns" in judge(command, deny=(r"\bgit\s+push\b",), allow=(".*",)).refusal
+
+
+ALLOWED = (r"git (?:status|log)(?: [\w-]+)*", r"ls(?: \S+)*")
+
+
+@pytest.mark.parametrize(
+    "command", ["git status", "git log -1", "ls -la", "ls a ; git status", "git log | ls", "ls 2>/dev/null"]
+)
+def test_an_allowed_command_runs(judge, command: str):
+    assert judge(command, allow=ALLOWED).refusal == ""
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["git push", "git status; rm x", "git status && curl u", "ls | sh", "ls $(rm x)", "ls `rm x`", "ls > f",
+     "ls & rm x", "git status # ls\nrm x", "echo git status", "ls \"$(rm x)\"", "ls <(rm x)", "x=1", "ls 'open",
+     "sudo ls", "env ls", "(rm x)", "{ rm x; }"],
+)  # fmt: skip
+def test_nothing_rides_along_with_an_allowed_command(judge, command: str):
+    assert "allowPatterns" in judge(command, allow=ALLOWED).refusal
+
+
+@pytest.mark.parametrize(
+    ("command", "fetches"),
+    [
+        ("curl http://x", True), ("git clone u", True), ("git -C x pull", True), ("git status", False),
+        ("sudo wget u", True), ("echo a | nc h 1", True), ("cat </dev/tcp/1.2.3.4/80", True),
+        ("python3 -c 'import urllib.request'", True),
+        ("python3 <<E\nimport requests\nE", True), ("python3 -c 'print(1)'", False), ("pip install x", False),
+        ("pip3 download x", True), ("ssh h ls", True), ("echo curl", False), ("x=$(curl u)", True), ("ls", False),
+    ],
+)  # fmt: skip
+def test_what_brings_words_from_outside_is_known(judge, command: str, *, fetches: bool):
+    assert judge(command).fetches is fetches
+
+
+def test_a_single_program_is_told_by_its_words(judge):
+    assert judge("nanobot cron add -m 'drink water' -e 60").single == (
+        "nanobot",
+        "cron",
+        "add",
+        "-m",
+        "drink water",
+        "-e",
+        "60",
+    )
+    assert judge("nanobot cron list | cat").single == ()
+    assert judge("nanobot cron list > x").single == ()

@@ -1,0 +1,71 @@
+"""The book of files that hold somebody else's words."""
+
+from pathlib import Path
+
+import pytest
+
+from nanobot.errors import StorageError
+from nanobot.messages.types import Provenance
+from nanobot.security.provenance import FileBook
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> FileBook:
+    return FileBook(tmp_path / "state" / "provenance.json", tmp_path / "media")
+
+
+def test_a_file_is_the_owners_until_it_is_marked_and_again_when_it_is_cleared(book: FileBook, tmp_path: Path):
+    file = tmp_path / "notes.md"
+
+    before = book.of(file)
+    book.mark(file, Provenance.WEB)
+    marked = book.of(file)
+    book.clear(file)
+
+    assert (before, marked, book.of(file)) == (None, Provenance.WEB, None)
+
+
+def test_trust_never_rises_by_another_mark(book: FileBook, tmp_path: Path):
+    book.mark(tmp_path / "a", Provenance.WEB)
+    book.mark(tmp_path / "a", Provenance.MCP)
+
+    assert book.of(tmp_path / "a") == Provenance.WEB
+
+
+def test_a_link_and_another_process_see_the_same_file(book: FileBook, tmp_path: Path):
+    (tmp_path / "a").write_text("words", encoding="utf-8")
+    (tmp_path / "b").symlink_to(tmp_path / "a")
+    book.mark(tmp_path / "b", Provenance.MAIL)
+
+    again = FileBook(book.path, tmp_path / "media")
+    assert again.of(tmp_path / "x" / ".." / "a") == Provenance.MAIL
+
+
+def test_attachments_are_other_peoples_without_a_line(book: FileBook, tmp_path: Path):
+    assert book.of(tmp_path / "media" / "email" / "bill.pdf") == Provenance.MAIL
+    assert book.of(tmp_path / "media" / "telegram" / "cat.jpg") == Provenance.PERSON
+
+
+@pytest.mark.parametrize("command", ["cat page.md", "head -3 notes/page.md", "cat notes/*.md", "sed -n 1p p?ge.md"])
+def test_a_command_that_names_a_marked_file_is_known(book: FileBook, tmp_path: Path, command: str):
+    book.mark(tmp_path / "notes" / "page.md", Provenance.WEB)
+
+    assert book.named_in(command) == Provenance.WEB
+    assert book.named_in("cat todo.txt") is None
+
+
+def test_a_folder_is_as_trusted_as_the_least_trusted_file_in_it(book: FileBook, tmp_path: Path):
+    book.mark(tmp_path / "notes" / "deep" / "page.md", Provenance.WEB)
+
+    assert book.below(tmp_path / "notes") == Provenance.WEB
+    assert book.below(tmp_path / "note") is None
+
+
+def test_a_book_that_cannot_be_read_makes_every_file_somebody_elses_and_stays(book: FileBook, tmp_path: Path):
+    book.path.parent.mkdir()
+    book.path.write_text("{", encoding="utf-8")
+
+    assert book.of(tmp_path / "a") == Provenance.WEB
+    with pytest.raises(StorageError, match="Move it away"):
+        book.mark(tmp_path / "a", Provenance.WEB)
+    assert book.path.read_text(encoding="utf-8") == "{"

@@ -1,0 +1,129 @@
+"""A question in a chat: with buttons, for the owner alone, and through a restart."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nanobot.config.loader import load_config
+from nanobot.gateway.service import Options, open_gateway
+from nanobot.testing import ScriptedProvider, calls
+from tests.contracts.fake_telegram import TOKEN
+from tests.contracts.life import until
+from tests.contracts.platform_telegram import ANNA, HALL, ZOE, TelegramPlatform
+from tests.contracts.platforms import Shown
+from tests.gateway.toy import free_port, written
+
+TOUCH = calls(("exec", {"command": "touch there.txt"}))
+FORWARDED = {
+    "forward_origin": {
+        "type": "user",
+        "date": 1,
+        "sender_user": {"id": 9, "is_bot": False, "first_name": "Max"},
+    }
+}
+"""core.telegram.org/bots/api#messageoriginuser"""
+
+
+@pytest.fixture
+async def telegram(tmp_path: Path) -> AsyncIterator[TelegramPlatform]:
+    (folder := tmp_path / "platform").mkdir()
+    async with TelegramPlatform(folder).open() as platform:
+        yield platform
+
+
+@asynccontextmanager
+async def gateway(telegram: TelegramPlatform, home: Path, *script: Any) -> AsyncIterator[None]:
+    """A whole gateway on this Telegram, which Anna owns."""
+    home.mkdir(exist_ok=True)
+    channel = {
+        "enabled": True,
+        "token": TOKEN,
+        "apiBase": telegram.server.url,
+        "allowFrom": [str(ANNA), str(ZOE)],
+        "groupPolicy": "open",
+    }
+    written(home / "config.json", {"channels": {"telegram": channel}, "gateway": {"port": free_port()}})
+    written(home / "pairing.json", {"owners": {"telegram": [str(ANNA)]}, "approved": {"telegram": [str(ANNA)]}})
+    async with open_gateway(
+        load_config(home / "config.json"),
+        data_dir=home,
+        workspace=home / "workspace",
+        options=Options(turns_s=0.05),
+        provider=ScriptedProvider(*script),
+        environ={},
+    ):
+        yield
+
+
+async def question(telegram: TelegramPlatform, chat: int = ANNA) -> Shown:
+    return await until(lambda: next((one for one in telegram.shown(str(chat)) if one.buttons), None))
+
+
+async def shows(telegram: TelegramPlatform, words: str, chat: int = ANNA) -> Shown:
+    return await until(lambda: next((one for one in telegram.shown(str(chat)) if words in one.text), None))
+
+
+async def test_the_owner_presses_yes_and_the_call_is_made(telegram: TelegramPlatform, tmp_path: Path):
+    async with gateway(telegram, tmp_path / "home", TOUCH, "It is there now."):
+        await telegram.server.message(ANNA, ANNA, "please touch it", **FORWARDED)
+        asked = await question(telegram)
+        await telegram.presses(asked.id, "Yes, this once")
+        await shows(telegram, "It is there now.")
+
+    assert "touch there.txt" in asked.text
+    assert asked.buttons == ["Yes, this once", "Always", "No"]
+    assert (tmp_path / "home" / "workspace" / "there.txt").exists()
+
+
+@pytest.mark.parametrize(("word", "happens"), [("Ja!", True), ("no", False)])
+async def test_a_word_answers_too(telegram: TelegramPlatform, tmp_path: Path, word: str, happens: bool):
+    async with gateway(telegram, tmp_path / "home", TOUCH, "That was that."):
+        await telegram.server.message(ANNA, ANNA, "please touch it", **FORWARDED)
+        await question(telegram)
+        await telegram.says(word)
+        await shows(telegram, "That was that.")
+
+    assert (tmp_path / "home" / "workspace" / "there.txt").exists() is happens
+
+
+async def test_in_a_group_a_strangers_yes_counts_for_nothing(telegram: TelegramPlatform, tmp_path: Path):
+    async with gateway(telegram, tmp_path / "home", TOUCH, "It is there now."):
+        await telegram.says("touch it for me", sender=str(ZOE), chat=str(HALL))
+        asked = await question(telegram, HALL)
+        await telegram.server.press(int(asked.id), "Always", ZOE)
+        await until(lambda: telegram.server.answered)
+        await telegram.says("/approve", sender=str(ZOE), chat=str(HALL))
+        await shows(telegram, "Only an owner may answer that.", HALL)
+        before = (tmp_path / "home" / "workspace" / "there.txt").exists()
+        await telegram.presses(asked.id, "Yes, this once")
+        await shows(telegram, "It is there now.", HALL)
+
+    assert not before
+    assert (tmp_path / "home" / "workspace" / "there.txt").exists()
+
+
+async def test_somebody_elses_private_chat_is_refused_at_once(telegram: TelegramPlatform, tmp_path: Path):
+    async with gateway(telegram, tmp_path / "home", TOUCH, "I may not."):
+        await telegram.says("touch it for me", sender=str(ZOE), chat=str(ZOE))
+        await shows(telegram, "I may not.", ZOE)
+
+    assert not (tmp_path / "home" / "workspace" / "there.txt").exists()
+    assert all(not one.buttons for one in telegram.shown(str(ZOE)))
+
+
+async def test_a_restart_asks_again_and_an_answer_to_the_old_question_counts_once(
+    telegram: TelegramPlatform, tmp_path: Path
+):
+    home = tmp_path / "home"
+    async with gateway(telegram, home, TOUCH):
+        await telegram.server.message(ANNA, ANNA, "please touch it", **FORWARDED)
+        old = await question(telegram)
+    await telegram.presses(old.id, "Yes, this once")  # while nobody listens
+
+    async with gateway(telegram, home, "It is there now."):
+        await shows(telegram, "It is there now.")
+
+    assert (home / "workspace" / "there.txt").exists()
