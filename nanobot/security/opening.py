@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 from nanobot.security.paths import PathDeniedError, PathPolicy
-from nanobot.utils.files import O_BINARY, replace_in, write_atomic
+from nanobot.utils.files import O_BINARY, remove_old, replace_in, write_atomic
 from nanobot.utils.no_links import make_folder, open_exactly, open_folder
 
 _TRIES = 200
@@ -159,6 +159,10 @@ class Place:
             write_atomic(self.real, data, mode=mode)
         else:
             replace_in(self._folder, self._name, data, mode=mode)
+
+    def remove_old_neighbours(self, older_than_s: float) -> None:
+        """Delete the files of its folder that were not changed for so long."""
+        remove_old(self.real.parent if self._folder is None else self._folder, older_than_s=older_than_s)
 
     def close(self) -> None:
         """Let go of the folder."""
