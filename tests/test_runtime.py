@@ -24,3 +24,15 @@ def test_no_file_tool_reads_the_config_in_use_or_its_backups(tmp_path: Path, nam
         with pytest.raises(PathDeniedError):
             paths.readable(file)
     assert len(list(tmp_path.glob("*.json*"))) == 2
+
+
+@pytest.mark.parametrize("name", ["config.json", "another.json"])
+def test_no_yes_lets_a_tool_write_the_config_in_use_or_what_is_ours(tmp_path: Path, name: str):
+    (tmp_path / name).write_text("{}", encoding="utf-8")
+    paths = tool_policies(load_config(tmp_path / name), tmp_path, tmp_path / "workspace").paths
+    everything = {f"folder:{tmp_path}", f"secrets:{tmp_path}"}
+
+    paths.readable(tmp_path / name, everything)
+    for file in (name, f"{name}.bak", "pairing.json", "state/journal.db", "workspace/sessions/x.jsonl"):
+        with pytest.raises(PathDeniedError, match="nanobot's own state"):
+            paths.writable(tmp_path / file, everything)

@@ -16,6 +16,7 @@ from typing import Any, cast
 from urllib.parse import unquote, urlsplit
 
 from nanobot.messages.types import ChatMessage, ToolCall, ToolSchema, text_of, with_context
+from nanobot.utils.pictures import NoDecoderError, PictureError, fitted
 
 LARGEST_IMAGE = 20 * 1024 * 1024
 
@@ -172,12 +173,19 @@ def _picture(url: str) -> dict[str, Any]:
         return {"type": "image_url", "image_url": {"url": _data_url(str(path), stat.st_mtime_ns, stat.st_size)}}
     except OSError:
         return {"type": "text", "text": f"[image: {path}, no longer there]"}
+    except PictureError as error:  # a server would refuse it, and every later request of the session with it
+        return {"type": "text", "text": f"[image: {path}, not delivered. {error}]"}
 
 
 @lru_cache(maxsize=16)
 def _data_url(path: str, _mtime_ns: int, _size: int) -> str:  # the last two are there to notice a change
-    kind = mimetypes.guess_type(path)[0] or "image/png"
-    return f"data:{kind};base64,{base64.b64encode(Path(path).read_bytes()).decode('ascii')}"
+    data = Path(path).read_bytes()
+    try:
+        picture = fitted(data)
+        kind, data = picture.kind, picture.data
+    except NoDecoderError:
+        kind = mimetypes.guess_type(path)[0] or "image/png"
+    return f"data:{kind};base64,{base64.b64encode(data).decode('ascii')}"
 
 
 def encode(value: object) -> bytes:

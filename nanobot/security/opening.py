@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 from nanobot.security.paths import PathDeniedError, PathPolicy
-from nanobot.utils.files import O_BINARY, replace_in, write_atomic
+from nanobot.utils.files import O_BINARY, remove_old, replace_in, write_atomic
 from nanobot.utils.no_links import make_folder, open_exactly, open_folder
 
 _TRIES = 200
@@ -57,12 +57,17 @@ class Opener:
 
     def open(self, path: str | Path) -> tuple[Path, BinaryIO]:
         """The same, after where it really lies."""
+        return self._settled(path, self.policy.readable, lambda real: self._opened(path, real))
 
-        def opened(real: Path) -> tuple[Path, BinaryIO]:
-            _check_kind(path, real.lstat(), str(real))
-            return real, self._checked(path, real, open_exactly(real, _READ))
+    def to_send(self, path: str | Path) -> Path:
+        """Where a plain file really lies that may go to a chat."""
+        real, file = self._settled(path, lambda path, _: self.policy.sendable(path), lambda at: self._opened(path, at))
+        file.close()
+        return real
 
-        return self._settled(path, self.policy.readable, opened)
+    def _opened(self, path: str | Path, real: Path) -> tuple[Path, BinaryIO]:
+        _check_kind(path, real.lstat(), str(real))
+        return real, self._checked(path, real, open_exactly(real, _READ))
 
     def folder(self, path: str | Path) -> "AbstractContextManager[OpenFolder]":
         """A folder to look into, as long as the block lasts."""
@@ -154,6 +159,10 @@ class Place:
             write_atomic(self.real, data, mode=mode)
         else:
             replace_in(self._folder, self._name, data, mode=mode)
+
+    def remove_old_neighbours(self, older_than_s: float) -> None:
+        """Delete the files of its folder that were not changed for so long."""
+        remove_old(self.real.parent if self._folder is None else self._folder, older_than_s=older_than_s)
 
     def close(self) -> None:
         """Let go of the folder."""

@@ -95,6 +95,17 @@ def replace_in(folder: int, name: str, data: bytes, *, mode: int) -> None:
     os.fsync(folder)
 
 
+def remove_old(folder: Path | int, *, older_than_s: float) -> None:
+    """Delete the files of a folder, which may be an open one, that were not changed for so long. Raises OSError where
+    the folder cannot be read."""
+    oldest = time.time() - older_than_s
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            with suppress(OSError):
+                if entry.stat(follow_symlinks=False).st_mtime < oldest:
+                    os.unlink(entry.path, dir_fd=folder if isinstance(folder, int) else None)
+
+
 def sweep_temps(path: Path, *, older_than_s: float) -> None:
     """Delete what writes of this file left that were killed so long ago. Never raises: there is a next time."""
     with suppress(OSError):

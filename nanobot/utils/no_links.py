@@ -54,16 +54,16 @@ def open_folder(path: str | os.PathLike[str], *, beneath: int | None = None) -> 
     return open_exactly(path, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0), beneath=beneath)
 
 
-def make_folder(path: str | os.PathLike[str]) -> int:
-    """A descriptor of exactly this folder; it is made, and those above it, where it is missing."""
+def make_folder(path: str | os.PathLike[str], mode: int = 0o777) -> int:
+    """A descriptor of exactly this folder; it is made, and those above it, where it is missing. POSIX only."""
     try:
         return open_folder(path)
     except FileNotFoundError:
-        above = make_folder(os.path.dirname(path))  # noqa: PTH120 - a path as text, and no links looked at
+        above = make_folder(os.path.dirname(path), mode)  # noqa: PTH120 - a path as text, and no links looked at
         try:
             name = os.path.basename(path)  # noqa: PTH119
             with suppress(FileExistsError):  # somebody was quicker; if it is no folder, the next line says so
-                os.mkdir(name, dir_fd=above)
+                os.mkdir(name, mode, dir_fd=above)
             return open_folder(name, beneath=above)
         finally:
             os.close(above)

@@ -38,6 +38,10 @@ class PictureError(NanobotError):
     """This cannot be shown as a picture. The text says why, and what to do instead."""
 
 
+class NoDecoderError(PictureError):
+    """Pillow is not installed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Picture:
     """A picture that any model takes that takes pictures. `came` is how large it was before."""
@@ -64,11 +68,14 @@ def picture_kind(head: bytes) -> str | None:
 
 
 def fitted(data: bytes) -> Picture:
-    """The picture in these bytes, as it is sent. Takes up to a second. Raises PictureError."""
+    """The picture in these bytes, as it is sent: the very bytes where they are fit for it. Takes up to a second.
+
+    Raises PictureError.
+    """
     try:
         from PIL import Image, ImageOps, UnidentifiedImageError
     except ImportError as error:
-        raise PictureError(
+        raise NoDecoderError(
             "Pictures can be shown where Pillow is installed: pip install 'nanobot[images]'. Tell the owner."
         ) from error
     Image.init()
@@ -83,6 +90,9 @@ def fitted(data: bytes) -> Picture:
                 raise PictureError(
                     f"It is {came[0]} x {came[1]} pixels, too many to decode. Make it smaller first, with exec."
                 )
+            if _is_fit(opened, data):
+                opened.load()  # it must be whole
+                return Picture(data, f"image/{str(opened.format).lower()}", came, came)
             photo = opened.format in ("JPEG", "WEBP", "AVIF")
             opened.draft("RGB", (LONGEST_SIDE, LONGEST_SIDE))
             upright = ImageOps.exif_transpose(opened)
@@ -100,6 +110,13 @@ def fitted(data: bytes) -> Picture:
         ) from error
     long, short = max(came), min(came)
     return Picture(data, mime, upright.size, (long, short) if turned else (short, long))
+
+
+def _is_fit(image: "Image.Image", data: bytes) -> bool:
+    """Whether it needs no change, if it can be decoded."""
+    upright = image.getexif().get(0x0112, 1) == 1
+    small = max(image.size) <= LONGEST_SIDE and len(data) <= _LARGEST_SENT
+    return upright and small and image.format in ("PNG", "JPEG") and image.mode in ("1", "L", "LA", "P", "RGB", "RGBA")
 
 
 def _written(image: "Image.Image", *, photo: bool) -> tuple[bytes, str]:

@@ -1,11 +1,13 @@
 """Direct chat completions, against a server that is as strict as the real ones."""
 
 import asyncio
+import base64
 import json
 import time
 from itertools import pairwise
 
 import pytest
+from PIL import Image
 
 from nanobot.messages.types import ChatMessage
 from nanobot.providers import errors
@@ -81,17 +83,21 @@ async def test_our_own_fields_stay_home_and_the_runtime_context_goes_out(server)
     ]
 
 
-async def test_images_go_out_as_data_and_missing_ones_as_a_word(server, tmp_path):
-    picture = tmp_path / "a.png"
-    picture.write_bytes(b"\x89PNG")
-    rows: list[ChatMessage] = [{"role": "user", "content": "see", "media": [str(picture), str(tmp_path / "gone.png")]}]
+async def test_images_go_out_as_data_and_missing_or_damaged_ones_as_a_word(server, tmp_path):
+    picture, damaged = tmp_path / "a.png", tmp_path / "b.png"
+    Image.new("RGB", (2, 2)).save(picture)
+    damaged.write_bytes(picture.read_bytes()[:30])
+    media = [str(picture), str(tmp_path / "gone.png"), str(damaged)]
+    rows: list[ChatMessage] = [{"role": "user", "content": "see", "media": media}]
 
     await ask(server, rows)
 
-    text, image, gone = server.chats[0].json["messages"][0]["content"]
+    text, image, gone, bad = server.chats[0].json["messages"][0]["content"]
     assert text["text"] == "see"
-    assert image["image_url"]["url"] == "data:image/png;base64,iVBORw=="
+    encoded = base64.b64encode(picture.read_bytes()).decode("ascii")
+    assert image["image_url"]["url"] == f"data:image/png;base64,{encoded}"
     assert "no longer there" in gone["text"]
+    assert "not delivered" in bad["text"]
 
 
 async def test_half_a_surrogate_pair_does_not_stop_a_message(server):

@@ -117,6 +117,20 @@ def test_a_second_name_of_a_secret_is_known_by_what_it_is(workspace: Path):
         assert file.read() == b"mine"
 
 
+def test_a_file_goes_to_a_chat_only_if_it_is_one_and_no_secret_by_another_name(workspace: Path):
+    secret = workspace.parent / "home/.ssh/file"
+    os.link(secret, workspace / "innocent")
+    os.mkfifo(workspace / "pipe")
+    opener = Opener(PathPolicy(workspace, unreadable=(secret.parent,)))
+
+    assert opener.to_send("folder/file") == workspace.resolve() / "folder/file"
+    for path in ("innocent", "pipe", "../outside/file", secret):
+        with pytest.raises(PathDeniedError):
+            opener.to_send(path)
+    with pytest.raises(IsADirectoryError):
+        opener.to_send("folder")
+
+
 def test_replacing_keeps_the_mode_breaks_the_second_name_and_leaves_no_temp_file(workspace: Path):
     os.link(workspace / "folder/file", workspace / "twice")
     (workspace / "folder/file").chmod(0o640)

@@ -7,8 +7,6 @@ a month.
 
 import hashlib
 import os
-import time
-from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -50,14 +48,5 @@ def _kept(files: Opener, data: bytes, suffix: str) -> Path:
     name = hashlib.sha256(data).hexdigest()[:32] + suffix
     with Opener(files.policy).place(FOLDER / name, make=True) as place:
         place.replace(data, PRIVATE_FILE)
-        _remove_old(place.real.parent)
+        place.remove_old_neighbours(_KEPT_DAYS * 86_400)
         return place.real
-
-
-def _remove_old(folder: Path) -> None:
-    oldest = time.time() - _KEPT_DAYS * 86_400
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            with suppress(OSError):
-                if entry.stat(follow_symlinks=False).st_mtime < oldest:
-                    os.unlink(entry.path)  # noqa: PTH108 - a path as scandir gives it

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from nanobot.agent.answers import answer_in
 from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult
+from nanobot.agent.tools.disk import opener
 from nanobot.agent.tools.reach import Reach, ReachKind
 from nanobot.agent.tools.schema import array, string, takes
 from nanobot.bus.events import Button, DeliveryFailedError, OutboundKind, OutboundMessage
@@ -128,13 +129,14 @@ class MessageTool(Tool):
         )
 
     def _file(self, named: str, ctx: ToolContext) -> str:
-        """The file, where tools may read it. An address on the web goes as it is: the platform fetches it."""
+        """The file, where it may be sent. An address on the web goes as it is: the platform fetches it."""
         if _is_address(named):
             return named
-        real = self._paths.sendable(named)
-        if not real.is_file():
-            raise FileNotFoundError(f"There is no file {named}. Paths begin at {ctx.workspace}.")
-        return str(real)
+        try:
+            return str(opener(self._paths, ctx).to_send(named))
+        except OSError as error:
+            why = "" if isinstance(error, FileNotFoundError | IsADirectoryError) else f" ({error.strerror or error})"
+            raise FileNotFoundError(f"There is no file {named}{why}. Paths begin at {ctx.workspace}.") from error
 
     async def _sent(self, message: OutboundMessage) -> ToolResult:
         where = f"{message.channel}:{message.chat_id}"

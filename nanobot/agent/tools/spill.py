@@ -6,13 +6,13 @@ Spill files live in the workspace, so that the file tools can read them, and go 
 import os
 import re
 import threading
-import time
 from contextlib import suppress
 from pathlib import Path
 
 from nanobot.agent.tools.base import ToolContext
 from nanobot.security.vault import MaskedStream
-from nanobot.utils.files import O_BINARY, PRIVATE_FILE, make_private_folder, write_whole
+from nanobot.utils.files import O_BINARY, PRIVATE_FILE, PRIVATE_FOLDER, make_private_folder, remove_old, write_whole
+from nanobot.utils.no_links import make_folder
 from nanobot.utils.text import clip, human_size
 
 SPILL_CAP = 64 * 1024 * 1024
@@ -96,22 +96,29 @@ def clip_result(text: str, limit: int, ctx: ToolContext) -> str:
 
 
 def _new_file(workspace: Path, turn_id: str) -> tuple[int, Path]:
-    """A new file of this turn, open for writing, and its path. What is older than a week goes."""
-    folder = make_private_folder(workspace / ".nanobot" / "spill")
-    _remove_old(folder)
+    """A new file of this turn, open for writing, and its path. What is older than a week goes.
+
+    Commands may write beside it. So the folder is held open while that is done, and no link on the way is followed.
+    """
+    place = workspace / ".nanobot" / "spill"
     stem = re.sub(r"[^A-Za-z0-9_-]", "_", turn_id)[:80] or "turn"
+    if os.name == "nt":
+        descriptor, name = _first_free(make_private_folder(place), None, stem)
+        return descriptor, place / name
+    folder = make_folder(Path(os.path.realpath(workspace), ".nanobot", "spill"), PRIVATE_FOLDER)
+    try:
+        descriptor, name = _first_free(Path(), folder, stem)
+        return descriptor, place / name
+    finally:
+        os.close(folder)
+
+
+def _first_free(place: Path, folder: int | None, stem: str) -> tuple[int, str]:
+    """A new file there, open for writing, and its name."""
+    remove_old(place if folder is None else folder, older_than_s=_KEPT_DAYS * 86_400)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | O_BINARY | getattr(os, "O_NOFOLLOW", 0)
     for number in range(1, _NAMES_TRIED):
-        path = folder / f"{stem}-{number}.txt"
+        name = f"{stem}-{number}.txt"
         with suppress(FileExistsError):
-            return os.open(path, flags, PRIVATE_FILE), path
-    raise FileExistsError(f"{folder} is full of files of this turn")
-
-
-def _remove_old(folder: Path) -> None:
-    oldest = time.time() - _KEPT_DAYS * 86_400
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            with suppress(OSError):
-                if entry.stat(follow_symlinks=False).st_mtime < oldest:
-                    os.unlink(entry.path)  # noqa: PTH108 - a path as scandir gives it
+            return os.open(place / name, flags, PRIVATE_FILE, dir_fd=folder), name
+    raise FileExistsError(f"There are too many files of {stem}")

@@ -46,37 +46,37 @@ def test_the_table_is_long_enough():
     assert len({*SECRETS, *OUTSIDE, *WRITES}) >= 200
 
 
-@pytest.mark.parametrize("path", SECRETS)
-async def test_no_spelling_of_a_secret_is_read(house: House, path: str):
-    told = await shown(tools(house), house.path(path))
+async def test_no_spelling_of_a_secret_is_read(house: House):
+    registry = tools(house)
 
-    assert CANARY not in told
-    assert "HOME=" not in told
-    assert "authorized_keys" not in told
-    assert "id_rsa\n" not in told
+    told = {path: await shown(registry, house.path(path)) for path in SECRETS}
 
-
-@pytest.mark.parametrize("path", [*OUTSIDE, *SECRETS[::4]])
-async def test_a_restricted_bot_reads_nothing_outside_of_its_workspace(house: House, path: str):
-    told = await shown(tools(house, restrict=True), house.path(path))
-
-    assert CANARY not in told
-    assert "root:" not in told
-    assert "plain.txt\n" not in told
+    signs = (CANARY, "HOME=", "authorized_keys", "id_rsa\n")
+    assert [path for path, text in told.items() if any(sign in text for sign in signs)] == []
 
 
-@pytest.mark.parametrize("path", WRITES)
-async def test_no_spelling_writes_where_it_may_not(house: House, path: str):
-    registry, before = tools(house), house.contents()
-    where = house.path(path)
+async def test_a_restricted_bot_reads_nothing_outside_of_its_workspace(house: House):
+    registry = tools(house, restrict=True)
 
-    for call in (
-        ("write_file", {"path": where, "content": "mine"}),
-        ("edit_file", {"path": where, "old_text": "CANARY", "new_text": "mine"}),
-    ):
-        await registry.call(*call)
+    told = {path: await shown(registry, house.path(path)) for path in (*OUTSIDE, *SECRETS)}
 
-    assert house.contents() == before
+    signs = (CANARY, "HOME=", "root:", "plain.txt\n")
+    assert [path for path, text in told.items() if any(sign in text for sign in signs)] == []
+
+
+async def test_no_spelling_writes_where_it_may_not(house: House):
+    registry, before, changed = tools(house), house.contents(), []
+
+    for path in WRITES:
+        where = house.path(path)
+        await registry.call("write_file", {"path": where, "content": "mine"})
+        await registry.call("edit_file", {"path": where, "old_text": CANARY, "new_text": "mine"})
+        await registry.call("notebook_edit", {"path": where, "cell": "0", "source": "mine"})
+        if house.contents() != before:
+            changed.append(path)
+            before = house.contents()
+
+    assert changed == []
 
 
 @pytest.mark.parametrize("path", sorted(HARD))

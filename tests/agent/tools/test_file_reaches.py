@@ -14,6 +14,7 @@ from nanobot.agent.tools.base import ToolContext
 from nanobot.agent.tools.builtin import ToolPolicies, build_tools
 from nanobot.agent.tools.reach import Reach, ReachKind
 from nanobot.agent.tools.search import GrepTool
+from nanobot.config.schema import Config
 from nanobot.messages.types import text_of
 from nanobot.security.paths import PathPolicy
 from nanobot.testing import calls, open_bot
@@ -122,30 +123,39 @@ class Granting:
         return Verdict(frozenset(reach.rule for reach in planned.reaches))
 
 
-async def test_in_a_turn_the_owners_yes_lets_a_file_be_written_outside(tmp_path: Path):
+async def test_in_a_turn_a_yes_lets_a_file_be_written_outside(tmp_path: Path):
     outside = tmp_path.resolve() / "elsewhere"
     outside.mkdir()
-    hook = Granting()
+    config, hook = Config(), Granting()
+    config.tools.approval = "off"
     path = str(outside / "new.txt")
 
-    async with open_bot(tmp_path / "bot", calls(written(path)), "done", hooks=[hook]) as bot:
+    async with open_bot(tmp_path / "bot", calls(written(path)), "done", config=config, hooks=[hook]) as bot:
         await bot.say("go")
 
     assert hook.asked == [Reach(ReachKind.FOLDER, str(outside), True, "writing outside of the workspace")]
     assert (outside / "new.txt").read_text(encoding="utf-8") == "x"
 
 
-async def test_in_a_turn_nobody_says_yes_and_the_model_is_told_what_to_do(tmp_path: Path):
+async def test_in_a_turn_without_a_yes_nothing_is_written_outside(tmp_path: Path):
     outside = tmp_path.resolve() / "elsewhere"
     outside.mkdir()
 
     async with open_bot(tmp_path / "bot", calls(written(str(outside / "new.txt"))), "ok") as bot:
         await bot.say("go")
 
-        told = text_of(bot.provider.requests[1][-1]["content"])
-    assert "the owner has not said yes to writing in" in told
-    assert "tools.allowedPaths" in told
+        row = bot.provider.requests[1][-1]
+    assert row["failure"] == "not_run"
     assert list(outside.iterdir()) == []
+
+
+async def test_a_call_without_a_yes_tells_the_model_what_to_do(policy: PathPolicy, ctx: ToolContext):
+    path = str(policy.workspace.parent / "home/docs/new.txt")
+
+    result = await build_tools(ToolPolicies(policy)).call(*written(path), ctx)
+
+    assert "the owner has not said yes to writing in" in text_of(result.content)
+    assert "tools.allowedPaths" in text_of(result.content)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="swaps by a call of Linux")

@@ -22,7 +22,9 @@ from nanobot.agent.tools.base import ToolContext, ToolResult
 from nanobot.agent.tools.builtin import ToolPolicies, build_tools
 from nanobot.agent.tools.documents import Documents
 from nanobot.messages.types import Provenance, text_of
+from nanobot.providers.wire import Dialect, wire_messages
 from nanobot.security.paths import PathPolicy
+from nanobot.testing import calls, open_bot
 from tests.agent.tools.conftest import Call
 
 
@@ -431,3 +433,17 @@ async def test_what_people_sent_and_what_is_remembered_is_trusted_as_little_as_t
             assert result.provenance == trusted, (tool, name)
     edit = await registry.call("edit_file", {"path": "c.txt", "old_text": "werds", "new_text": "x"}, ctx)
     assert edit.provenance is Provenance.WEB
+
+
+async def test_a_bad_picture_costs_a_sentence_and_the_session_goes_on(tmp_path: Path):
+    script = (calls(("read_file", {"path": "bad.png"})), calls(("read_file", {"path": "good.png"})), "seen", "hello")
+    async with open_bot(tmp_path, *script) as bot:
+        truncated(bot.runtime.workspace / "bad.png")
+        picture(bot.runtime.workspace / "good.png", (10, 10))
+        await bot.say("look")
+        await bot.say("hi")
+
+        blind, sighted = (wire_messages(bot.provider.requests[-1], Dialect(images=images)) for images in (False, True))
+    assert json.dumps(sighted).count('"type": "image_url"') == 1
+    assert "image_url" not in json.dumps(blind)
+    assert "An image was not delivered: this model takes none." in json.dumps(blind)

@@ -82,3 +82,17 @@ def test_a_clipped_text_keeps_its_ends_and_its_limit(text: str, limit: int):
         assert len(clipped) <= limit
         assert clipped[:3] == text[:3]
         assert clipped[-3:] == text[-3:]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links of POSIX")
+@pytest.mark.parametrize("link", [".nanobot", ".nanobot/spill"])
+def test_a_link_where_spill_files_go_is_not_followed(ctx: ToolContext, workspace: Path, link: str):
+    outside = workspace.parent / "outside"
+    (outside / "spill").mkdir(parents=True)
+    (workspace / link).parent.mkdir(exist_ok=True)
+    (workspace / link).symlink_to(outside)
+
+    clipped = clip_result("x" * 1_000, 300, ctx)
+
+    assert "could not be kept" in clipped
+    assert [path for path in outside.rglob("*") if path.is_file()] == []
