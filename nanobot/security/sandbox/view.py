@@ -112,6 +112,9 @@ def view_of(
         add((covered,), Access.COVER)
         add(_beside(covered, hidden, tmp, writable), Access.READ)
     add((place for place in hidden if place.exists()), Access.HIDE)
+    for place in [place for place, access in places.items() if access > Access.WRITE]:
+        # A folder around one may not be moved away with it: what is a mount of its own cannot be renamed.
+        add((outer for outer in place.parents if _inside(outer, writable)), Access.WRITE)
     for place in secrets:
         places[place] = Access.READ
     if tmp is not None:  # also by its name outside, which file tools know

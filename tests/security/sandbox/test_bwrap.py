@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from nanobot.security.sandbox.view import Grants
-from tests.security.sandbox.conftest import CANARY, Home
+from tests.security.home import CANARY, Home
 
 
 def test_the_workspace_is_written_and_what_is_written_is_ours(home: Home):

@@ -37,16 +37,25 @@ class Home:
     def walls(self) -> Walls:
         return Walls(self.paths, "bwrap", network=self.network, tmp=self.data / "tmp")
 
-    def sh(self, script: str, *, folder: Path | None = None, grants: Grants | None = None, **env: str):
+    def sh(
+        self,
+        script: str,
+        *,
+        folder: Path | None = None,
+        grants: Grants | None = None,
+        env: dict[str, str] | None = None,
+        patience: float = 20,
+    ) -> subprocess.CompletedProcess[str]:
         argv = self.walls().behind(["/bin/bash", "-c", script], folder or self.workspace, grants)(2)
         return subprocess.run(
             [word for at, word in enumerate(argv) if not _is_telling(argv, at)],
-            env={**self.env, "HOME": str(self.path), **env},
+            env={**self.env, "HOME": str(self.path), **(env or {})},
             capture_output=True,
             text=True,
+            errors="replace",
             stdin=subprocess.DEVNULL,
             check=False,
-            timeout=20,
+            timeout=patience,
         )
 
     def restricted(self) -> "Home":
@@ -57,8 +66,7 @@ def _is_telling(argv: list[str], at: int) -> bool:
     return argv[at] == "--info-fd" or (at > 0 and argv[at - 1] == "--info-fd")
 
 
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
+def make_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
     if shutil.which("bwrap") is None:
         pytest.skip("bwrap is not installed")
     place = tmp_path / "home"
