@@ -46,7 +46,8 @@ class Home:
         env: dict[str, str] | None = None,
         patience: float = 20,
     ) -> subprocess.CompletedProcess[str]:
-        argv = self.walls().behind(["/bin/bash", "-c", script], folder or self.workspace, grants)(2)
+        behind = self.walls().behind(["/bin/bash", "-c", script], folder or self.workspace, grants)
+        argv = list(behind.argv(2) if callable(behind.argv) else behind.argv)
         return subprocess.run(
             [word for at, word in enumerate(argv) if not _is_telling(argv, at)],
             env={**self.env, "HOME": str(self.path), **(env or {})},

@@ -42,8 +42,6 @@ _SAFE_KEYS = frozenset({
 })  # fmt: skip
 _NO_TERMINAL = {"TERM": "dumb", "PAGER": "cat", "GIT_PAGER": "cat", "GIT_TERMINAL_PROMPT": "0"}
 """Programs that look here know that nobody can answer them."""
-_BEHIND_THE_WALL = {"TMPDIR": "/tmp", "XDG_CACHE_HOME": "/tmp/.cache", "npm_config_cache": "/tmp/.cache/npm"}  # noqa: S108
-"""Where the home cannot be written, what programs only keep for speed goes elsewhere. The /tmp is the command's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,11 +173,18 @@ class ExecTool(Tool):
         line = _shell(command, Limits())
         argv: Argv = line
         try:
+            behind = None
             if walled and not isinstance(line, str):
-                argv = await asyncio.to_thread(self.walls.behind, line, folder, wants.grants)
-                env |= _BEHIND_THE_WALL
+                behind = await asyncio.to_thread(self.walls.behind, line, folder, wants.grants)
+                argv = behind.argv
+                env |= behind.env
             before = await asyncio.to_thread(told_tmp, self.walls.tmp) if walled else frozenset()
-            outcome = await execution.outcome(command, argv, folder, env)
+            try:
+                confine = behind.confine if behind is not None else None
+                outcome = await execution.outcome(command, argv, folder, env, confine)
+            finally:
+                if behind is not None:
+                    behind.close()
         except NoWallError as error:
             return ToolResult.failed(str(error))
         except OSError as error:

@@ -10,12 +10,14 @@ import platform
 import shutil
 import subprocess
 from collections.abc import Iterator
+from concurrent.futures import BrokenExecutor, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from nanobot.security.sandbox.bwrap import Bwrap
+from nanobot.security.sandbox.landlock import can_scope, scope_thread
 from nanobot.security.sandbox.view import View
 from nanobot.utils.files import write_atomic
 
@@ -30,6 +32,8 @@ class Found:
 
     bwrap: Bwrap | None
     problem: str = ""
+    scoped: bool = False
+    """Whether Landlock goes with it."""
 
 
 def probe(view: View, cache: Path | None = None) -> Found:
@@ -41,14 +45,15 @@ def probe(view: View, cache: Path | None = None) -> Found:
     valid_for = _depends_on(program)
     kept = _kept(cache, valid_for)
     if kept is not None:
-        return Found(Bwrap(program, **kept))
+        return Found(Bwrap(program, **{word: kept[word] for word in _WORDS}), scoped=kept["scoped"])
     problem = ""
     for way in _ways(program):
-        failure = _failure(way, view)
-        if failure is None:
-            _keep(cache, valid_for, way)
-            return Found(way)
-        problem = problem or failure
+        for scoped in (True, False) if can_scope() else (False,):
+            failure = _failure(way, view, scoped=scoped)
+            if failure is None:
+                _keep(cache, valid_for, way, scoped=scoped)
+                return Found(way, scoped=scoped)
+            problem = problem or failure
     return Found(None, f"bwrap is installed, but does not work here: {problem}")
 
 
@@ -59,8 +64,16 @@ def _ways(program: str) -> Iterator[Bwrap]:
             yield Bwrap(program, own_proc=own_proc, no_more_userns=no_more_userns)
 
 
-def _failure(way: Bwrap, view: View) -> str | None:
+def _failure(way: Bwrap, view: View, *, scoped: bool) -> str | None:
     """Why `true` cannot be run this way; None where it can."""
+    with ThreadPoolExecutor(1, initializer=scope_thread if scoped else None) as threads:
+        try:
+            return threads.submit(_ran_without, way, view).result()
+        except (BrokenExecutor, OSError) as error:
+            return f"Landlock: {error}"
+
+
+def _ran_without(way: Bwrap, view: View) -> str | None:
     true = shutil.which("true") or "/bin/true"
     try:
         ran = subprocess.run(
@@ -91,12 +104,12 @@ def _kept(cache: Path | None, valid_for: dict[str, Any]) -> dict[str, bool] | No
     with suppress(OSError, ValueError, TypeError, KeyError):
         found = json.loads(cache.read_text(encoding="utf-8"))
         if found["valid_for"] == valid_for:
-            return {word: bool(found[word]) for word in _WORDS}
+            return {word: bool(found[word]) for word in (*_WORDS, "scoped")}
     return None
 
 
-def _keep(cache: Path | None, valid_for: dict[str, Any], way: Bwrap) -> None:
+def _keep(cache: Path | None, valid_for: dict[str, Any], way: Bwrap, *, scoped: bool) -> None:
     if cache is not None:
-        kept = {"valid_for": valid_for, **{word: getattr(way, word) for word in _WORDS}}
+        kept = {"valid_for": valid_for, "scoped": scoped, **{word: getattr(way, word) for word in _WORDS}}
         with suppress(OSError):  # then the next start asks again
             write_atomic(cache, json.dumps(kept, indent=2) + "\n", mode=0o600)
