@@ -97,7 +97,7 @@ class ExecTool(Tool):
         self._find_tool = find_tool
         self._guard = Guard(paths, policy.deny, policy.allow)
         self._background = Background()
-        self.walls = Walls(paths, policy.sandbox, network=policy.network, cache=policy.cache, tmp=policy.tmp)
+        self._walls = walls_of(paths, policy)
 
     async def reaches(self, arguments: dict[str, Any], ctx: ToolContext) -> Sequence[Reach]:
         """The command itself, which the owner is always asked about where no wall stands that he wants; and its needs.
@@ -109,7 +109,7 @@ class ExecTool(Tool):
         if meant := self._meant(plain):
             tool, wanted = meant
             return await tool.reaches(wanted, ctx)
-        unwalled = self.walls.wanted and not stands
+        unwalled = self._walls.wanted and not stands
         detail = "nothing walls it off on this machine" if unwalled else ""
         needs = await asyncio.to_thread(self._needs, arguments.get("needs"), command)
         return (Reach(ReachKind.COMMAND, command, beyond=unwalled, detail=detail), *needs.reaches)
@@ -175,10 +175,10 @@ class ExecTool(Tool):
         try:
             behind = None
             if walled and not isinstance(line, str):
-                behind = await asyncio.to_thread(self.walls.behind, line, folder, wants.grants)
+                behind = await asyncio.to_thread(self._walls.behind, line, folder, wants.grants)
                 argv = behind.argv
                 env |= behind.env
-            before = await asyncio.to_thread(told_tmp, self.walls.tmp) if walled else frozenset()
+            before = await asyncio.to_thread(told_tmp, self._walls.tmp) if walled else frozenset()
             try:
                 confine = behind.confine if behind is not None else None
                 outcome = await execution.outcome(command, argv, folder, env, confine)
@@ -193,7 +193,7 @@ class ExecTool(Tool):
         self._background.remember(outcome.left)
         advice = []
         if walled:
-            advice = await asyncio.to_thread(advice_for, outcome, command, policy.network, self.walls.tmp, before)
+            advice = await asyncio.to_thread(advice_for, outcome, command, policy.network, self._walls.tmp, before)
         return ToolResult(
             "\n".join([outcome.text, *advice]),
             error=outcome.code != 0,
@@ -201,7 +201,7 @@ class ExecTool(Tool):
         )
 
     def _judged(self, command: str, folder: Path) -> tuple[Judgement, bool]:
-        walled = self.walls.stand
+        walled = self._walls.stand
         return self._guard.judge(command, folder, walled=walled), walled
 
     def _meant(self, judgement: Judgement) -> tuple[Tool, dict[str, Any]] | None:
@@ -215,11 +215,16 @@ class ExecTool(Tool):
 
     def _refusal(self, command: str, granted: frozenset[str]) -> str:
         """Why a command may not run without a wall; nothing where it may."""
-        if not self.walls.wanted:
+        if not self._walls.wanted:
             return ""
-        if not self.walls.required and Reach(ReachKind.COMMAND, command).rule in granted:
+        if not self._walls.required and Reach(ReachKind.COMMAND, command).rule in granted:
             return ""
-        return self.walls.advice
+        return self._walls.advice
+
+
+def walls_of(paths: PathPolicy, policy: ExecPolicy) -> Walls:
+    """The walls around the commands of such a tool; `report()` says in words what holds on this machine."""
+    return Walls(paths, policy.sandbox, network=policy.network, cache=policy.cache, tmp=policy.tmp)
 
 
 def environment(ours: Mapping[str, str], policy: ExecPolicy) -> dict[str, str]:

@@ -13,7 +13,8 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from nanobot.security.sandbox.view import Access, View
+from nanobot.security.sandbox.seccomp import forbid_calls
+from nanobot.security.sandbox.view import SYSTEM, Access, View
 
 _CREATE, _ADD, _RESTRICT = 444, 445, 446
 _VERSION = 1
@@ -59,9 +60,18 @@ def can_scope() -> bool:
     return abi() >= _SCOPES_SINCE
 
 
-def scope_thread() -> None:
-    """The thread that calls this, and what it starts, talks to nobody outside by abstract sockets or signals."""
-    _restrict(_Rules(0, 0, _SCOPES))
+def harden_thread() -> None:
+    """The thread that calls this, and what it starts, makes no call that reaches past a view; where the kernel knows
+    scopes, it talks to nobody outside by abstract sockets or signals either.
+    """
+    _check(_libc().prctl(_NO_NEW_PRIVS, *map(ctypes.c_ulong, (1, 0, 0, 0))))
+    _check(forbid_calls(_libc().prctl))
+    if can_scope():
+        ruleset = _create(_Rules(0, 0, _SCOPES))
+        try:
+            _call(_RESTRICT, ctypes.c_int(ruleset), ctypes.c_uint32(0))
+        finally:
+            os.close(ruleset)
 
 
 class Fence:
@@ -87,6 +97,7 @@ class Fence:
         """The thread that calls this goes behind it for good, without any power of root."""
         _drop_powers()
         _check(_libc().prctl(_NO_NEW_PRIVS, *map(ctypes.c_ulong, (1, 0, 0, 0))))
+        _check(forbid_calls(_libc().prctl))
         _call(_RESTRICT, ctypes.c_int(self._ruleset), ctypes.c_uint32(0))
 
     def close(self) -> None:
@@ -140,8 +151,6 @@ def _open_places(folder: Path, closed: set[Path]) -> Iterator[Path]:
 
 
 def _system() -> Iterator[Path]:
-    from nanobot.security.sandbox.view import SYSTEM
-
     return map(Path, (*SYSTEM, "/proc"))
 
 
@@ -151,15 +160,6 @@ def _drop_powers() -> None:
         _libc().prctl(_CAPBSET_DROP, *map(ctypes.c_ulong, (number, 0, 0, 0)))  # fails for who has none: nothing to drop
     header = _Header(0x20080522, 0)
     _check(_libc().capset(ctypes.byref(header), ctypes.byref((ctypes.c_uint32 * 6)())))
-
-
-def _restrict(rules: _Rules) -> None:
-    ruleset = _create(rules)
-    try:
-        _check(_libc().prctl(_NO_NEW_PRIVS, *map(ctypes.c_ulong, (1, 0, 0, 0))))
-        _call(_RESTRICT, ctypes.c_int(ruleset), ctypes.c_uint32(0))
-    finally:
-        os.close(ruleset)
 
 
 def _create(rules: _Rules) -> int:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from nanobot.security.sandbox.bwrap import Bwrap
-from nanobot.security.sandbox.landlock import can_scope, scope_thread
+from nanobot.security.sandbox.landlock import harden_thread
 from nanobot.security.sandbox.view import View
 from nanobot.utils.files import write_atomic
 
@@ -32,8 +32,8 @@ class Found:
 
     bwrap: Bwrap | None
     problem: str = ""
-    scoped: bool = False
-    """Whether Landlock goes with it."""
+    hardened: bool = False
+    """Whether the thread that starts it may give up what a view does not close."""
 
 
 def probe(view: View, cache: Path | None = None) -> Found:
@@ -45,14 +45,14 @@ def probe(view: View, cache: Path | None = None) -> Found:
     valid_for = _depends_on(program)
     kept = _kept(cache, valid_for)
     if kept is not None:
-        return Found(Bwrap(program, **{word: kept[word] for word in _WORDS}), scoped=kept["scoped"])
+        return Found(Bwrap(program, **{word: kept[word] for word in _WORDS}), hardened=kept["hardened"])
     problem = ""
     for way in _ways(program):
-        for scoped in (True, False) if can_scope() else (False,):
-            failure = _failure(way, view, scoped=scoped)
+        for hardened in (True, False):
+            failure = _failure(way, view, hardened=hardened)
             if failure is None:
-                _keep(cache, valid_for, way, scoped=scoped)
-                return Found(way, scoped=scoped)
+                _keep(cache, valid_for, way, hardened=hardened)
+                return Found(way, hardened=hardened)
             problem = problem or failure
     return Found(None, f"bwrap is installed, but does not work here: {problem}")
 
@@ -64,13 +64,13 @@ def _ways(program: str) -> Iterator[Bwrap]:
             yield Bwrap(program, own_proc=own_proc, no_more_userns=no_more_userns)
 
 
-def _failure(way: Bwrap, view: View, *, scoped: bool) -> str | None:
+def _failure(way: Bwrap, view: View, *, hardened: bool) -> str | None:
     """Why `true` cannot be run this way; None where it can."""
-    with ThreadPoolExecutor(1, initializer=scope_thread if scoped else None) as threads:
+    with ThreadPoolExecutor(1, initializer=harden_thread if hardened else None) as threads:
         try:
             return threads.submit(_ran_without, way, view).result()
         except (BrokenExecutor, OSError) as error:
-            return f"Landlock: {error}"
+            return f"the kernel does not let a thread give up rights ({error})"
 
 
 def _ran_without(way: Bwrap, view: View) -> str | None:
@@ -104,12 +104,12 @@ def _kept(cache: Path | None, valid_for: dict[str, Any]) -> dict[str, bool] | No
     with suppress(OSError, ValueError, TypeError, KeyError):
         found = json.loads(cache.read_text(encoding="utf-8"))
         if found["valid_for"] == valid_for:
-            return {word: bool(found[word]) for word in (*_WORDS, "scoped")}
+            return {word: bool(found[word]) for word in (*_WORDS, "hardened")}
     return None
 
 
-def _keep(cache: Path | None, valid_for: dict[str, Any], way: Bwrap, *, scoped: bool) -> None:
+def _keep(cache: Path | None, valid_for: dict[str, Any], way: Bwrap, *, hardened: bool) -> None:
     if cache is not None:
-        kept = {"valid_for": valid_for, "scoped": scoped, **{word: getattr(way, word) for word in _WORDS}}
+        kept = {"valid_for": valid_for, "hardened": hardened, **{word: getattr(way, word) for word in _WORDS}}
         with suppress(OSError):  # then the next start asks again
             write_atomic(cache, json.dumps(kept, indent=2) + "\n", mode=0o600)

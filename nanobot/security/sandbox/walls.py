@@ -1,5 +1,6 @@
 """All of the wall together, for whoever runs commands: what stands here, in words, and how a command gets behind it."""
 
+import logging
 import os
 import threading
 import time
@@ -12,11 +13,13 @@ from typing import Literal
 
 from nanobot.errors import NanobotError
 from nanobot.security.paths import PathPolicy
-from nanobot.security.sandbox.landlock import Fence, can_scope, scope_thread
+from nanobot.security.sandbox.landlock import Fence, can_scope, harden_thread
 from nanobot.security.sandbox.probe import INSTALL, Found, probe
 from nanobot.security.sandbox.sockets import listening_sockets
 from nanobot.security.sandbox.view import Grants, View, view_of
 from nanobot.utils.files import make_private_folder
+
+logger = logging.getLogger(__name__)
 
 Wish = Literal["auto", "bwrap", "none"]
 _TMP_KEPT_DAYS = 7
@@ -109,6 +112,8 @@ class Walls:
         with self._lock:
             if self._found is None:
                 self._found = probe(self.view(), self._cache)
+                if self._found.bwrap is None and self.wanted:
+                    logger.warning("%s", self._found.problem)
             return self._found
 
     @property
@@ -128,7 +133,7 @@ class Walls:
         view, real = self.view(folder, grants), Path(os.path.realpath(folder))
         if (bwrap := found.bwrap) is not None:
             argv = partial(bwrap.argv, view, real, command)
-            return Behind(lambda init_fd: argv(init_fd=init_fd), scope_thread if found.scoped else None, _OWN_TMP)
+            return Behind(lambda init_fd: argv(init_fd=init_fd), harden_thread if found.hardened else None, _OWN_TMP)
         if not self.stand:
             raise NoWallError(self.advice)
         fence = Fence(view)
@@ -166,7 +171,9 @@ class Walls:
             lacks.append("The names of other processes can be seen: this container allows no /proc of its own.")
         if not bwrap.no_more_userns:
             lacks.append("Commands may make user namespaces: this bwrap cannot forbid it.")
-        if self._network and not self.found.scoped:
+        if not self.found.hardened:
+            lacks.append("Keyrings of the kernel can be asked: threads may not give up rights here.")
+        if self._network and not (self.found.hardened and can_scope()):
             lacks.append(
                 "Services with a socket that is no file (as X11's) can be called: this kernel cannot forbid it."
             )

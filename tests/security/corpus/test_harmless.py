@@ -6,7 +6,7 @@ from datetime import datetime
 import pytest
 
 from nanobot.agent.tools.base import ToolContext
-from nanobot.agent.tools.shell import ExecTool
+from nanobot.agent.tools.shell import ExecTool, walls_of
 from nanobot.bus.events import Address
 from nanobot.config.schema import Config
 from nanobot.runtime import tool_policies
@@ -89,8 +89,11 @@ def test_there_are_enough_of_them():
     assert len(COMMANDS) >= 40
 
 
-def test_the_default_config_walls_commands_off(tool: ExecTool, home: Home):
-    report = tool.walls.report()
+def test_the_default_config_walls_commands_off(home: Home):
+    policies = tool_policies(Config(), home.data, home.workspace)
+    assert policies.exec is not None
+
+    report = walls_of(policies.paths, policies.exec).report()
 
     assert report.stands
     assert "Processes outside cannot be touched." in report.holds

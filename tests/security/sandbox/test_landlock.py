@@ -1,6 +1,7 @@
 """Landlock where bwrap is missing, through the exec tool; and beside bwrap."""
 
 import os
+import platform
 import shutil
 import socket
 import subprocess
@@ -14,6 +15,7 @@ from nanobot.agent.tools.base import ToolContext
 from nanobot.agent.tools.shell import ExecPolicy, ExecTool
 from nanobot.bus.events import Address
 from nanobot.security.sandbox.landlock import can_scope
+from nanobot.security.sandbox.walls import Walls
 from nanobot.utils.clock import FrozenClock
 from tests.security.home import CANARY, Home, make_home
 
@@ -43,7 +45,7 @@ def fenced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 async def test_it_writes_in_the_workspace_and_nowhere_else(fenced):
-    home, run, tool = fenced
+    home, run, _ = fenced
 
     inside = await run("echo x > new && cat new; touch $TMPDIR/t && echo tmp")
     outside = await run("touch ~/bad /etc/bad /var/tmp/bad; echo bad >> ~/notes.txt")
@@ -51,7 +53,7 @@ async def test_it_writes_in_the_workspace_and_nowhere_else(fenced):
     assert inside.startswith("x\ntmp\n")
     assert outside.count("Permission denied") == 4
     assert not (home.path / "bad").exists()
-    assert tool.walls.report().summary.startswith("Landlock alone")
+    assert Walls(home.paths).report().summary.startswith("Landlock alone")
 
 
 async def test_keys_are_not_read_and_the_rest_is(fenced):
@@ -99,3 +101,15 @@ async def test_beside_bwrap_it_closes_sockets_without_a_file(home: Home):
         said = await tool.execute(f'/usr/bin/python3 -c "{code}"')
 
     assert "Operation not permitted" in str(said.content)
+
+
+@pytest.mark.parametrize(
+    "call",
+    ["syscall(250, 0, -3, 1, 0, 0)", "syscall(321, 0, 0, 0)", "syscall(169, 0, 0, 0)", "syscall(0x40000000 + 39)"],
+)
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the numbers of x86-64")
+async def test_calls_that_reach_past_every_view_are_refused(home: Home, call: str):
+    tool = ExecTool(home.paths, ExecPolicy(sandbox="bwrap"))
+    code = f"import ctypes; c = ctypes.CDLL(None, use_errno=True); c.{call}; print(ctypes.get_errno())"
+
+    assert str((await tool.execute(f"/usr/bin/python3 -c '{code}'")).content).startswith("1\n")
