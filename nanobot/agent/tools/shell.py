@@ -16,23 +16,25 @@ import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nanobot.agent.tools.background import Background
 from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult
 from nanobot.agent.tools.cron_command import cron_call
 from nanobot.agent.tools.execution import Bounds, Execution
-from nanobot.agent.tools.needs import Needs, advice_for, told_tmp
 from nanobot.agent.tools.reach import Reach, ReachKind
 from nanobot.agent.tools.schema import array, number, string, takes
 from nanobot.agent.tools.spill import SPILL_CAP
 from nanobot.messages.types import Provenance
 from nanobot.security.paths import PathDeniedError, PathPolicy
-from nanobot.security.sandbox.limits import Limits
-from nanobot.security.sandbox.walls import NoWallError, Walls, Wish
-from nanobot.security.shell.guard import Guard, Judgement
 from nanobot.utils.processes import Argv
+
+if TYPE_CHECKING:  # the walls take 10 ms to import, which a turn without a command need not wait for
+    from nanobot.agent.tools.needs import Needs
+    from nanobot.security.sandbox.walls import Walls, Wish
+    from nanobot.security.shell.guard import Guard, Judgement
 
 _SAFE_KEYS = frozenset({
     "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR",
@@ -59,7 +61,7 @@ class ExecPolicy:
     max_processes: int = 512
     """A command that adds more processes than this to the host is stopped (where they can be counted: Linux)."""
     spill_cap: int = SPILL_CAP
-    sandbox: Wish = "auto"
+    sandbox: "Wish" = "auto"
     network: bool = True
     cache: Path | None = None
     tmp: Path | None = None
@@ -93,11 +95,19 @@ class ExecTool(Tool):
         find_tool: Callable[[str], Tool | None] = lambda name: None,
     ) -> None:
         self._paths = paths
-        self._policy = policy = policy or ExecPolicy()
+        self._policy = policy or ExecPolicy()
         self._find_tool = find_tool
-        self._guard = Guard(paths, policy.deny, policy.allow)
         self._background = Background()
-        self._walls = walls_of(paths, policy)
+
+    @cached_property
+    def _walls(self) -> "Walls":
+        return walls_of(self._paths, self._policy)
+
+    @cached_property
+    def _guard(self) -> "Guard":
+        from nanobot.security.shell.guard import Guard
+
+        return Guard(self._paths, self._policy.deny, self._policy.allow)
 
     async def reaches(self, arguments: dict[str, Any], ctx: ToolContext) -> Sequence[Reach]:
         """The command itself, which the owner is always asked about where no wall stands that he wants; and its needs.
@@ -160,17 +170,21 @@ class ExecTool(Tool):
         command: str,
         folder: Path,
         limit: float,
-        wants: Needs,
+        wants: "Needs",
         ctx: ToolContext | None,
-        judgement: Judgement,
+        judgement: "Judgement",
         *,
         walled: bool,
     ) -> ToolResult:
+        from nanobot.agent.tools.needs import advice_for, told_tmp
+        from nanobot.security.sandbox.limits import Limits
+        from nanobot.security.sandbox.walls import NoWallError
+
         policy = self._policy
         bounds = Bounds(limit, policy.max_timeout_s, policy.max_processes, policy.spill_cap)
         execution = Execution(bounds, self._paths.workspace, ctx)
         env = environment(os.environ, policy)
-        line = _shell(command, Limits())
+        line = _shell(command, Limits().as_shell())
         argv: Argv = line
         try:
             behind = None
@@ -200,17 +214,19 @@ class ExecTool(Tool):
             provenance=Provenance.WEB if judgement.fetches else None,
         )
 
-    def _judged(self, command: str, folder: Path) -> tuple[Judgement, bool]:
+    def _judged(self, command: str, folder: Path) -> "tuple[Judgement, bool]":
         walled = self._walls.stand
         return self._guard.judge(command, folder, walled=walled), walled
 
-    def _meant(self, judgement: Judgement) -> tuple[Tool, dict[str, Any]] | None:
+    def _meant(self, judgement: "Judgement") -> tuple[Tool, dict[str, Any]] | None:
         """The other tool that a command means, and with which arguments."""
         wanted = cron_call(judgement.single)
         tool = self._find_tool("cron") if wanted is not None else None
         return (tool, wanted) if tool is not None and wanted is not None else None
 
-    def _needs(self, asked: Sequence[str] | None, command: str) -> Needs:
+    def _needs(self, asked: Sequence[str] | None, command: str) -> "Needs":
+        from nanobot.agent.tools.needs import Needs
+
         return Needs.of(asked or (), command, self._paths, network=self._policy.network)
 
     def _refusal(self, command: str, granted: frozenset[str]) -> str:
@@ -222,8 +238,10 @@ class ExecTool(Tool):
         return self._walls.advice
 
 
-def walls_of(paths: PathPolicy, policy: ExecPolicy) -> Walls:
+def walls_of(paths: PathPolicy, policy: ExecPolicy) -> "Walls":
     """The walls around the commands of such a tool; `report()` says in words what holds on this machine."""
+    from nanobot.security.sandbox.walls import Walls
+
     return Walls(paths, policy.sandbox, network=policy.network, cache=policy.cache, tmp=policy.tmp)
 
 
@@ -244,8 +262,8 @@ _BETWEEN = 'exec 3>&2 2>/dev/null; {limits}"$0" -c "$1" 2>&3 3>&-; exit $?'
 """A shell between us and the command's own, which keeps quiet: its parent, `$PPID`, is not the bot."""
 
 
-def _shell(command: str, limits: Limits) -> list[str] | str:
+def _shell(command: str, limits: str) -> list[str] | str:
     if os.name == "nt":
         return command  # the system's own shell takes it as one line
     shell = shutil.which("bash") or "/bin/sh"
-    return ["/bin/sh", "-c", _BETWEEN.format(limits=limits.as_shell()), shell, command]
+    return ["/bin/sh", "-c", _BETWEEN.format(limits=limits), shell, command]

@@ -9,7 +9,7 @@ import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -36,8 +36,8 @@ class Found:
     """Whether the thread that starts it may give up what a view does not close."""
 
 
-def probe(view: View, cache: Path | None = None) -> Found:
-    """Find out, or remember. Blocking; never raises."""
+def probe(look: Callable[[], View], cache: Path | None = None) -> Found:
+    """Find out with the view of a command, or remember. Blocking; never raises."""
     program = shutil.which("bwrap")
     if program is None:
         where = "Commands are walled off on Linux only" if platform.system() != "Linux" else INSTALL
@@ -46,7 +46,7 @@ def probe(view: View, cache: Path | None = None) -> Found:
     kept = _kept(cache, valid_for)
     if kept is not None:
         return Found(Bwrap(program, **{word: kept[word] for word in _WORDS}), hardened=kept["hardened"])
-    problem = ""
+    view, problem = look(), ""
     for way in _ways(program):
         for hardened in (True, False):
             failure = _failure(way, view, hardened=hardened)

@@ -111,7 +111,7 @@ class Walls:
         """What the probe said."""
         with self._lock:
             if self._found is None:
-                self._found = probe(self.view(), self._cache)
+                self._found = probe(self.view, self._cache)
                 if self._found.bwrap is None and self.wanted:
                     logger.warning("%s", self._found.problem)
             return self._found
@@ -173,6 +173,8 @@ class Walls:
             lacks.append("Commands may make user namespaces: this bwrap cannot forbid it.")
         if not self.found.hardened:
             lacks.append("Keyrings of the kernel can be asked: threads may not give up rights here.")
+        if (owner := _foreign_owner(self._paths.workspace)) is not None:
+            lacks.append(f"The workspace belongs to user {owner}: commands, which are no root, cannot write in it.")
         if self._network and not (self.found.hardened and can_scope()):
             lacks.append(
                 "Services with a socket that is no file (as X11's) can be called: this kernel cannot forbid it."
@@ -180,6 +182,15 @@ class Walls:
         if self._network:
             lacks.append("Services on loopback can be reached: tools.exec.network is on.")
         return Report(True, f"bwrap ({bwrap.program})", tuple(holds), tuple(lacks))
+
+
+def _foreign_owner(workspace: Path) -> int | None:
+    """Whose it is, where we are root and it is somebody else's: inside, root has no power over it."""
+    try:
+        owner = workspace.stat().st_uid
+    except OSError:
+        return None
+    return owner if hasattr(os, "geteuid") and os.geteuid() == 0 and owner != 0 else None
 
 
 def _ready(tmp: Path) -> Path | None:
