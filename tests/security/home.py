@@ -4,6 +4,7 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,7 @@ class Home:
     def data(self) -> Path:
         return self.path / ".nanobot"
 
+    @cached_property
     def walls(self) -> Walls:
         return Walls(self.paths, "bwrap", network=self.network, tmp=self.data / "tmp")
 
@@ -46,7 +48,7 @@ class Home:
         env: dict[str, str] | None = None,
         patience: float = 20,
     ) -> subprocess.CompletedProcess[str]:
-        behind = self.walls().behind(["/bin/bash", "-c", script], folder or self.workspace, grants)
+        behind = self.walls.behind(["/bin/bash", "-c", script], folder or self.workspace, grants)
         argv = list(behind.argv(2) if callable(behind.argv) else behind.argv)
         return subprocess.run(
             [word for at, word in enumerate(argv) if not _is_telling(argv, at)],

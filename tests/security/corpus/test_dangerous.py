@@ -25,7 +25,7 @@ COMMANDS = [
     if line and not line.startswith("#")
 ]
 _GUARDED = tuple(f".nanobot/workspace/{name}" for name in ("sessions", "cron", "memory/HISTORY.md"))
-FAST = 9
+FAST = 11
 """Every so many run with the suite."""
 
 
