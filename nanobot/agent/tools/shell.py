@@ -204,6 +204,8 @@ class ExecTool(Tool):
         except OSError as error:
             hint = " Put the text into a file with write_file first." if error.errno == errno.E2BIG else ""
             return ToolResult.failed(f"The command could not be started: {error.strerror or error}.{hint}")
+        if walled and outcome.code == 1 and outcome.said.startswith("bwrap: "):
+            await asyncio.to_thread(self._walls.forget)
         self._background.remember(outcome.left)
         advice = []
         if walled:

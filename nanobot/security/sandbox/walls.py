@@ -116,6 +116,13 @@ class Walls:
                     logger.warning("%s", self._found.problem)
             return self._found
 
+    def forget(self) -> None:
+        """It does not work as it did: find out anew before the next command."""
+        with self._lock:
+            self._found = None
+            if self._cache is not None:
+                self._cache.unlink(missing_ok=True)
+
     @property
     def tmp(self) -> Path | None:
         """What commands know as /tmp, where it outlives them."""
