@@ -17,13 +17,16 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from asyncio.subprocess import SubprocessStreamProtocol
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 MARK = "NANOBOT_CHILD"
 _PROC = Path("/proc")
@@ -49,13 +52,17 @@ class Child:
     """A running child. Its output is in two streams; `wait` ends with the process, not with its streams."""
 
     def __init__(
-        self, transport: asyncio.SubprocessTransport, protocol: "_Protocol", mark: str, space: "_Space | None" = None
+        self,
+        transport: "asyncio.SubprocessTransport | _Confined",
+        protocol: "_Protocol | _Streams",
+        mark: str,
+        space: "_Space | None" = None,
     ) -> None:
         self._transport = transport
         self._protocol = protocol
         self._mark = mark
         self._space = space
-        self.pid: int = transport.get_pid()
+        self.pid = transport.get_pid() or 0
         assert protocol.stdout is not None and protocol.stderr is not None  # noqa: S101 - both are pipes
         self.stdout: asyncio.StreamReader = protocol.stdout
         self.stderr: asyncio.StreamReader = protocol.stderr
@@ -115,14 +122,21 @@ class Child:
 
 @asynccontextmanager
 async def child_process(
-    argv: Argv, *, cwd: Path, env: Mapping[str, str], stdin: int = subprocess.DEVNULL
+    argv: Argv,
+    *,
+    cwd: Path,
+    env: Mapping[str, str],
+    stdin: int = subprocess.DEVNULL,
+    confine: Callable[[], None] | None = None,
 ) -> AsyncIterator[Child]:
     """Run a program without a terminal, with nothing on its stdin or this open file. Raises OSError where it cannot be
     started.
 
+    `confine` is called by the thread that starts it, which gives up rights that its children then lack; on Linux only.
+
     Whatever ends the block early (a time-out, a cancel, an error) ends the whole family of the child.
     """
-    starting = asyncio.create_task(_start(argv, cwd, env, stdin))
+    starting = asyncio.create_task(_start(argv, cwd, env, stdin, confine))
     try:
         child = await asyncio.shield(starting)
     except asyncio.CancelledError:
@@ -140,7 +154,9 @@ async def child_process(
         await child.close()
 
 
-async def _start(argv: Argv, cwd: Path, env: Mapping[str, str], stdin: int) -> Child:
+async def _start(
+    argv: Argv, cwd: Path, env: Mapping[str, str], stdin: int, confine: Callable[[], None] | None
+) -> Child:
     loop = asyncio.get_running_loop()
     mark = secrets.token_hex(8)
     space = tells = None
@@ -148,11 +164,15 @@ async def _start(argv: Argv, cwd: Path, env: Mapping[str, str], stdin: int) -> C
         told, tells = os.pipe()
         space = _Space(told)
         argv = argv(tells)
-    start = (
-        partial(loop.subprocess_shell, lambda: _Protocol(loop), argv)
-        if isinstance(argv, str)
-        else partial(loop.subprocess_exec, lambda: _Protocol(loop), *argv)
-    )
+    tells_to = () if tells is None else (tells,)
+    if confine is not None and not isinstance(argv, str):
+        start: Callable[..., Any] = partial(_start_confined, confine, argv)
+    else:
+        start = (
+            partial(loop.subprocess_shell, lambda: _Protocol(loop), argv)
+            if isinstance(argv, str)
+            else partial(loop.subprocess_exec, lambda: _Protocol(loop), *argv)
+        )
     try:
         transport, protocol = await start(
             stdin=stdin,
@@ -162,7 +182,7 @@ async def _start(argv: Argv, cwd: Path, env: Mapping[str, str], stdin: int) -> C
             env={**env, MARK: mark},
             start_new_session=sys.platform != "win32",
             creationflags=_CREATION_FLAGS,
-            pass_fds=() if tells is None else (tells,),
+            pass_fds=tells_to,
         )
     except BaseException:
         if space is not None:
@@ -172,6 +192,75 @@ async def _start(argv: Argv, cwd: Path, env: Mapping[str, str], stdin: int) -> C
         if tells is not None:
             os.close(tells)
     return Child(transport, protocol, mark, space)
+
+
+async def _start_confined(
+    confine: Callable[[], None], argv: Sequence[str], **how: Any
+) -> tuple["_Confined", "_Streams"]:
+    """Start it from a thread of its own, which is never used again: what it gave up does not come back."""
+    started: Future[subprocess.Popen[bytes]] = Future()
+
+    def start() -> None:
+        try:
+            confine()
+            started.set_result(subprocess.Popen(argv, **how))
+        except BaseException as error:
+            started.set_exception(error)
+
+    threading.Thread(target=start, name="confined", daemon=True).start()
+    process = await asyncio.wrap_future(started)
+    streams = _Streams()
+    return await _Confined.of(process, streams), streams
+
+
+@dataclass(slots=True)
+class _Streams:
+    """What a started program says, and whether it is gone."""
+
+    stdout: asyncio.StreamReader = field(default_factory=lambda: asyncio.StreamReader(_READ_AHEAD))
+    stderr: asyncio.StreamReader = field(default_factory=lambda: asyncio.StreamReader(_READ_AHEAD))
+    gone: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class _Confined:
+    """A process that was not started by the event loop, as the loop's own would look."""
+
+    def __init__(self, process: subprocess.Popen[bytes], gone: asyncio.Event) -> None:
+        self._process = process
+        self._gone = gone
+        self._pipes: list[asyncio.BaseTransport] = []
+        self._held: int | None = os.pidfd_open(process.pid)
+        asyncio.get_running_loop().add_reader(self._held, self._has_ended)
+
+    @classmethod
+    async def of(cls, process: subprocess.Popen[bytes], streams: _Streams) -> "_Confined":
+        """With its output read into these streams."""
+        self = cls(process, streams.gone)
+        loop = asyncio.get_running_loop()
+        for reader, pipe in ((streams.stdout, process.stdout), (streams.stderr, process.stderr)):
+            transport, _ = await loop.connect_read_pipe(partial(asyncio.StreamReaderProtocol, reader), pipe)
+            self._pipes.append(transport)
+        return self
+
+    def get_pid(self) -> int:
+        return self._process.pid
+
+    def get_returncode(self) -> int | None:
+        return self._process.returncode
+
+    def close(self) -> None:
+        self._has_ended()
+        for pipe in self._pipes:
+            pipe.close()
+
+    def _has_ended(self) -> None:
+        if self._process.poll() is None:
+            return
+        self._gone.set()
+        if self._held is not None:
+            asyncio.get_running_loop().remove_reader(self._held)
+            os.close(self._held)
+            self._held = None
 
 
 class _Space:

@@ -3,7 +3,7 @@
 import asyncio
 import re
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,12 +61,19 @@ class Execution:
         self._stderr = Capture(workspace, turn_id, bounds.spill_cap, progress)
         self._too_many = False
 
-    async def outcome(self, command: str, argv: Argv, folder: Path, env: Mapping[str, str]) -> Outcome:
+    async def outcome(
+        self,
+        command: str,
+        argv: Argv,
+        folder: Path,
+        env: Mapping[str, str],
+        confine: Callable[[], None] | None = None,
+    ) -> Outcome:
         """Run it. Raises OSError where it cannot be started. On a cancel all of its family is gone."""
         code: int | None = None
         left: list[Process] = []
         try:
-            async with child_process(argv, cwd=folder, env=env) as child:
+            async with child_process(argv, cwd=folder, env=env, confine=confine) as child:
                 streams = (self._stdout.fill(child.stdout), self._stderr.fill(child.stderr))
                 pumps = [asyncio.create_task(stream) for stream in streams]
                 watch = asyncio.create_task(self._watch(child))

@@ -16,23 +16,25 @@ import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nanobot.agent.tools.background import Background
 from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult
 from nanobot.agent.tools.cron_command import cron_call
 from nanobot.agent.tools.execution import Bounds, Execution
-from nanobot.agent.tools.needs import Needs, advice_for, told_tmp
 from nanobot.agent.tools.reach import Reach, ReachKind
 from nanobot.agent.tools.schema import array, number, string, takes
 from nanobot.agent.tools.spill import SPILL_CAP
 from nanobot.messages.types import Provenance
 from nanobot.security.paths import PathDeniedError, PathPolicy
-from nanobot.security.sandbox.limits import Limits
-from nanobot.security.sandbox.walls import NoWallError, Walls, Wish
-from nanobot.security.shell.guard import Guard, Judgement
 from nanobot.utils.processes import Argv
+
+if TYPE_CHECKING:  # the walls take 10 ms to import, which a turn without a command need not wait for
+    from nanobot.agent.tools.needs import Needs
+    from nanobot.security.sandbox.walls import Walls, Wish
+    from nanobot.security.shell.guard import Guard, Judgement
 
 _SAFE_KEYS = frozenset({
     "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR",
@@ -42,8 +44,6 @@ _SAFE_KEYS = frozenset({
 })  # fmt: skip
 _NO_TERMINAL = {"TERM": "dumb", "PAGER": "cat", "GIT_PAGER": "cat", "GIT_TERMINAL_PROMPT": "0"}
 """Programs that look here know that nobody can answer them."""
-_BEHIND_THE_WALL = {"TMPDIR": "/tmp", "XDG_CACHE_HOME": "/tmp/.cache", "npm_config_cache": "/tmp/.cache/npm"}  # noqa: S108
-"""Where the home cannot be written, what programs only keep for speed goes elsewhere. The /tmp is the command's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class ExecPolicy:
     max_processes: int = 512
     """A command that adds more processes than this to the host is stopped (where they can be counted: Linux)."""
     spill_cap: int = SPILL_CAP
-    sandbox: Wish = "auto"
+    sandbox: "Wish" = "auto"
     network: bool = True
     cache: Path | None = None
     tmp: Path | None = None
@@ -95,11 +95,19 @@ class ExecTool(Tool):
         find_tool: Callable[[str], Tool | None] = lambda name: None,
     ) -> None:
         self._paths = paths
-        self._policy = policy = policy or ExecPolicy()
+        self._policy = policy or ExecPolicy()
         self._find_tool = find_tool
-        self._guard = Guard(paths, policy.deny, policy.allow)
         self._background = Background()
-        self.walls = Walls(paths, policy.sandbox, network=policy.network, cache=policy.cache, tmp=policy.tmp)
+
+    @cached_property
+    def _walls(self) -> "Walls":
+        return walls_of(self._paths, self._policy)
+
+    @cached_property
+    def _guard(self) -> "Guard":
+        from nanobot.security.shell.guard import Guard
+
+        return Guard(self._paths, self._policy.deny, self._policy.allow)
 
     async def reaches(self, arguments: dict[str, Any], ctx: ToolContext) -> Sequence[Reach]:
         """The command itself, which the owner is always asked about where no wall stands that he wants; and its needs.
@@ -111,7 +119,7 @@ class ExecTool(Tool):
         if meant := self._meant(plain):
             tool, wanted = meant
             return await tool.reaches(wanted, ctx)
-        unwalled = self.walls.wanted and not stands
+        unwalled = self._walls.wanted and not stands
         detail = "nothing walls it off on this machine" if unwalled else ""
         needs = await asyncio.to_thread(self._needs, arguments.get("needs"), command)
         return (Reach(ReachKind.COMMAND, command, beyond=unwalled, detail=detail), *needs.reaches)
@@ -162,59 +170,81 @@ class ExecTool(Tool):
         command: str,
         folder: Path,
         limit: float,
-        wants: Needs,
+        wants: "Needs",
         ctx: ToolContext | None,
-        judgement: Judgement,
+        judgement: "Judgement",
         *,
         walled: bool,
     ) -> ToolResult:
+        from nanobot.agent.tools.needs import advice_for, told_tmp
+        from nanobot.security.sandbox.limits import Limits
+        from nanobot.security.sandbox.walls import NoWallError
+
         policy = self._policy
         bounds = Bounds(limit, policy.max_timeout_s, policy.max_processes, policy.spill_cap)
         execution = Execution(bounds, self._paths.workspace, ctx)
         env = environment(os.environ, policy)
-        line = _shell(command, Limits())
+        line = _shell(command, Limits().as_shell())
         argv: Argv = line
         try:
+            behind = None
             if walled and not isinstance(line, str):
-                argv = await asyncio.to_thread(self.walls.behind, line, folder, wants.grants)
-                env |= _BEHIND_THE_WALL
-            before = await asyncio.to_thread(told_tmp, self.walls.tmp) if walled else frozenset()
-            outcome = await execution.outcome(command, argv, folder, env)
+                behind = await asyncio.to_thread(self._walls.behind, line, folder, wants.grants)
+                argv = behind.argv
+                env |= behind.env
+            before = await asyncio.to_thread(told_tmp, self._walls.tmp) if walled else frozenset()
+            try:
+                confine = behind.confine if behind is not None else None
+                outcome = await execution.outcome(command, argv, folder, env, confine)
+            finally:
+                if behind is not None:
+                    behind.close()
         except NoWallError as error:
             return ToolResult.failed(str(error))
         except OSError as error:
             hint = " Put the text into a file with write_file first." if error.errno == errno.E2BIG else ""
             return ToolResult.failed(f"The command could not be started: {error.strerror or error}.{hint}")
+        if walled and outcome.code == 1 and outcome.said.startswith("bwrap: "):
+            await asyncio.to_thread(self._walls.forget)
         self._background.remember(outcome.left)
         advice = []
         if walled:
-            advice = await asyncio.to_thread(advice_for, outcome, command, policy.network, self.walls.tmp, before)
+            advice = await asyncio.to_thread(advice_for, outcome, command, policy.network, self._walls.tmp, before)
         return ToolResult(
             "\n".join([outcome.text, *advice]),
             error=outcome.code != 0,
             provenance=Provenance.WEB if judgement.fetches else None,
         )
 
-    def _judged(self, command: str, folder: Path) -> tuple[Judgement, bool]:
-        walled = self.walls.stand
+    def _judged(self, command: str, folder: Path) -> "tuple[Judgement, bool]":
+        walled = self._walls.stand
         return self._guard.judge(command, folder, walled=walled), walled
 
-    def _meant(self, judgement: Judgement) -> tuple[Tool, dict[str, Any]] | None:
+    def _meant(self, judgement: "Judgement") -> tuple[Tool, dict[str, Any]] | None:
         """The other tool that a command means, and with which arguments."""
         wanted = cron_call(judgement.single)
         tool = self._find_tool("cron") if wanted is not None else None
         return (tool, wanted) if tool is not None and wanted is not None else None
 
-    def _needs(self, asked: Sequence[str] | None, command: str) -> Needs:
+    def _needs(self, asked: Sequence[str] | None, command: str) -> "Needs":
+        from nanobot.agent.tools.needs import Needs
+
         return Needs.of(asked or (), command, self._paths, network=self._policy.network)
 
     def _refusal(self, command: str, granted: frozenset[str]) -> str:
         """Why a command may not run without a wall; nothing where it may."""
-        if not self.walls.wanted:
+        if not self._walls.wanted:
             return ""
-        if not self.walls.required and Reach(ReachKind.COMMAND, command).rule in granted:
+        if not self._walls.required and Reach(ReachKind.COMMAND, command).rule in granted:
             return ""
-        return self.walls.advice
+        return self._walls.advice
+
+
+def walls_of(paths: PathPolicy, policy: ExecPolicy) -> "Walls":
+    """The walls around the commands of such a tool; `report()` says in words what holds on this machine."""
+    from nanobot.security.sandbox.walls import Walls
+
+    return Walls(paths, policy.sandbox, network=policy.network, cache=policy.cache, tmp=policy.tmp)
 
 
 def environment(ours: Mapping[str, str], policy: ExecPolicy) -> dict[str, str]:
@@ -234,8 +264,8 @@ _BETWEEN = 'exec 3>&2 2>/dev/null; {limits}"$0" -c "$1" 2>&3 3>&-; exit $?'
 """A shell between us and the command's own, which keeps quiet: its parent, `$PPID`, is not the bot."""
 
 
-def _shell(command: str, limits: Limits) -> list[str] | str:
+def _shell(command: str, limits: str) -> list[str] | str:
     if os.name == "nt":
         return command  # the system's own shell takes it as one line
     shell = shutil.which("bash") or "/bin/sh"
-    return ["/bin/sh", "-c", _BETWEEN.format(limits=limits.as_shell()), shell, command]
+    return ["/bin/sh", "-c", _BETWEEN.format(limits=limits), shell, command]

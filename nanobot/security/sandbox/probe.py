@@ -9,13 +9,15 @@ import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import BrokenExecutor, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from nanobot.security.sandbox.bwrap import Bwrap
+from nanobot.security.sandbox.landlock import harden_thread
 from nanobot.security.sandbox.view import View
 from nanobot.utils.files import write_atomic
 
@@ -30,10 +32,12 @@ class Found:
 
     bwrap: Bwrap | None
     problem: str = ""
+    hardened: bool = False
+    """Whether the thread that starts it may give up what a view does not close."""
 
 
-def probe(view: View, cache: Path | None = None) -> Found:
-    """Find out, or remember. Blocking; never raises."""
+def probe(look: Callable[[], View], cache: Path | None = None) -> Found:
+    """Find out with the view of a command, or remember. Blocking; never raises."""
     program = shutil.which("bwrap")
     if program is None:
         where = "Commands are walled off on Linux only" if platform.system() != "Linux" else INSTALL
@@ -41,14 +45,15 @@ def probe(view: View, cache: Path | None = None) -> Found:
     valid_for = _depends_on(program)
     kept = _kept(cache, valid_for)
     if kept is not None:
-        return Found(Bwrap(program, **kept))
-    problem = ""
+        return Found(Bwrap(program, **{word: kept[word] for word in _WORDS}), hardened=kept["hardened"])
+    view, problem = look(), ""
     for way in _ways(program):
-        failure = _failure(way, view)
-        if failure is None:
-            _keep(cache, valid_for, way)
-            return Found(way)
-        problem = problem or failure
+        for hardened in (True, False):
+            failure = _failure(way, view, hardened=hardened)
+            if failure is None:
+                _keep(cache, valid_for, way, hardened=hardened)
+                return Found(way, hardened=hardened)
+            problem = problem or failure
     return Found(None, f"bwrap is installed, but does not work here: {problem}")
 
 
@@ -59,8 +64,16 @@ def _ways(program: str) -> Iterator[Bwrap]:
             yield Bwrap(program, own_proc=own_proc, no_more_userns=no_more_userns)
 
 
-def _failure(way: Bwrap, view: View) -> str | None:
+def _failure(way: Bwrap, view: View, *, hardened: bool) -> str | None:
     """Why `true` cannot be run this way; None where it can."""
+    with ThreadPoolExecutor(1, initializer=harden_thread if hardened else None) as threads:
+        try:
+            return threads.submit(_ran_without, way, view).result()
+        except (BrokenExecutor, OSError) as error:
+            return f"the kernel does not let a thread give up rights ({error})"
+
+
+def _ran_without(way: Bwrap, view: View) -> str | None:
     true = shutil.which("true") or "/bin/true"
     try:
         ran = subprocess.run(
@@ -91,12 +104,12 @@ def _kept(cache: Path | None, valid_for: dict[str, Any]) -> dict[str, bool] | No
     with suppress(OSError, ValueError, TypeError, KeyError):
         found = json.loads(cache.read_text(encoding="utf-8"))
         if found["valid_for"] == valid_for:
-            return {word: bool(found[word]) for word in _WORDS}
+            return {word: bool(found[word]) for word in (*_WORDS, "hardened")}
     return None
 
 
-def _keep(cache: Path | None, valid_for: dict[str, Any], way: Bwrap) -> None:
+def _keep(cache: Path | None, valid_for: dict[str, Any], way: Bwrap, *, hardened: bool) -> None:
     if cache is not None:
-        kept = {"valid_for": valid_for, **{word: getattr(way, word) for word in _WORDS}}
+        kept = {"valid_for": valid_for, "hardened": hardened, **{word: getattr(way, word) for word in _WORDS}}
         with suppress(OSError):  # then the next start asks again
             write_atomic(cache, json.dumps(kept, indent=2) + "\n", mode=0o600)

@@ -92,7 +92,8 @@ def view_of(
     home = Path(os.path.realpath(Path.home()))
     writable = _real((paths.workspace, *paths.allowed, *grants.folders))
     secrets = _real(grants.secrets)
-    hidden = tuple(place for place in _real(paths.unreadable) if not _inside(place, secrets))
+    there = (place for place in paths.unreadable if os.path.lexists(os.path.expanduser(place)))  # noqa: PTH111
+    hidden = tuple(place for place in _real(there) if not _inside(place, secrets))
     places: dict[Path, Access] = {}
 
     def add(found: Iterable[Path], access: Access) -> None:
@@ -112,6 +113,9 @@ def view_of(
         add((covered,), Access.COVER)
         add(_beside(covered, hidden, tmp, writable), Access.READ)
     add((place for place in hidden if place.exists()), Access.HIDE)
+    for place in [place for place, access in places.items() if access > Access.WRITE]:
+        # A folder around one may not be moved away with it: what is a mount of its own cannot be renamed.
+        add((outer for outer in place.parents if _inside(outer, writable)), Access.WRITE)
     for place in secrets:
         places[place] = Access.READ
     if tmp is not None:  # also by its name outside, which file tools know
@@ -132,11 +136,12 @@ def view_of(
 
 
 def _real(places: Iterable[Path]) -> tuple[Path, ...]:
-    return tuple(dict.fromkeys(Path(os.path.realpath(place.expanduser())) for place in places))
+    return tuple(map(Path, dict.fromkeys(os.path.realpath(os.path.expanduser(place)) for place in places)))  # noqa: PTH111
 
 
 def _inside(path: Path, places: Iterable[Path]) -> bool:
-    return any(place == path or place in path.parents for place in places)
+    text = os.fspath(path) + os.sep  # by their texts: this runs before each command, and pathlib takes its time
+    return any(text.startswith(os.fspath(place).rstrip(os.sep) + os.sep) for place in places)
 
 
 def _guarded(paths: PathPolicy, writable: tuple[Path, ...]) -> list[Path]:
@@ -200,10 +205,13 @@ def _in_order(places: dict[Path, Access], secrets: tuple[Path, ...], *, restrict
         (
             (place, access)
             for place, access in places.items()
-            if not any(outer in place.parents for outer in hidden if place not in secrets)
-            and not (access is Access.READ_TOO and _inside(place, open_to))
-            and (access is not Access.HIDE or not restricted or _inside(place, shown))
-            and (access is Access.COVER or place.exists())
+            if place in secrets
+            or (
+                not any(outer != place and _inside(place, (outer,)) for outer in hidden)
+                and not (access is Access.READ_TOO and _inside(place, open_to))
+                and (access is not Access.HIDE or not restricted or _inside(place, shown))
+                and (access is Access.COVER or place.exists())
+            )
         ),
-        key=lambda entry: (len(entry[0].parts), entry[0]),
+        key=lambda entry: (os.fspath(entry[0]).count(os.sep), os.fspath(entry[0])),
     )

@@ -1,23 +1,40 @@
 """All of the wall together, for whoever runs commands: what stands here, in words, and how a command gets behind it."""
 
+import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 from nanobot.errors import NanobotError
 from nanobot.security.paths import PathPolicy
+from nanobot.security.sandbox.landlock import Fence, can_scope, harden_thread
 from nanobot.security.sandbox.probe import INSTALL, Found, probe
 from nanobot.security.sandbox.sockets import listening_sockets
 from nanobot.security.sandbox.view import Grants, View, view_of
 from nanobot.utils.files import make_private_folder
 
+logger = logging.getLogger(__name__)
+
 Wish = Literal["auto", "bwrap", "none"]
 _TMP_KEPT_DAYS = 7
+_OWN_TMP = {"TMPDIR": "/tmp", "XDG_CACHE_HOME": "/tmp/.cache", "npm_config_cache": "/tmp/.cache/npm"}  # noqa: S108
+"""Where the home cannot be written, what programs only keep for speed goes elsewhere. The /tmp is the command's own."""
+_FENCE_HOLDS = (
+    "Commands write only in the workspace and tools.allowedPaths.",
+    "The content of config, state and well-known places of keys cannot be read.",
+    "Processes outside cannot be ended, and their memory and environment cannot be read.",
+)
+_FENCE_LACKS = (
+    "Sessions, jobs and history inside the workspace are kept from commands by the guard only, not by a wall.",
+    "Services of this machine that listen on a file or on loopback can be called.",
+    "Other processes can be seen, and the names of hidden files.",
+)
 
 
 class NoWallError(NanobotError):
@@ -32,6 +49,17 @@ class Report:
     summary: str
     holds: tuple[str, ...] = ()
     lacks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """How to start a command: its words, what the thread that starts it gives up, and what its environment is told."""
+
+    argv: Sequence[str] | Callable[[int], Sequence[str]]
+    confine: Callable[[], None] | None
+    env: Mapping[str, str]
+    close: Callable[[], None] = lambda: None
+    """To be called once it was started."""
 
 
 class Walls:
@@ -61,7 +89,12 @@ class Walls:
     @property
     def stand(self) -> bool:
         """Whether commands run behind a wall here."""
-        return self._wish != "none" and self.found.bwrap is not None
+        return self._wish != "none" and (self.found.bwrap is not None or self.fenced)
+
+    @property
+    def fenced(self) -> bool:
+        """Whether Landlock is all there is of it."""
+        return self._wish == "auto" and self.found.bwrap is None and can_scope()
 
     @property
     def wanted(self) -> bool:
@@ -78,8 +111,17 @@ class Walls:
         """What the probe said."""
         with self._lock:
             if self._found is None:
-                self._found = probe(self.view(), self._cache)
+                self._found = probe(self.view, self._cache)
+                if self._found.bwrap is None and self.wanted:
+                    logger.warning("%s", self._found.problem)
             return self._found
+
+    def forget(self) -> None:
+        """It does not work as it did: find out anew before the next command."""
+        with self._lock:
+            self._found = None
+            if self._cache is not None:
+                self._cache.unlink(missing_ok=True)
 
     @property
     def tmp(self) -> Path | None:
@@ -92,16 +134,18 @@ class Walls:
         sockets = listening_sockets()
         return view_of(self._paths, folder, network=self._network, tmp=tmp, grants=grants, sockets=sockets)
 
-    def behind(self, command: Sequence[str], folder: Path, grants: Grants | None = None) -> Callable[[int], list[str]]:
-        """How to start this command behind the wall, given the descriptor on which its head is told.
-
-        Raises NoWallError where none stands.
-        """
-        bwrap = self.found.bwrap
-        if bwrap is None:
-            raise NoWallError(self.advice)
+    def behind(self, command: Sequence[str], folder: Path, grants: Grants | None = None) -> "Behind":
+        """How to start this command behind the wall. Raises NoWallError where none stands."""
+        found = self.found
         view, real = self.view(folder, grants), Path(os.path.realpath(folder))
-        return lambda init_fd: bwrap.argv(view, real, command, init_fd=init_fd)
+        if (bwrap := found.bwrap) is not None:
+            argv = partial(bwrap.argv, view, real, command)
+            return Behind(lambda init_fd: argv(init_fd=init_fd), harden_thread if found.hardened else None, _OWN_TMP)
+        if not self.stand:
+            raise NoWallError(self.advice)
+        fence = Fence(view)
+        tmp = {"TMPDIR": str(view.tmp), "XDG_CACHE_HOME": f"{view.tmp}/.cache"} if view.tmp is not None else {}
+        return Behind(command, fence.enter, tmp, fence.close)
 
     @property
     def advice(self) -> str:
@@ -116,6 +160,8 @@ class Walls:
         if not self.wanted:
             return Report(False, "off: tools.exec.sandbox is none, commands may do all that nanobot itself may do")
         bwrap = self.found.bwrap
+        if self.fenced:
+            return Report(True, f"Landlock alone: {self.found.problem}", _FENCE_HOLDS, _FENCE_LACKS)
         if bwrap is None:
             then = "commands do not run" if self.required else "the owner is asked about each command"
             return Report(False, f"none: {self.found.problem} Until then {then}.")
@@ -132,9 +178,26 @@ class Walls:
             lacks.append("The names of other processes can be seen: this container allows no /proc of its own.")
         if not bwrap.no_more_userns:
             lacks.append("Commands may make user namespaces: this bwrap cannot forbid it.")
+        if not self.found.hardened:
+            lacks.append("Keyrings of the kernel can be asked: threads may not give up rights here.")
+        if (owner := _foreign_owner(self._paths.workspace)) is not None:
+            lacks.append(f"The workspace belongs to user {owner}: commands, which are no root, cannot write in it.")
+        if self._network and not (self.found.hardened and can_scope()):
+            lacks.append(
+                "Services with a socket that is no file (as X11's) can be called: this kernel cannot forbid it."
+            )
         if self._network:
             lacks.append("Services on loopback can be reached: tools.exec.network is on.")
         return Report(True, f"bwrap ({bwrap.program})", tuple(holds), tuple(lacks))
+
+
+def _foreign_owner(workspace: Path) -> int | None:
+    """Whose it is, where we are root and it is somebody else's: inside, root has no power over it."""
+    try:
+        owner = workspace.stat().st_uid
+    except OSError:
+        return None
+    return owner if hasattr(os, "geteuid") and os.geteuid() == 0 and owner != 0 else None
 
 
 def _ready(tmp: Path) -> Path | None:

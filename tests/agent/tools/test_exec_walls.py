@@ -147,9 +147,15 @@ async def test_what_was_left_running_can_be_ended_by_its_number(shell: Shell):
         pass
 
 
-async def test_no_wall_means_a_question_about_each_command(shell: Shell, monkeypatch: pytest.MonkeyPatch):
+@pytest.fixture
+def bare(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine where nothing can wall a command off."""
     monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setattr("nanobot.security.sandbox.walls.can_scope", lambda: False)
 
+
+@pytest.mark.usefixtures("bare")
+async def test_no_wall_means_a_question_about_each_command(shell: Shell):
     (reach,) = await shell.reaches("echo hi")
     refused = await shell.run("echo hi")
 
@@ -158,8 +164,8 @@ async def test_no_wall_means_a_question_about_each_command(shell: Shell, monkeyp
     assert text(await shell.run("echo hi", granted=("command:echo hi",))).startswith("hi\n")
 
 
-async def test_a_wall_that_is_required_and_missing_stops_every_command(shell: Shell, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("PATH", "/nowhere")
+@pytest.mark.usefixtures("bare")
+async def test_a_wall_that_is_required_and_missing_stops_every_command(shell: Shell):
     shell.policy = replace(shell.policy, sandbox="bwrap")
 
     result = await shell.run("echo hi", granted=("command:echo hi",))

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from nanobot.security.sandbox.view import Grants
-from tests.security.sandbox.conftest import CANARY, Home
+from nanobot.security.sandbox.walls import Walls
+from tests.security.home import CANARY, Home
 
 
 def test_the_workspace_is_written_and_what_is_written_is_ours(home: Home):
@@ -164,3 +165,19 @@ def test_no_user_namespace_and_no_mount_inside(home: Home):
     ran = home.sh("unshare -U true && echo ns; mount -t tmpfs x /mnt && echo mounted; umount ~/.ssh && echo open; true")
 
     assert ran.stdout == ""
+
+
+def test_what_works_here_is_remembered_until_it_does_not(home: Home):
+    cache = home.data / "state/sandbox.json"
+    walls = Walls(home.paths, "bwrap", cache=cache)
+
+    first = walls.found
+    written = cache.read_bytes()
+    remembered = Walls(home.paths, "bwrap", cache=cache).found
+    walls.forget()
+    forgotten = not cache.exists()
+
+    assert remembered == first
+    assert forgotten
+    assert walls.stand
+    assert cache.read_bytes() == written

@@ -4,6 +4,7 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 import pytest
@@ -34,19 +35,30 @@ class Home:
     def data(self) -> Path:
         return self.path / ".nanobot"
 
+    @cached_property
     def walls(self) -> Walls:
         return Walls(self.paths, "bwrap", network=self.network, tmp=self.data / "tmp")
 
-    def sh(self, script: str, *, folder: Path | None = None, grants: Grants | None = None, **env: str):
-        argv = self.walls().behind(["/bin/bash", "-c", script], folder or self.workspace, grants)(2)
+    def sh(
+        self,
+        script: str,
+        *,
+        folder: Path | None = None,
+        grants: Grants | None = None,
+        env: dict[str, str] | None = None,
+        patience: float = 20,
+    ) -> subprocess.CompletedProcess[str]:
+        behind = self.walls.behind(["/bin/bash", "-c", script], folder or self.workspace, grants)
+        argv = list(behind.argv(2) if callable(behind.argv) else behind.argv)
         return subprocess.run(
             [word for at, word in enumerate(argv) if not _is_telling(argv, at)],
-            env={**self.env, "HOME": str(self.path), **env},
+            env={**self.env, "HOME": str(self.path), **(env or {})},
             capture_output=True,
             text=True,
+            errors="replace",
             stdin=subprocess.DEVNULL,
             check=False,
-            timeout=20,
+            timeout=patience,
         )
 
     def restricted(self) -> "Home":
@@ -57,8 +69,7 @@ def _is_telling(argv: list[str], at: int) -> bool:
     return argv[at] == "--info-fd" or (at > 0 and argv[at - 1] == "--info-fd")
 
 
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
+def make_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
     if shutil.which("bwrap") is None:
         pytest.skip("bwrap is not installed")
     place = tmp_path / "home"

@@ -1,0 +1,187 @@
+"""Landlock: a thread gives up rights for good, and so does every process it starts. landlock(7), capabilities(7).
+
+Under bwrap it closes what a view cannot: sockets without a file, and signals to whoever is outside. Where bwrap is
+missing it is a wall of its own, which holds less; `Fence` says what it is made of. No code of ours runs between fork
+and exec: a thread is made for one command, gives up its rights, starts it and ends.
+"""
+
+import ctypes
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+from nanobot.security.sandbox.seccomp import forbid_calls
+from nanobot.security.sandbox.view import SYSTEM, Access, View
+
+_CREATE, _ADD, _RESTRICT = 444, 445, 446
+_VERSION = 1
+_PATH_BENEATH = 1
+_NO_NEW_PRIVS, _CAPBSET_DROP = 38, 24
+_SCOPES = 0b11  # abstract sockets, signals
+_TCP = 0b11  # bind, connect
+_READ_DIR = 1 << 3
+_READ = 1 << 2 | 1 << 0
+_OF_FILES = 1 << 0 | 1 << 1 | 1 << 2 | 1 << 14 | 1 << 15
+_BY_ABI = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 5: (1 << 16) - 1}
+_SCOPES_SINCE, _NET_SINCE = 6, 4
+_LAST_CAPABILITY = 63
+_DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts", "fd", "stdin", "stdout", "stderr", "shm")
+
+
+class _Rules(ctypes.Structure):
+    _fields_ = (("fs", ctypes.c_uint64), ("net", ctypes.c_uint64), ("scoped", ctypes.c_uint64))
+
+
+class _Beneath(ctypes.Structure):
+    _pack_ = 1
+    _fields_ = (("allowed", ctypes.c_uint64), ("folder", ctypes.c_int32))
+
+
+class _Header(ctypes.Structure):
+    _fields_ = (("version", ctypes.c_uint32), ("pid", ctypes.c_int))
+
+
+@cache
+def abi() -> int:
+    """Which Landlock this kernel has; 0 for none."""
+    if sys.platform != "linux":
+        return 0
+    try:
+        return max(0, _call(_CREATE, None, ctypes.c_size_t(0), ctypes.c_uint32(_VERSION)))
+    except OSError:
+        return 0
+
+
+def can_scope() -> bool:
+    """Whether it keeps a command from sockets without a file and from signals to others."""
+    return abi() >= _SCOPES_SINCE
+
+
+def harden_thread() -> None:
+    """The thread that calls this, and what it starts, makes no call that reaches past a view; where the kernel knows
+    scopes, it talks to nobody outside by abstract sockets or signals either.
+    """
+    _check(_libc().prctl(_NO_NEW_PRIVS, *map(ctypes.c_ulong, (1, 0, 0, 0))))
+    _check(forbid_calls(_libc().prctl))
+    if can_scope():
+        ruleset = _create(_Rules(0, 0, _SCOPES))
+        try:
+            _call(_RESTRICT, ctypes.c_int(ruleset), ctypes.c_uint32(0))
+        finally:
+            os.close(ruleset)
+
+
+class Fence:
+    """A view as Landlock knows it, for one thread. Blocking to make; `close` when the command was started.
+
+    It holds less than mounts do: what a command must not write inside its workspace it can write, services with a
+    socket in the file system answer, names of hidden files can be listed, and of the network only TCP can be shut.
+    """
+
+    def __init__(self, view: View) -> None:
+        self._fs = max(rights for since, rights in _BY_ABI.items() if since <= abi())
+        net = _TCP if not view.network and abi() >= _NET_SINCE else 0
+        rules = _Rules(self._fs, net, _SCOPES if can_scope() else 0)
+        self._ruleset = _create(rules)
+        try:
+            for place, rights in self._given(view):
+                self._allow(place, rights)
+        except BaseException:
+            self.close()
+            raise
+
+    def enter(self) -> None:
+        """The thread that calls this goes behind it for good, without any power of root."""
+        _drop_powers()
+        _check(_libc().prctl(_NO_NEW_PRIVS, *map(ctypes.c_ulong, (1, 0, 0, 0))))
+        _check(forbid_calls(_libc().prctl))
+        _call(_RESTRICT, ctypes.c_int(self._ruleset), ctypes.c_uint32(0))
+
+    def close(self) -> None:
+        """Let go of the rules; who went behind them stays there."""
+        if self._ruleset >= 0:
+            os.close(self._ruleset)
+            self._ruleset = -1
+
+    def _given(self, view: View) -> Iterator[tuple[Path, int]]:
+        closed = {place for place, access in view.places if access in (Access.HIDE, Access.COVER)} | {Path("/dev")}
+        yield Path("/"), _READ_DIR
+        yield from ((place, _READ) for place in (_open_places(Path("/"), closed) if view.whole else _system()))
+        for name in _DEVICES:
+            yield Path("/dev", name), self._fs
+        for place in (*view.devices, *((view.tmp,) if view.tmp is not None else ())):
+            yield place, self._fs
+        for place, access in view.places:
+            if access is Access.WRITE:
+                yield from ((inner, self._fs) for inner in _open_places(place, closed))
+            elif access in (Access.READ, Access.READ_TOO):
+                yield from ((inner, _READ | _READ_DIR) for inner in _open_places(place, closed))
+
+    def _allow(self, place: Path, rights: int) -> None:
+        """What is not there, or went meanwhile, is left out."""
+        with suppress(FileNotFoundError, PermissionError, NotADirectoryError):
+            held = os.open(place, os.O_PATH | os.O_CLOEXEC)
+            try:
+                allowed = rights & self._fs & (~0 if os.path.isdir(f"/proc/self/fd/{held}") else _OF_FILES)  # noqa: PTH112
+                if allowed:
+                    rule = _Beneath(allowed, held)
+                    pointer = ctypes.byref(rule)
+                    _call(_ADD, ctypes.c_int(self._ruleset), ctypes.c_int(_PATH_BENEATH), pointer, ctypes.c_uint32(0))
+            finally:
+                os.close(held)
+
+
+def _open_places(folder: Path, closed: set[Path]) -> Iterator[Path]:
+    """All below a folder but what is closed, in as few places as will do."""
+    if folder in closed:
+        return
+    if not any(folder in place.parents for place in closed):
+        yield folder
+        return
+    try:
+        entries = list(folder.iterdir())
+    except OSError:
+        return
+    for entry in entries:
+        if not entry.is_symlink():
+            yield from _open_places(entry, closed)
+
+
+def _system() -> Iterator[Path]:
+    return map(Path, (*SYSTEM, "/proc"))
+
+
+def _drop_powers() -> None:
+    """No capability is left to this thread, and none comes back with a program that it starts."""
+    for number in range(_LAST_CAPABILITY + 1):
+        _libc().prctl(_CAPBSET_DROP, *map(ctypes.c_ulong, (number, 0, 0, 0)))  # fails for who has none: nothing to drop
+    header = _Header(0x20080522, 0)
+    _check(_libc().capset(ctypes.byref(header), ctypes.byref((ctypes.c_uint32 * 6)())))
+
+
+def _create(rules: _Rules) -> int:
+    size = {True: 24, False: 16 if abi() >= _NET_SINCE else 8}[can_scope()]
+    return _call(_CREATE, ctypes.byref(rules), ctypes.c_size_t(size), ctypes.c_uint32(0))
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.syscall.restype = ctypes.c_long
+    return libc
+
+
+def _call(number: int, *arguments: object) -> int:
+    """Raises OSError."""
+    call: Callable[..., int] = _libc().syscall
+    return _check(call(ctypes.c_long(number), *arguments))
+
+
+def _check(result: int) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return result

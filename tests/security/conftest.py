@@ -1,0 +1,11 @@
+from pathlib import Path
+
+import pytest
+
+from tests.security.home import Home, make_home
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
+    """A home with keys in it, and a bot that lives there."""
+    return make_home(tmp_path, monkeypatch)

@@ -1,0 +1,23 @@
+"""With `restrictToWorkspace`, nothing of the home but the workspace is there, in whatever way one asks."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.security.home import Home
+
+ESCAPES = Path(__file__).with_name("escapes.txt").read_text(encoding="utf-8").splitlines()
+
+
+@pytest.mark.parametrize("share", range(2))
+def test_nothing_outside_a_restricted_workspace_can_be_read(home: Home, share: int):
+    home = home.restricted()
+
+    read = [command for command in ESCAPES[share::2] if "plain notes" in (ran := home.sh(command)).stdout + ran.stderr]
+
+    assert read == []
+    assert (home.path / "notes.txt").exists()
+
+
+def test_there_are_enough_of_them():
+    assert len(set(ESCAPES)) >= 40

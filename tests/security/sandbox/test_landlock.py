@@ -1,0 +1,115 @@
+"""Landlock where bwrap is missing, through the exec tool; and beside bwrap."""
+
+import os
+import platform
+import shutil
+import socket
+import subprocess
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from nanobot.agent.tools.base import ToolContext
+from nanobot.agent.tools.shell import ExecPolicy, ExecTool
+from nanobot.bus.events import Address
+from nanobot.security.sandbox.landlock import can_scope
+from nanobot.security.sandbox.walls import Walls
+from nanobot.utils.clock import FrozenClock
+from tests.security.home import CANARY, Home, make_home
+
+pytestmark = pytest.mark.skipif(not can_scope(), reason="this kernel's Landlock knows no scopes")
+
+
+@pytest.fixture
+def fenced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Runs a command where no bwrap is found."""
+    if shutil.which("bwrap") is None:
+        pytest.skip("the home is made for bwrap")
+    home = make_home(tmp_path, monkeypatch)
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for name in ("bash", "sh", "cat", "touch", "kill", "ls", "python3", "id", "true", "sleep", "setsid"):
+        if found := shutil.which(name, path="/usr/bin:/bin"):
+            (tools / name).symlink_to(found)
+    monkeypatch.setenv("PATH", str(tools))
+    (home.data / "tmp").mkdir()
+    tool = ExecTool(home.paths, ExecPolicy(tmp=home.data / "tmp"))
+    context = ToolContext("a:b", Address("a", "b"), "t", home.workspace, FrozenClock(datetime(2026, 1, 2)))
+
+    async def run(command: str) -> str:
+        return str((await tool.execute(command, ctx=context)).content)
+
+    return home, run, tool
+
+
+async def test_it_writes_in_the_workspace_and_nowhere_else(fenced):
+    home, run, _ = fenced
+
+    inside = await run("echo x > new && cat new; touch $TMPDIR/t && echo tmp")
+    outside = await run("touch ~/bad /etc/bad /var/tmp/bad; echo bad >> ~/notes.txt")
+
+    assert inside.startswith("x\ntmp\n")
+    assert outside.count("Permission denied") == 4
+    assert not (home.path / "bad").exists()
+    assert Walls(home.paths).report().summary.startswith("Landlock alone")
+
+
+async def test_keys_are_not_read_and_the_rest_is(fenced):
+    _, run, _ = fenced
+
+    said = await run("cat ~/notes.txt ~/.ssh/id_ed25519 ~/.netrc ~/.nanobot/config.json ~/.nanobot/state/journal.db")
+
+    assert said.startswith("plain notes")
+    assert CANARY not in said
+
+
+async def test_nobody_outside_is_touched_and_no_power_is_left(fenced):
+    _, run, _ = fenced
+    with subprocess.Popen(["/bin/sleep", "60"]) as other:
+        said = await run(f"kill -9 {other.pid}; cat /proc/{os.getpid()}/environ; cat /proc/self/status")
+        alive = other.poll() is None
+        other.kill()
+
+    assert alive
+    assert "Operation not permitted" in said
+    assert "CapEff:\t0000000000000000" in said
+    assert "NoNewPrivs:\t1" in said
+
+
+async def test_a_stopped_command_ends_with_its_family(fenced):
+    from tests.running import running, unlikely_number
+
+    _, _, tool = fenced
+    number = unlikely_number()
+
+    result = await tool.execute(f"setsid sleep {number} & sleep {number}", timeout=0.3)
+
+    assert "Timed out" in str(result.content)
+    assert not running("sleep", number)
+
+
+async def test_beside_bwrap_it_closes_sockets_without_a_file(home: Home):
+    name = f"nanobot-test-{os.getpid()}"
+    tool = ExecTool(replace(home.paths), ExecPolicy(sandbox="bwrap"))
+    code = f"import socket; socket.socket(socket.AF_UNIX).connect('\\0{name}'); print('in')"
+    with socket.socket(socket.AF_UNIX) as service:
+        service.bind(f"\0{name}")
+        service.listen()
+
+        said = await tool.execute(f'/usr/bin/python3 -c "{code}"')
+
+    assert "Operation not permitted" in str(said.content)
+
+
+@pytest.mark.parametrize(
+    "call",
+    ["syscall(250, 0, -3, 1, 0, 0)", "syscall(321, 0, 0, 0)", "syscall(169, 0, 0, 0)", "syscall(0x40000000 + 39)"],
+)
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the numbers of x86-64")
+async def test_calls_that_reach_past_every_view_are_refused(home: Home, call: str):
+    tool = ExecTool(home.paths, ExecPolicy(sandbox="bwrap"))
+    code = f"import ctypes; c = ctypes.CDLL(None, use_errno=True); c.{call}; print(ctypes.get_errno())"
+
+    assert str((await tool.execute(f"/usr/bin/python3 -c '{code}'")).content).startswith("1\n")
