@@ -26,9 +26,9 @@ _MOST_DECODED = 200
 """Encoded stretches of one text that are looked into."""
 
 
-def source_of(row: ChatMessage, session_key: str = "") -> str:
+def own_provenance(row: ChatMessage, session_key: str = "") -> str:
     """Where the words of a row themselves came from; of old rows that do not say it, what their kind says."""
-    return row.get("source") or stored_provenance(row, session_key)
+    return row.get("own_provenance") or stored_provenance(row, session_key)
 
 
 def stored_provenance(row: ChatMessage, session_key: str) -> str:
@@ -53,7 +53,7 @@ def provenance_of(row: ChatMessage, session_key: str) -> Provenance:
     """How far the words of a row are trusted that repeats or holds words from outside. What a model said after it had
     read some may be any of them.
     """
-    return least_trusted([source_of(row, session_key), row.get("provenance", Provenance.PERSON)])
+    return least_trusted([own_provenance(row, session_key), row.get("provenance", Provenance.PERSON)])
 
 
 def entered_rows(rows: Sequence[ChatMessage], turn_id: str) -> list[ChatMessage]:
@@ -61,7 +61,7 @@ def entered_rows(rows: Sequence[ChatMessage], turn_id: str) -> list[ChatMessage]
     return [
         row
         for row in rows
-        if row.get("turn_id") == turn_id and row["role"] in ("user", "tool") and is_outside(source_of(row))
+        if row.get("turn_id") == turn_id and row["role"] in ("user", "tool") and is_outside(own_provenance(row))
     ]
 
 
@@ -75,9 +75,10 @@ def outside_rows(rows: Sequence[ChatMessage], turn_id: str, session_key: str = "
         if turn == turn_id:
             continue
         if row["role"] == "assistant":
-            if (turn is not None and turn == reading) or (turn is None and is_outside(source_of(row, session_key))):
+            after = turn == reading if turn is not None else is_outside(own_provenance(row, session_key))
+            if after:
                 found.append(row)
-        elif is_outside(source_of(row, session_key)):
+        elif is_outside(own_provenance(row, session_key)):
             reading = turn
             found.append(row)
     return found
@@ -93,7 +94,7 @@ def repeated_row(
     outside = outside_rows(rows, turn_id, session_key)
     if not outside:
         return None
-    own = [row for row in rows if row["role"] == "user" and source_of(row, session_key) == Provenance.OWNER]
+    own = [row for row in rows if row["role"] == "user" and own_provenance(row, session_key) == Provenance.OWNER]
     owners = _Words(map(_said, own))
     told = [_normal(text) for leaf in _texts(arguments) for text in _readings(leaf)]
 
