@@ -2,5 +2,5 @@
 the config.
 
 Everybody above may import it; it imports nobody but `errors` and `utils`. Read places, then paths, then secrets;
-and grants, what the owner said "always" to.
+grants (what the owner said "always" to) and provenance (whose words a file holds).
 """
