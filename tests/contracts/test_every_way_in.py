@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from tests.fake_models import Calls, Fail, FakeModels, Fitting, Say, Step
-from tests.gateway.toy import GatewayHome, until
+from tests.gateway.toy import GatewayHome, until, written
 
 if sys.platform == "win32":
     pytest.skip("pseudo-terminals are a POSIX thing", allow_module_level=True)
@@ -182,6 +182,7 @@ def server() -> Iterator[FakeModels]:
 @pytest.fixture(scope="module")
 def daemon(server: FakeModels, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayHome]:
     home = GatewayHome(tmp_path_factory.mktemp("daemon"), server)
+    written(home.data / "pairing.json", {"owners": {"toy": ["7"]}, "approved": {"toy": ["7"]}})
     with home.gateway():
         yield home
 
