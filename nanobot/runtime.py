@@ -193,8 +193,10 @@ async def build_runtime(
         from nanobot.agent.consolidation import Consolidator  # only who set the key waits for its import
 
         consolidator = Consolidator(
-            context.memory, sessions, models, vitals, clock, background_model=defaults.background_model
-        )
+            context.memory, sessions, models, vitals, clock,
+            background_model=defaults.background_model,
+            has_owner=lambda key: bool(pairing.people(key.partition(":")[0]).owners),
+        )  # fmt: skip
         idle = IdleWatch(
             lambda key: consolidator.compact(key, loop.lane(key)), defaults.idle_compact_after_minutes * 60, clock
         )

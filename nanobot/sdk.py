@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Self
 
-from nanobot.agent.turn import TurnEvent, TurnResult
+from nanobot.agent.turn import Answer, TurnEvent, TurnResult
 from nanobot.bus.events import InboundMessage
 from nanobot.config.loader import get_config_path, load_config
 from nanobot.config.schema import Config
@@ -57,11 +57,16 @@ class Nanobot:
         """Say something and wait for the end of the turn. Never raises for a failure of a model or a tool."""
         return await self._open().loop.run_turn(_message(message, session))
 
-    async def stream(self, message: str, *, session: str = DEFAULT_SESSION) -> AsyncIterator[TurnEvent]:
-        """The same as it happens; TurnEnded is the last event. Leaving the loop early stops the turn."""
+    async def stream(
+        self, message: str, *, session: str = DEFAULT_SESSION, attended: bool = False
+    ) -> AsyncIterator[TurnEvent]:
+        """The same as it happens; TurnEnded is the last event. Leaving the loop early stops the turn.
+
+        `attended` promises an `answer` to each ApprovalAsked; without it what needs the owner's yes is refused.
+        """
         events: asyncio.Queue[TurnEvent | None] = asyncio.Queue()
         loop = self._open().loop
-        turn = asyncio.create_task(loop.run_turn(_message(message, session), events.put_nowait))
+        turn = asyncio.create_task(loop.run_turn(_message(message, session), events.put_nowait, attended=attended))
         turn.add_done_callback(lambda _: events.put_nowait(None))
         try:
             while (event := await events.get()) is not None:
@@ -70,6 +75,10 @@ class Nanobot:
         finally:
             turn.cancel()
             await asyncio.wait([turn])
+
+    def answer(self, question: str, answer: Answer) -> bool:
+        """Answer what a turn has asked, in the owner's name; False where that question is not open."""
+        return self._open().questions.answer(question, answer)
 
     def _open(self) -> Runtime:
         if self._runtime is None:

@@ -7,7 +7,7 @@ entry in the log, never a message. Reading order: consolidation -> save_memory (
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -19,7 +19,7 @@ from nanobot.agent.save_memory import Saved, Transcript, ask_to_save, lines_of, 
 from nanobot.agent.vitals import Vitals
 from nanobot.errors import NanobotError, ProviderError
 from nanobot.messages.tokens import estimate_tokens
-from nanobot.messages.types import ChatMessage, is_our_word
+from nanobot.messages.types import ChatMessage, is_our_word, is_outside
 from nanobot.providers.base import CallContext, LLMProvider, calling_for
 from nanobot.session.manager import Session
 from nanobot.utils.aio import finish
@@ -151,7 +151,11 @@ class Consolidator:
         *,
         background_model: str | None = None,
         limit_s: float = 180.0,
+        has_owner: Callable[[str], bool] = lambda session_key: False,
     ) -> None:
+        """`has_owner` says of a session whether its channel knows an owner: then what others say there is told in the
+        log alone, and changes no memory that every prompt begins with.
+        """
         self._memory = memory
         self._sessions = sessions
         self._models = models
@@ -159,6 +163,7 @@ class Consolidator:
         self._clock = clock
         self._background_model = background_model
         self._limit_s = limit_s
+        self._has_owner = has_owner
         self._one_at_a_time = asyncio.Lock()
         self._failures: dict[str, _Failure] = {}
 
@@ -230,7 +235,10 @@ class Consolidator:
 
     async def _keep(self, session: Session, part: _Part, saved: Saved, memory: str) -> None:
         """First the words, then the cursor."""
-        await asyncio.to_thread(self._memory.take_in, saved.history_entry, saved.memory_update, instead_of=memory)
+        update = saved.memory_update
+        if is_outside(part.transcript.provenance) and self._has_owner(session.key):
+            update = memory  # what somebody else says is told in the log; what stands in every prompt is the owner's
+        await asyncio.to_thread(self._memory.take_in, saved.history_entry, update, instead_of=memory)
         await self._sessions.move_cursor(session, part.count)
         self._vitals.memory_note = f"{counted(part.count, 'message')} moved into memory at {self._now()}"
 

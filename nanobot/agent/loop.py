@@ -17,7 +17,7 @@ from nanobot.agent.lanes import Lanes
 from nanobot.agent.pipeline.left_over import Fate, LeftOver, left_over_turns
 from nanobot.agent.pipeline.phases import COME_BACK, GOES_ON_LATER, Pipeline
 from nanobot.agent.pipeline.work import Ending, Parts, Turn, Waiting, new_turn
-from nanobot.agent.slash_commands import Command, SlashCommands, parse_command
+from nanobot.agent.slash_commands import Command, SlashCommands, is_from_owner, parse_command
 from nanobot.agent.turn import (
     EventSink,
     Notice,
@@ -306,6 +306,8 @@ class AgentLoop:
         running = self._running.get(session_key)
         if running is None or not self._was_there(running[0], said):
             return "Nothing is running."
+        if not _may_stop(said, running[0].message):
+            return "Somebody else asked for what runs here; only they or an owner may stop it."
         tools = running[0].progress.running_tools
         what = f" {' and '.join(dict.fromkeys(tools))} ended with it." if tools else ""
         stopping = asyncio.create_task(self._end(session_key, Ending.STOP))
@@ -383,6 +385,11 @@ async def _ended_with(turn: Turn, other: asyncio.Future[TurnResult]) -> TurnResu
     result = other.result()
     turn.emit(TurnEnded(outcome=result.outcome, text="", error=result.error, later=result.later or None))
     return result
+
+
+def _may_stop(said: InboundMessage, asked: InboundMessage) -> bool:
+    """Who asked for it and owners may; in a chat of several, nobody else."""
+    return is_from_owner(said) or (said.channel, said.sender_id) == (asked.channel, asked.sender_id)
 
 
 def _is_cancelled() -> bool:

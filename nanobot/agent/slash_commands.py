@@ -147,6 +147,9 @@ class SlashCommands:
     AT_ONCE = frozenset({"stop", "status", "restart"})
     FOR_OWNERS = frozenset({"approve", "deny", "approvals", "pairing", "raise", "restart"})
 
+    ALONE = frozenset({"new", "model"})
+    """For an owner, and for one who has a conversation alone: of a shared one they change what is everybody's."""
+
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
         self._table = {
@@ -201,6 +204,8 @@ class SlashCommands:
             return f"There is no command /{clip_line(command.name, 60)}. {hint}"
         if name in self.FOR_OWNERS and not is_from_owner(message):
             return await self._refused(name, message)
+        if name in self.ALONE and not is_from_owner(message) and _others_too(session, message.sender_id):
+            return f"Others have written here too: only an owner may say /{name}."
         return await self._table[name].answer(session, command.argument)
 
     async def _refused(self, name: str, message: InboundMessage) -> str:
@@ -343,6 +348,17 @@ class SlashCommands:
 def is_from_owner(message: InboundMessage) -> bool:
     """Whether an owner typed it. A job speaks in the owner's name too, with words a model may have chosen."""
     return message.provenance is Provenance.OWNER and message.origin in TYPED
+
+
+def _others_too(session: Session, sender_id: str) -> bool:
+    """Whether somebody else has written in what a model may still see of this session."""
+    people = [row for row in session.get_history() if row.get("origin") == Origin.USER and row.get("sender_id")]
+    return any(_id_of(str(row["sender_id"])) != _id_of(sender_id) for row in people)
+
+
+def _id_of(sender_id: str) -> str:
+    """Without the names that a channel may say behind it."""
+    return sender_id.partition("|")[0]
 
 
 def _described(model: Model) -> str:

@@ -70,6 +70,8 @@ class Heart:
     async def execute(self, tasks: str) -> str:
         """Run a turn on them; nothing of it is sent by itself. Raises NanobotError where it came to no answer."""
         there = await self._chat() or Address("cli", "direct")
+        file = self._runtime.workspace / "HEARTBEAT.md"
+        written = await asyncio.to_thread(self._runtime.file_book.of, file)
         message = InboundMessage(
             there.channel,
             "heartbeat",
@@ -78,7 +80,7 @@ class Heart:
             "done for good. Answer with what your owner should hear, or HEARTBEAT_OK if that is nothing.",
             session_key_override=SESSION,
             origin=Origin.HEARTBEAT,
-            provenance=Provenance.FILE,
+            provenance=written or Provenance.FILE,
             quiet=True,
         )
         result = await self._runtime.loop.run_turn(message)

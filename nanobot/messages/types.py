@@ -111,7 +111,7 @@ class ChatMessage(TypedDict):
     tool_call_id: NotRequired[str]
     name: NotRequired[str]
     failure: NotRequired[str]
-    source: NotRequired[str]
+    own_provenance: NotRequired[str]
 
 
 INTERRUPTED = "interrupted"

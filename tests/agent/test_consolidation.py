@@ -467,3 +467,18 @@ async def test_a_kill_between_the_steps_loses_no_message_and_no_words(tmp_path: 
     assert after.cursor == 12
     assert after.memory.read_long_term() == "Likes tea.\n"
     assert 1 <= after.log.count("Talked.") <= 2
+
+
+@pytest.mark.parametrize(("has_owner", "memory"), [(True, ""), (False, "Likes tea.\n")])
+async def test_what_a_guest_says_changes_no_memory_where_an_owner_is_known(
+    tmp_path: Path, has_owner: bool, memory: str
+):
+    home = Home(tmp_path, has_owner=lambda key: has_owner)
+    rows = [row for number in range(10) for row in turn(number)]
+    await home.say(*({**row, "provenance": "person"} for row in rows))  # type: ignore[arg-type]
+    home.model.script(saving())
+
+    await home.consolidate()
+
+    assert home.memory.read_long_term() == memory
+    assert "Talked." in home.log

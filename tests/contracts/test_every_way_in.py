@@ -22,7 +22,7 @@ import pytest
 
 from tests.agent.tools.mcp.conftest import CHILD
 from tests.fake_models import Calls, Fail, FakeModels, Fitting, Say, Step
-from tests.gateway.toy import GatewayHome, until
+from tests.gateway.toy import GatewayHome, until, written
 
 if sys.platform == "win32":
     pytest.skip("pseudo-terminals are a POSIX thing", allow_module_level=True)
@@ -208,6 +208,7 @@ def make_home(server: FakeModels, tmp_path_factory: pytest.TempPathFactory) -> M
 @pytest.fixture(scope="module")
 def daemon(make_home: MakeHome) -> Iterator[GatewayHome]:
     home = make_home("daemon")
+    written(home.data / "pairing.json", {"owners": {"toy": ["7"]}, "approved": {"toy": ["7"]}})
     with home.gateway():
         yield home
 

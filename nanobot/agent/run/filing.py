@@ -72,7 +72,7 @@ class Filing:
 
     def _filed(self, planned: PlannedCall) -> Verdict:
         name, arguments, context = planned.call.name, planned.call.arguments, planned.context
-        entered = _entered(planned)
+        entered = _entered(planned) if name == "exec" or name in _WRITERS else Provenance.OWNER
         if name == "exec":
             command = str(arguments.get("command", ""))
             fetched = Provenance.WEB if _FETCHES.search(command) else Provenance.OWNER

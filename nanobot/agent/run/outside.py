@@ -8,7 +8,8 @@ import base64
 import binascii
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 from urllib.parse import unquote
@@ -26,9 +27,9 @@ _MOST_DECODED = 200
 """Encoded stretches of one text that are looked into."""
 
 
-def source_of(row: ChatMessage, session_key: str = "") -> str:
+def own_provenance(row: ChatMessage, session_key: str = "") -> str:
     """Where the words of a row themselves came from; of old rows that do not say it, what their kind says."""
-    return row.get("source") or stored_provenance(row, session_key)
+    return row.get("own_provenance") or stored_provenance(row, session_key)
 
 
 def stored_provenance(row: ChatMessage, session_key: str) -> str:
@@ -53,7 +54,7 @@ def provenance_of(row: ChatMessage, session_key: str) -> Provenance:
     """How far the words of a row are trusted that repeats or holds words from outside. What a model said after it had
     read some may be any of them.
     """
-    return least_trusted([source_of(row, session_key), row.get("provenance", Provenance.PERSON)])
+    return least_trusted([own_provenance(row, session_key), row.get("provenance", Provenance.PERSON)])
 
 
 def entered_rows(rows: Sequence[ChatMessage], turn_id: str) -> list[ChatMessage]:
@@ -61,7 +62,7 @@ def entered_rows(rows: Sequence[ChatMessage], turn_id: str) -> list[ChatMessage]
     return [
         row
         for row in rows
-        if row.get("turn_id") == turn_id and row["role"] in ("user", "tool") and is_outside(source_of(row))
+        if row.get("turn_id") == turn_id and row["role"] in ("user", "tool") and is_outside(own_provenance(row))
     ]
 
 
@@ -75,9 +76,10 @@ def outside_rows(rows: Sequence[ChatMessage], turn_id: str, session_key: str = "
         if turn == turn_id:
             continue
         if row["role"] == "assistant":
-            if (turn is not None and turn == reading) or (turn is None and is_outside(source_of(row, session_key))):
+            after = turn == reading if turn is not None else is_outside(own_provenance(row, session_key))
+            if after:
                 found.append(row)
-        elif is_outside(source_of(row, session_key)):
+        elif is_outside(own_provenance(row, session_key)):
             reading = turn
             found.append(row)
     return found
@@ -86,57 +88,49 @@ def outside_rows(rows: Sequence[ChatMessage], turn_id: str, session_key: str = "
 def repeated_row(
     arguments: Mapping[str, Any], rows: Sequence[ChatMessage], turn_id: str, session_key: str = ""
 ) -> ChatMessage | None:
-    """The row of an older turn whose words from outside these arguments repeat; the newest of several.
+    """A row of an older turn whose words from outside these arguments repeat; of several with the same, the newest.
 
     What the owner has written themselves is nobody else's.
     """
     outside = outside_rows(rows, turn_id, session_key)
     if not outside:
         return None
-    own = [row for row in rows if row["role"] == "user" and source_of(row, session_key) == Provenance.OWNER]
-    owners = _Words(map(_said, own))
+    own = [row for row in rows if row["role"] == "user" and own_provenance(row, session_key) == Provenance.OWNER]
+    owners = [_prepared(_said(row)).whole for row in own]
+    theirs = [(row, _prepared(_said(row))) for row in reversed(outside)]
+    pieces: frozenset[str] = frozenset().union(*(words.pieces for _, words in theirs))
     told = [_normal(text) for leaf in _texts(arguments) for text in _readings(leaf)]
+    for stretch in (stretch for text in told for stretch in _stretches(text, pieces)):
+        found: ChatMessage | None = next((row for row, words in theirs if stretch in words.whole), None)
+        if found is not None and not any(stretch in whole for whole in owners):
+            return found
+    return None
 
-    def repeats(row: ChatMessage) -> bool:
-        words = _Words([_said(row)])
-        return any(words.shares(text, but=owners) for text in told)
 
-    return next(filter(repeats, reversed(outside)), None)
+def _stretches(text: str, pieces: frozenset[str]) -> Iterator[str]:
+    """What of a normal text may be somebody's: each long enough stretch around one of these pieces, or all of it."""
+    if len(text) < LONG_ENOUGH:
+        if len(text) >= _SHORTEST and not text.isalpha():
+            yield text
+        return
+    for at in range(len(text) - _PIECE + 1):
+        if text[at : at + _PIECE] in pieces:
+            for begin in range(max(0, at + _PIECE - LONG_ENOUGH), min(at, len(text) - LONG_ENOUGH) + 1):
+                yield text[begin : begin + LONG_ENOUGH]
 
 
+@dataclass(frozen=True, slots=True)
 class _Words:
-    """Texts that calls are compared with."""
+    """All readings of a text as one normal text, and every eighth piece of it: any long stretch holds one whole."""
 
-    def __init__(self, texts: Iterable[str]) -> None:
-        self._parts = [_prepared(text) for text in texts]
-
-    def shares(self, text: str, *, but: "_Words") -> bool:
-        """Whether a long enough stretch of this normal text is here, and not there."""
-        if len(text) < LONG_ENOUGH:
-            return _is_telling(text) and text in self and text not in but
-        for whole, pieces in self._parts:
-            for at in range(len(text) - _PIECE + 1):
-                if text[at : at + _PIECE] not in pieces:
-                    continue
-                for begin in range(max(0, at - LONG_ENOUGH + _PIECE), at + 1):
-                    stretch = text[begin : begin + LONG_ENOUGH]
-                    if len(stretch) == LONG_ENOUGH and stretch in whole and stretch not in but:
-                        return True
-        return False
-
-    def __contains__(self, stretch: str) -> bool:
-        return any(stretch in whole for whole, _ in self._parts)
-
-
-def _is_telling(text: str) -> bool:
-    return len(text) >= _SHORTEST and not text.isalpha()
+    whole: str
+    pieces: frozenset[str]
 
 
 @lru_cache(maxsize=64)
-def _prepared(text: str) -> tuple[str, frozenset[str]]:
-    """All readings of a text as one normal text, and every eighth piece of it: any long stretch holds one whole."""
+def _prepared(text: str) -> _Words:
     whole = "\n".join(_normal(reading) for reading in _readings(text))
-    return whole, frozenset(whole[at : at + _PIECE] for at in range(0, len(whole), _PIECE))
+    return _Words(whole, frozenset(whole[at : at + _PIECE] for at in range(0, len(whole), _PIECE)))
 
 
 def _normal(text: str) -> str:

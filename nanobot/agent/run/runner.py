@@ -440,7 +440,7 @@ class _Run:
 def _entered_rows(rows: Sequence[ChatMessage], turn_id: str) -> list[str]:
     """Where the words came from that this turn was given: what was asked, and what tools brought before a crash."""
     mine = [row for row in rows if row.get("turn_id") == turn_id and row["role"] != "assistant"]
-    return [row.get("source", row.get("provenance", Provenance.TOOL)) for row in mine or rows[-1:]]
+    return [row.get("own_provenance", row.get("provenance", Provenance.TOOL)) for row in mine or rows[-1:]]
 
 
 def _room(spec: RunSpec) -> Room:

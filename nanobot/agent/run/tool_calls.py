@@ -167,7 +167,7 @@ async def _kept(
     own = result.provenance or Provenance.TOOL
     bench.entered(own)
     if own != row["provenance"]:
-        row["source"] = own
+        row["own_provenance"] = own
     if result.error:
         row["failure"] = result.failure.value
     await bench.record(row)

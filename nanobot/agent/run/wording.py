@@ -10,7 +10,7 @@ import unicodedata
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from nanobot.agent.run.outside import source_of
+from nanobot.agent.run.outside import own_provenance
 from nanobot.agent.tools.reach import Reach, ReachKind
 from nanobot.messages.types import ChatMessage, Provenance
 from nanobot.providers.base import ToolCallRequest
@@ -148,7 +148,7 @@ def shown_source(row: ChatMessage, rows: Sequence[ChatMessage]) -> str:
 
 
 def _provenance(row: ChatMessage) -> Provenance:
-    return next((one for one in Provenance if one == source_of(row)), Provenance.WEB)
+    return next((one for one in Provenance if one == own_provenance(row)), Provenance.WEB)
 
 
 def _first_argument(arguments: str) -> str:
