@@ -410,7 +410,7 @@ async def test_every_bad_thing_a_model_asks_for_comes_back_as_words_and_the_turn
 WILD = {
     "waits": "sleep inf",
     "prints": "yes",
-    "forks": "f() { sleep 0.01; f & f & wait; }; f",
+    "forks": "f() { sleep 0.01; g & g & wait; }; g() { f; }; f",  # one that calls itself the guard refuses
     "asks": "htop || top || cat /dev/tty; sleep inf",
     "ignores": "trap '' TERM INT HUP; while :; do sleep 1; done",
     "spins": "while :; do :; done",
