@@ -62,14 +62,6 @@ class FileBook:
         found = [mark for name, mark in names if name in command or any(fnmatch(name, one) for one in patterns)]
         return least_trusted(found) if found else None
 
-    def below(self, folder: Path) -> Provenance | None:
-        """The least trusted of the files in a folder, however deep."""
-        marks, begin = self._read(), _key(folder).rstrip(os.sep) + os.sep
-        if marks is None:
-            return Provenance.WEB
-        found = [mark for file, mark in marks.items() if file.startswith(begin)]
-        return least_trusted(found) if found else None
-
     def mark(self, file: Path, provenance: Provenance) -> None:
         """From now on the file is at most this trusted. Raises StorageError."""
         self._change([(_key(file), provenance)])

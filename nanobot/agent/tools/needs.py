@@ -2,13 +2,14 @@
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from nanobot.agent.tools.execution import Outcome
 from nanobot.agent.tools.reach import Reach, ReachKind
 from nanobot.security.paths import PathDeniedError, PathPolicy
+from nanobot.security.place_set import PlaceSet
 from nanobot.security.sandbox.bwrap import is_device
 from nanobot.security.sandbox.view import Grants, view_of
 
@@ -78,9 +79,9 @@ def _reach(need: str, paths: PathPolicy) -> tuple[Reach, Path]:
         return Reach(ReachKind.DEVICE, str(place), beyond=True), place
     if place.is_socket():
         return Reach(ReachKind.SERVICE, str(place), beyond=True), place
-    if _is_in(place, paths.unreadable):
+    if PlaceSet(paths.unreadable).holds(place):
         return Reach(ReachKind.SECRETS, str(place), beyond=True, detail="to be read"), place
-    if _is_in(place, (*paths.protected, *paths.library, *paths._ours())):  # noqa: SLF001 - not offered yet
+    if PlaceSet(paths.never_written).holds(place):
         raise PathDeniedError(
             f"{need} belongs to nanobot's own state or is protected by the owner: no command writes it."
         )
@@ -90,10 +91,6 @@ def _reach(need: str, paths: PathPolicy) -> tuple[Reach, Path]:
     if folder.parent == folder:
         raise PathDeniedError("The whole disk cannot be asked for. Name the folder in which the command is to write.")
     return Reach(ReachKind.FOLDER, str(folder), beyond=True), folder
-
-
-def _is_in(place: Path, places: Iterable[Path]) -> bool:
-    return any(place == (real := Path(os.path.realpath(one.expanduser()))) or real in place.parents for one in places)
 
 
 def _grants(reaches: dict[Reach, Path | None]) -> Grants:

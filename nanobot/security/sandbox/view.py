@@ -148,7 +148,7 @@ def _guarded(paths: PathPolicy, writable: tuple[Path, ...]) -> list[Path]:
     """The places inside the writable ones that are never written. One that is missing is made: a mount needs it."""
     workspace = Path(os.path.realpath(paths.workspace))
     found = []
-    for place in _real((*paths.protected, *paths._ours())):  # noqa: SLF001 - until the policy offers `never_written`
+    for place in _real(paths.never_written):
         if not _inside(place, writable):
             continue
         first = workspace / place.relative_to(workspace).parts[0] if workspace in place.parents else place
