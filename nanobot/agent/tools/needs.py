@@ -88,7 +88,7 @@ def _reach_of(need: str, place: Path, paths: PathPolicy) -> tuple[Reach, Path]:
     if place.is_socket():
         return Reach(ReachKind.SERVICE, str(place), beyond=True), place
     if _is_in(place, paths.unreadable):
-        return Reach(ReachKind.SECRETS, str(place), beyond=True, detail="to be read"), place
+        return Reach(ReachKind.SECRETS, str(place), beyond=True, detail="The command wants to read it."), place
     if _is_in(place, (*paths.protected, *paths.library, *paths._ours())):  # noqa: SLF001 - not offered yet
         raise PathDeniedError(
             f"{need} belongs to nanobot's own state or is protected by the owner: no command writes it."

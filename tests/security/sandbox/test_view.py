@@ -1,8 +1,6 @@
-import os
 import socket
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -11,21 +9,7 @@ from nanobot.agent.tools.needs import Needs
 from nanobot.security.paths import PathPolicy
 from nanobot.security.sandbox.sockets import listening_sockets
 from nanobot.security.sandbox.view import view_of
-
-NOBODY = 65534
-
-
-@contextmanager
-def nobody_special() -> Iterator[None]:
-    """Without root's power to look into closed folders."""
-    if os.geteuid() != 0:
-        yield
-        return
-    os.seteuid(NOBODY)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
+from tests.nobody import nobody_special
 
 
 @pytest.fixture
