@@ -15,13 +15,13 @@ import errno
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nanobot.agent.tools.background import Background
-from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult
+from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, passed_on
 from nanobot.agent.tools.cron_command import cron_call
 from nanobot.agent.tools.execution import Bounds, Execution
 from nanobot.agent.tools.reach import Reach, ReachKind
@@ -101,7 +101,10 @@ class ExecTool(Tool):
 
     @cached_property
     def _walls(self) -> "Walls":
-        return walls_of(self._paths, self._policy)
+        from nanobot.security.sandbox.walls import Walls
+
+        policy = self._policy
+        return Walls(self._paths, policy.sandbox, network=policy.network, cache=policy.cache, tmp=policy.tmp)
 
     @cached_property
     def _guard(self) -> "Guard":
@@ -150,10 +153,7 @@ class ExecTool(Tool):
             tool, wanted = meant
             if problems := tool.validate_params(wanted):
                 return ToolResult.failed(f"{tool.name} was not called. {' '.join(problems)}")
-            if ctx is not None and tool.wants_context:
-                wanted = {**wanted, "ctx": ctx}
-            result = await tool.execute(**wanted)
-            return result if isinstance(result, ToolResult) else ToolResult(result)
+            return await passed_on(tool, wanted, ctx)
         if (done := self._background.ended_by(judgement.single)) is not None:
             return done
         granted = ctx.granted if ctx is not None else frozenset()
@@ -240,11 +240,9 @@ class ExecTool(Tool):
         return self._walls.advice
 
 
-def walls_of(paths: PathPolicy, policy: ExecPolicy) -> "Walls":
-    """The walls around the commands of such a tool; `report()` says in words what holds on this machine."""
-    from nanobot.security.sandbox.walls import Walls
-
-    return Walls(paths, policy.sandbox, network=policy.network, cache=policy.cache, tmp=policy.tmp)
+def typed_by_owner(command: str, ctx: ToolContext) -> ToolContext:
+    """The context of a command that the owner typed: about running it they need not be asked."""
+    return replace(ctx, granted=frozenset({Reach(ReachKind.COMMAND, command).rule}))
 
 
 def environment(ours: Mapping[str, str], policy: ExecPolicy) -> dict[str, str]:

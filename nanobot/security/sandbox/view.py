@@ -17,7 +17,7 @@ SYSTEM = (
     "/var/lib/dpkg", "/var/lib/rpm", "/var/lib/apt/lists", "/var/cache/apt", "/home/linuxbrew",
 )  # fmt: skip
 """What programs need; all that is left of the host where commands are restricted to the workspace."""
-_ALSO_OF_RUN = ("/run/current-system", "/run/opengl-driver", "/run/booted-system")
+ALSO_OF_RUN = ("/run/current-system", "/run/opengl-driver", "/run/booted-system")
 """Programs of NixOS. The rest of /run is sockets of services, which start processes outside."""
 _OF_THE_COMMAND = tuple(map(Path, ("/run", "/tmp", "/dev", "/proc")))  # noqa: S108 - places inside
 """Here a command finds nothing of the host's."""
