@@ -28,6 +28,7 @@ from nanobot.agent.tools.reach import Reach, ReachKind
 from nanobot.agent.tools.schema import array, number, string, takes
 from nanobot.agent.tools.spill import SPILL_CAP
 from nanobot.messages.types import Provenance
+from nanobot.security.environment import needed_of
 from nanobot.security.paths import PathDeniedError, PathPolicy
 from nanobot.utils.processes import Argv
 
@@ -36,12 +37,6 @@ if TYPE_CHECKING:  # the walls take 10 ms to import, which a turn without a comm
     from nanobot.security.sandbox.walls import Walls, Wish
     from nanobot.security.shell.guard import Guard, Judgement
 
-_SAFE_KEYS = frozenset({
-    "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR",
-    # what programs on Windows do not start without
-    "SYSTEMROOT", "SYSTEMDRIVE", "WINDIR", "COMSPEC", "PATHEXT", "TEMP", "TMP", "USERPROFILE", "HOMEDRIVE", "HOMEPATH",
-    "USERNAME", "APPDATA", "LOCALAPPDATA", "PROGRAMDATA", "PROGRAMFILES", "PROGRAMFILES(X86)", "NUMBER_OF_PROCESSORS",
-})  # fmt: skip
 _NO_TERMINAL = {"TERM": "dumb", "PAGER": "cat", "GIT_PAGER": "cat", "GIT_TERMINAL_PROMPT": "0"}
 """Programs that look here know that nobody can answer them."""
 
@@ -248,11 +243,7 @@ def typed_by_owner(command: str, ctx: ToolContext) -> ToolContext:
 def environment(ours: Mapping[str, str], policy: ExecPolicy) -> dict[str, str]:
     """What a command may know of our environment: what programs need to run, and what the owner allowed."""
     allowed = {name.upper() for name in policy.allowed_env_keys}
-    passed = {
-        name: value
-        for name, value in ours.items()
-        if name.upper() in _SAFE_KEYS or name.upper() in allowed or name.startswith("LC_")
-    }
+    passed = needed_of(ours, allowed)
     if policy.path_append:
         passed["PATH"] = os.pathsep.join(filter(None, (passed.get("PATH", os.defpath), policy.path_append)))
     return {**passed, **{name: value for name, value in _NO_TERMINAL.items() if name.upper() not in allowed}}
