@@ -14,6 +14,7 @@ from nanobot import __version__
 from nanobot.cli.checks.channels import channel_checks
 from nanobot.cli.checks.examination import Examined, examined
 from nanobot.cli.checks.findings import Check, Finding, Patient, Severity
+from nanobot.cli.checks.servers import server_checks
 from nanobot.cli.checks.table import HEALTH, SECURITY
 from nanobot.cli.common import ConfigOption, JsonOption, WorkspaceOption, one_line, show_json, unknown_name
 from nanobot.cli.through_gateway import ask_gateway
@@ -36,7 +37,7 @@ def doctor(
     ] = None,
     security: Annotated[bool, typer.Option("--security", help="What stands open, instead of what is broken.")] = False,
     fix: Annotated[bool, typer.Option("--fix", help="Repair what can be repaired safely.")] = False,
-    offline: Annotated[bool, typer.Option("--offline", help="Ask no model and no platform.")] = False,
+    offline: Annotated[bool, typer.Option("--offline", help="Ask no model, no MCP server and no platform.")] = False,
     config: ConfigOption = None,
     workspace: WorkspaceOption = None,
     json: JsonOption = False,
@@ -44,7 +45,7 @@ def doctor(
     """Find what is wrong; with --fix, repair it."""
     began = time.monotonic()
     patient = _patient(config, workspace, asks=not security)
-    checks = [*SECURITY] if security else [*HEALTH, *channel_checks(patient.config.channels.enabled)]
+    checks = [*SECURITY] if security else [*HEALTH, *_by_name(patient.config)]
     checks = [check for check in _named(checks, names or []) if not (offline and check.asks_outside)]
     report = _Report(patient, checks, quiet=json)
     report.examine()
@@ -82,6 +83,11 @@ def _patient(config: Path | None, workspace: Path | None, *, asks: bool) -> Pati
         gateway,
         gateway_problem,
     )
+
+
+def _by_name(config: Config) -> list[Check]:
+    """The checks of what the config names."""
+    return [*server_checks(config.tools.mcp_servers), *channel_checks(config.channels.enabled)]
 
 
 def _named(checks: Sequence[Check], names: Sequence[str]) -> list[Check]:

@@ -3,7 +3,9 @@
 import json
 import os
 import sqlite3
+import sys
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,9 @@ from nanobot.cli.checks.table import HEALTH, SECURITY
 from nanobot.cli.commands import app
 from nanobot.config.paths import Places, use_config
 from nanobot.config.schema import Config
+from nanobot.pairing.store import PairingStore
+from nanobot.security.grants import Grants
+from nanobot.utils.clock import FrozenClock
 from tests.fake_models import Calls, Fail, FakeModels, Say
 
 RUNNER = CliRunner()
@@ -114,11 +119,14 @@ def test_a_damaged_store_is_found(data):
     (data / "workspace" / "cron" / "jobs.json").write_text("{")
     (data / "workspace" / "sessions" / "cli_x.jsonl").write_text('{"role": "user", "content": "hi"}\n{"role\n')
     (data / "pairing.json").write_text("[")
+    (data / "state" / "grants.json").write_text("[")
+    (data / "state" / "provenance.json").write_text("[")
 
     checks, told = examination("--offline")
 
     wrong = {name for name, check in checks.items() if check["verdict"] == "error" and name.startswith("stores.")}
-    assert wrong == {"stores.journal", "stores.jobs", "stores.pairing"}
+    assert wrong == {"stores.journal", "stores.jobs", "stores.pairing", "stores.approvals"}
+    assert len(checks["stores.approvals"]["findings"]) == 2
     assert "1 line cannot be read" in checks["stores.sessions"]["findings"][0]["text"]
     assert not told["ok"]
     assert not list(data.rglob("*.corrupt"))
@@ -289,6 +297,50 @@ def test_a_key_in_plain_text_is_advice_and_no_finding(data):
     assert "sk-plain" not in json.dumps(told)
 
 
+def test_what_was_allowed_long_ago_is_brought_to_mind(data):
+    configured(data)
+    (data / "state").mkdir(mode=0o700)
+    clock = FrozenClock(datetime.now(UTC) - timedelta(days=20))
+    Grants(data / "state" / "grants.json", clock).add(["folder:/srv/old"], outside=False)
+    clock.advance(timedelta(days=15).total_seconds())
+    Grants(data / "state" / "grants.json", clock).add(["folder:/srv/new"], outside=False)
+
+    checks, _ = examination("--security")
+
+    assert "folder:/srv/old" in texts(checks["approval.always"])
+    assert "folder:/srv/new" not in texts(checks["approval.always"])
+
+
+@pytest.mark.parametrize(("wish", "verdict"), [("bwrap", "error"), ("auto", "ok"), ("none", "ok")])
+def test_the_wall_is_told_as_this_machine_has_it(data, monkeypatch, wish, verdict):
+    configured(data, tools={"exec": {"sandbox": wish}})
+    monkeypatch.setenv("PATH", str(data))
+
+    checks, _ = examination("sandbox")
+
+    found = checks["sandbox"]["findings"][0]
+    assert (checks["sandbox"]["verdict"], "bwrap is not installed" in found["text"]) == (verdict, wish != "none")
+    assert sorted(path.name for path in data.iterdir()) == ["config.json"]
+
+
+def test_a_channel_on_which_people_speak_and_nobody_is_owner_is_told(data):
+    configured(data, channels={"telegram": {"enabled": True, "token": "t"}, "slack": {"enabled": False}})
+    PairingStore(Places(data)).admit("telegram", "7")
+
+    checks, _ = examination("stores.pairing")
+
+    assert "1 person may speak, and nobody is owner" in texts(checks["stores.pairing"])
+
+
+def test_an_mcp_server_that_does_not_start_is_told_with_its_last_words(data):
+    script = "import sys; sys.exit('no such account')"
+    configured(data, tools={"mcpServers": {"x": {"command": sys.executable, "args": ["-c", script]}}})
+
+    checks, _ = examination("mcp")
+
+    assert "no such account" in texts(checks["mcp.x"])
+
+
 def test_a_person_reads_lines_with_what_to_do(data):
     configured(data, tools={"approval": "off"})
 
@@ -302,7 +354,8 @@ def test_a_person_reads_lines_with_what_to_do(data):
 
 def test_one_thing_is_examined_by_its_id(data):
     assert [*examination("stores", "disk")[0]] == [
-        "disk", "stores.journal", "stores.sessions", "stores.ledger", "stores.jobs", "stores.pairing"
+        "disk", "stores.journal", "stores.sessions", "stores.ledger", "stores.jobs", "stores.pairing",
+        "stores.approvals",
     ]  # fmt: skip
 
     ran = RUNNER.invoke(app, ["doctor", "store"])

@@ -4,6 +4,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,17 @@ from pydantic import BaseModel
 from nanobot.cli.checks.findings import Finding, Patient, error, note, warning
 from nanobot.config.environment import is_pointer, secret_files, texts_in
 from nanobot.config.keys import dotted
+from nanobot.security.grants import Grants
 from nanobot.security.references import References
 from nanobot.security.secrets import is_telling
+from nanobot.utils.clock import SystemClock
 from nanobot.utils.http import is_loopback
+from nanobot.utils.text import counted
+from nanobot.wiring.walls import command_walls
 
 _METADATA = ip_address("169.254.169.254")
+_LONG_AGO = timedelta(days=14)
+_MOST_NAMED = 5
 _WIDE_V4, _WIDE_V6 = 16, 48
 _RUNNERS = frozenset({"npx", "bunx", "pnpx", "uvx", "pipx", "dlx"})
 _PINNED = re.compile(r".@\d|==\d")
@@ -83,11 +90,28 @@ def commands_stay_inside(patient: Patient) -> Iterator[Finding]:
         yield error(
             "tools.exec.sandbox is none: commands reach all that you can reach.", 'Set tools.exec.sandbox to "auto".'
         )
+    else:
+        report = command_walls(patient.config, patient.places.data, patient.workspace).report()
+        yield from map(note, (report.summary, *report.lacks))
     told = [name for name in settings.allowed_env_keys if is_telling(name)]
     if told:
         yield warning(
             f"tools.exec.allowedEnvKeys hands every command {', '.join(told)}.",
             "Take them out, or give the command a key that can do little.",
+        )
+
+
+def little_is_allowed_for_always(patient: Patient) -> Iterator[Finding]:
+    """What nobody is asked about any more."""
+    clock = SystemClock()
+    grants = Grants(patient.places.grants, clock).all()
+    if grants:
+        yield note(f"{counted(len(grants), 'rule')} of yours, as `nanobot approvals list` shows")
+    old = [one for one in grants if clock.now() - datetime.fromisoformat(one.made) > _LONG_AGO]
+    for one in old[:_MOST_NAMED]:
+        yield warning(
+            f'You said "always" to {one.rule} more than {_LONG_AGO.days} days ago.',
+            "`nanobot approvals forget RULE` has you asked again.",
         )
 
 

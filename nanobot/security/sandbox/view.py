@@ -17,7 +17,7 @@ SYSTEM = (
     "/var/lib/dpkg", "/var/lib/rpm", "/var/lib/apt/lists", "/var/cache/apt", "/home/linuxbrew",
 )  # fmt: skip
 """What programs need; all that is left of the host where commands are restricted to the workspace."""
-_ALSO_OF_RUN = ("/run/current-system", "/run/opengl-driver", "/run/booted-system")
+ALSO_OF_RUN = ("/run/current-system", "/run/opengl-driver", "/run/booted-system")
 """Programs of NixOS. The rest of /run is sockets of services, which start processes outside."""
 _OF_THE_COMMAND = tuple(map(Path, ("/run", "/tmp", "/dev", "/proc")))  # noqa: S108 - places inside
 """Here a command finds nothing of the host's."""
@@ -81,11 +81,13 @@ def view_of(
     tmp: Path | None = None,
     grants: Grants | None = None,
     sockets: Iterable[Path] = (),
+    make: bool = True,
 ) -> View:
     """The view these policies give to a command that begins in `folder`, which may be read by them. `sockets` are
     services of the host that it must not talk to.
 
-    Blocking: it looks where places lead, and makes those of ours that must be there to be guarded.
+    Blocking: it looks where places lead, and makes those of ours that must be there to be guarded (unless `make` is
+    false: then the view is one to look at, not to run a command in).
     """
     grants = grants or Grants()
     tmp = Path(os.path.realpath(tmp)) if tmp is not None else None
@@ -107,7 +109,7 @@ def view_of(
             add((home,), Access.COVER)
         elif _inside(home, _OF_THE_COMMAND):
             add((home,), Access.READ_TOO)
-    add(_guarded(paths, writable), Access.READ)
+    add(_guarded(paths, writable, make=make), Access.READ)
     covered = _covered(paths, home)
     if covered is not None:
         add((covered,), Access.COVER)
@@ -144,7 +146,7 @@ def _inside(path: Path, places: Iterable[Path]) -> bool:
     return any(text.startswith(os.fspath(place).rstrip(os.sep) + os.sep) for place in places)
 
 
-def _guarded(paths: PathPolicy, writable: tuple[Path, ...]) -> list[Path]:
+def _guarded(paths: PathPolicy, writable: tuple[Path, ...], *, make: bool) -> list[Path]:
     """The places inside the writable ones that are never written. One that is missing is made: a mount needs it."""
     workspace = Path(os.path.realpath(paths.workspace))
     found = []
@@ -153,17 +155,17 @@ def _guarded(paths: PathPolicy, writable: tuple[Path, ...]) -> list[Path]:
             continue
         first = workspace / place.relative_to(workspace).parts[0] if workspace in place.parents else place
         guarded = first if first.name in _NEVER_THE_AGENTS else place
-        if _is_there(guarded):
+        if _visible(guarded) or (make and _made(guarded)):
             found.append(guarded)
     return found
 
 
-def _is_there(place: Path) -> bool:
+def _made(place: Path) -> bool:
     try:
-        if place.suffix and not _visible(place):
+        if place.suffix:
             place.parent.mkdir(parents=True, exist_ok=True)
             os.close(os.open(place, os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600))
-        elif not _visible(place):
+        else:
             place.mkdir(parents=True, exist_ok=True)
     except OSError:
         return _visible(place)
