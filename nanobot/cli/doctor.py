@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from shutil import get_terminal_size
 from textwrap import wrap
@@ -24,6 +25,7 @@ from nanobot.config.schema import Config
 from nanobot.errors import ConfigError, NanobotError
 from nanobot.security import vault
 from nanobot.security.secrets import named_secrets
+from nanobot.utils.text import counted
 
 _WIDEST = 110
 """Longer lines are hard to read."""
@@ -137,11 +139,13 @@ class _Report:
         findings = [finding for one in self._found.values() for finding in one.findings]
         errors, warnings = (sum(finding.severity is kind for finding in findings) for kind in
                             (Severity.ERROR, Severity.WARNING))  # fmt: skip
+        checks = counted(len(self._found), "check")
         if not errors and not warnings:
-            return f"{len(self._found)} checks, nothing is wrong."
+            return f"{checks}, nothing is wrong."
         can = sum(finding.fix is not None and finding.severity is not Severity.NOTE for finding in findings)
         hint = f" --fix repairs {can} of them." if can and not fixed else ""
-        return f"{len(self._found)} checks: {errors} wrong, {warnings} to look at.{hint}"
+        told = [f"{count} {what}" for count, what in ((errors, "wrong"), (warnings, "to look at")) if count]
+        return f"{checks}: {', '.join(told)}.{hint}"
 
     def as_json(self, repaired: list[dict[str, str]]) -> dict[str, Any]:
         """All of it, for programs."""
@@ -181,11 +185,14 @@ def _lines(one: Examined, width: int) -> Iterator[str]:
     if not loud:
         told = "; ".join(one_line(finding.text).removesuffix(".") for finding in notes)
         yield from _wrapped(head, told or one.check.about, indent)
-    for finding in loud:
-        yield from _wrapped(head, one_line(finding.text), indent)
-        head = " " * indent
-    for advice in dict.fromkeys(one_line(finding.advice) for finding in (loud or notes) if finding.advice):
-        yield from _wrapped(f"{' ' * indent}-> ", advice, indent + 3)
+    told_of = loud or notes
+    for finding, after in zip_longest(told_of, told_of[1:]):
+        if loud:
+            yield from _wrapped(head, one_line(finding.text), indent)
+            head = " " * indent
+        advice = one_line(finding.advice)
+        if advice and (after is None or one_line(after.advice) != advice):  # said once, below all that it is for
+            yield from _wrapped(f"{' ' * indent}-> ", advice, indent + 3)
 
 
 def _wrapped(head: str, text: str, indent: int) -> Iterable[str]:

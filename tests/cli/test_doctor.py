@@ -230,7 +230,7 @@ OPEN = {
     "paths.wide": {"tools": {"allowedPaths": ["~"]}},
     "network.whitelist": {"tools": {"ssrfWhitelist": ["169.254.0.0/16"]}},
     "network.doors": {"api": {"host": "0.0.0.0"}},
-    "network.plain": {"providers": {"custom": {"apiKey": "k", "apiBase": "http://models.example.com/v1"}}},
+    "network.plain": {"providers": {"custom": {"apiKey": "k0123456789", "apiBase": "http://models.example.com/v1"}}},
     "code.foreign": {"tools": {"mcpServers": {"x": {"command": "npx", "args": ["-y", "server-everything@latest"]}}}},
 }
 NARROW = {
@@ -289,6 +289,27 @@ def test_a_key_in_plain_text_is_advice_and_no_finding(data):
     assert "sk-plain" not in json.dumps(told)
 
 
+def test_what_stands_for_no_key_is_none(data):
+    configured(data, providers={"custom": {"apiKey": "not-needed", "apiBase": "http://models.example.com/v1"}})
+
+    checks, _ = examination("--security")
+
+    assert not checks["secrets.plain"]["findings"]
+    assert not checks["network.plain"]["findings"]
+
+
+def test_each_finding_has_its_advice_right_below(data):
+    configured(data, tools={"mcpServers": {"a": {"command": "no-such-a"}, "b": {"command": "no-such-b"}}})
+
+    ran = RUNNER.invoke(app, ["doctor", "programs"])
+
+    told = " ".join(ran.stdout.split())
+    assert (
+        told.index("mcpServers.a.command") < told.index("server b is started by") < told.index("mcpServers.b.command")
+    )
+    assert "1 check: 2 wrong." in ran.stdout
+
+
 def test_a_person_reads_lines_with_what_to_do(data):
     configured(data, tools={"approval": "off"})
 
@@ -297,7 +318,7 @@ def test_a_person_reads_lines_with_what_to_do(data):
     assert ran.exit_code == 1
     assert "error    approval.off" in ran.stdout
     assert '-> Set tools.approval to "ask".' in ran.stdout
-    assert f"{len(SECURITY)} checks: 1 wrong, 0 to look at." in ran.stdout
+    assert f"{len(SECURITY)} checks: 1 wrong." in ran.stdout
 
 
 def test_one_thing_is_examined_by_its_id(data):

@@ -15,7 +15,7 @@ from nanobot.cli.checks.findings import Finding, Patient, error, note, warning
 from nanobot.config.environment import is_pointer, secret_files, texts_in
 from nanobot.config.keys import dotted
 from nanobot.security.references import References
-from nanobot.security.secrets import is_telling
+from nanobot.security.secrets import is_telling, is_worth_hiding
 from nanobot.utils.http import is_loopback
 
 _METADATA = ip_address("169.254.169.254")
@@ -43,7 +43,7 @@ def keys_are_kept_elsewhere(patient: Patient) -> Iterator[Finding]:
     found = [
         dotted(path)
         for path, value in texts_in(patient.config.loaded_from.written)
-        if path and is_telling(str(path[-1])) and value and not is_pointer(path, value) and "${" not in value
+        if path and is_telling(str(path[-1])) and _is_key(value) and not is_pointer(path, value)
     ]
     if found:
         yield note(
@@ -168,7 +168,7 @@ def keys_travel_hidden(patient: Patient) -> Iterator[Finding]:
     """Keys that go over the network in plain text."""
     config = patient.config
     targets = [
-        (f"providers.{name}.apiBase", section.api_base, bool(section.api_key or section.extra_headers))
+        (f"providers.{name}.apiBase", section.api_base, _is_key(section.api_key or "") or bool(section.extra_headers))
         for name, section in config.providers.by_name().items()
     ]
     targets += [
@@ -179,6 +179,11 @@ def keys_travel_hidden(patient: Patient) -> Iterator[Finding]:
         parts = urlsplit(url or "")
         if has_key and parts.scheme == "http" and not is_loopback(parts.hostname or ""):
             yield warning(f"{key} is plain http: its key can be read on the way.", "Use https, or a tunnel.")
+
+
+def _is_key(value: str) -> bool:
+    """Whether the text is itself a key; local servers take any, and people write `not-needed`."""
+    return is_worth_hiding(value) and "${" not in value
 
 
 def _plain(section: object) -> dict[str, Any]:
