@@ -13,9 +13,9 @@ import typer
 
 from nanobot import __version__
 from nanobot.cli.checks.channels import channel_checks
-from nanobot.cli.checks.examination import Examined, examined
+from nanobot.cli.checks.examination import Examined, examined, told
 from nanobot.cli.checks.findings import Check, Finding, Patient, Severity
-from nanobot.cli.checks.table import HEALTH, SECURITY
+from nanobot.cli.checks.table import CONFIG, HEALTH, SECURITY
 from nanobot.cli.common import ConfigOption, JsonOption, WorkspaceOption, one_line, show_json, unknown_name
 from nanobot.cli.through_gateway import ask_gateway
 from nanobot.config import paths
@@ -48,6 +48,8 @@ def doctor(
     patient = _patient(config, workspace, asks=not security)
     checks = [*SECURITY] if security else [*HEALTH, *channel_checks(patient.config.channels.enabled)]
     checks = [check for check in _named(checks, names or []) if not (offline and check.asks_outside)]
+    if patient.problem and CONFIG not in checks:  # most of them can say nothing then, which must not look like health
+        checks = [CONFIG, *checks]
     report = _Report(patient, checks, quiet=json)
     report.examine()
     repaired = report.repair() if fix else []
@@ -103,11 +105,12 @@ class _Report:
         self._checks = checks
         self._quiet = quiet
         self._found: dict[str, Examined] = {}
+        self._failed = False
 
     @property
     def is_well(self) -> bool:
-        """Whether nothing is wrong."""
-        return all(one.verdict == "ok" for one in self._found.values())
+        """Whether nothing is wrong, and nothing that was tried failed."""
+        return not self._failed and all(one.verdict == "ok" for one in self._found.values())
 
     def examine(self) -> None:
         """Run all checks."""
@@ -123,13 +126,15 @@ class _Report:
         for one in [*self._found.values()]:
             fixes = [finding.fix for finding in one.findings if finding.fix is not None]
             for fix in fixes:
+                mark = typer.style("fixed ", fg="green")
                 try:
                     did = fix()
                 except (NanobotError, OSError) as error:
-                    did = f"could not be repaired: {one_line(str(error))}"
+                    did, self._failed = f"could not be repaired: {one_line(told(error))}", True
+                    mark = typer.style("failed", fg="red")
                 done.append({"id": one.check.id, "done": did})
                 if not self._quiet:
-                    typer.echo(f"{typer.style('fixed', fg='green')}    {one.check.id}: {one_line(did)}")
+                    typer.echo(f"{mark}   {one.check.id}: {one_line(did)}")
             if fixes:
                 self._found.update((again.check.id, again) for again in examined([one.check], self._patient))
         return done

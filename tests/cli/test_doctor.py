@@ -3,6 +3,7 @@
 import json
 import os
 import sqlite3
+import stat
 import time
 from pathlib import Path
 
@@ -67,6 +68,48 @@ def test_a_config_that_cannot_be_used_is_told_and_the_rest_is_examined(data):
     assert "config.json:1" in texts(checks["config"])
     assert checks["model"]["findings"][0]["text"].startswith("not examined")
     assert "free" in checks["disk"]["findings"][0]["text"]
+
+
+@pytest.mark.parametrize("words", [("--security",), ("model",)])
+def test_what_cannot_be_examined_for_a_broken_config_does_not_look_well(data, words):
+    data.mkdir()
+    (data / "config.json").write_text('{"agents": {')
+
+    checks, told = examination(*words)
+
+    assert not told["ok"]
+    assert "config.json:1" in texts(checks["config"])
+
+
+def test_a_workspace_that_leads_nowhere_is_found(data):
+    data.mkdir(mode=0o700)
+    (data / "workspace").symlink_to(data / "gone")
+
+    checks, _ = examination("files.folders")
+
+    assert "leads nowhere" in texts(checks["files.folders"])
+
+
+def test_a_repair_that_fails_is_no_success(data):
+    configured(data, agents={"defaults": {"workspace": str(data / "config.json" / "in-a-file")}})
+
+    ran = RUNNER.invoke(app, ["doctor", "files.folders", "--fix"])
+
+    assert ran.exit_code == 1
+    assert "failed   files.folders: could not be repaired: " in ran.stdout
+    assert "in-a-file: Not a directory." in ran.stdout
+
+
+@POSIX
+def test_a_workspace_that_everybody_can_write_is_closed(data):
+    configured(data)
+    (data / "workspace").mkdir()
+    (data / "workspace").chmod(0o777)
+
+    _, told = examination("--security", "--fix", "paths")
+
+    assert told["ok"]
+    assert stat.S_IMODE((data / "workspace").stat().st_mode) == 0o775
 
 
 def test_a_secret_that_is_not_where_the_config_says_is_told(data):

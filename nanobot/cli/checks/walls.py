@@ -4,6 +4,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator
+from functools import partial
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any
@@ -111,7 +112,13 @@ def places_are_narrow(patient: Patient) -> Iterator[Finding]:
     if workspace in (home, *home.parents):
         yield error(f"The workspace is {workspace}: all of your home.", "Give the agent a folder of its own.")
     elif os.name == "posix" and workspace.is_dir() and workspace.stat().st_mode & stat.S_IWOTH:
-        yield error(f"Everybody on this machine can write in {workspace}.", f"chmod o-w {workspace}")
+        closing = partial(_close_to_others, workspace)
+        yield error(f"Everybody on this machine can write in {workspace}.", f"chmod o-w {workspace}", closing)
+
+
+def _close_to_others(folder: Path) -> str:
+    folder.chmod(stat.S_IMODE(folder.stat().st_mode) & ~stat.S_IWOTH)
+    return f"nobody else can write in {folder} now"
 
 
 def requests_stay_outside(patient: Patient) -> Iterator[Finding]:
