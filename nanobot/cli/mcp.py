@@ -29,6 +29,9 @@ from nanobot.utils.clock import SystemClock
 from nanobot.utils.text import counted
 from nanobot.wiring.sources import mcp_servers
 
+_SLOW_S = 3.0
+_STILL_WAITING = "Waiting for it, a minute at most; `npx` and `uvx` download a server the first time. Ctrl+C ends this."
+
 
 def list_(config: ConfigOption = None, workspace: WorkspaceOption = None, json: JsonOption = False) -> None:
     """The servers of the config, and what each offered when it was last reached. None is started."""
@@ -114,10 +117,12 @@ async def met(name: str, of: McpServers | None) -> tuple[McpServer, float]:
         raise unknown_name("MCP server", name, servers, "nanobot mcp list")
     server = servers[name]
     begun = time.perf_counter()
+    word = asyncio.get_running_loop().call_later(_SLOW_S, typer.echo, _STILL_WAITING, None, True, True)
     try:
         await server.connect()
         return server, time.perf_counter() - begun
     finally:
+        word.cancel()
         await server.close()
 
 

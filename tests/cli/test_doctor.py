@@ -3,6 +3,7 @@
 import json
 import os
 import sqlite3
+import stat
 import sys
 import time
 from datetime import UTC, datetime, timedelta
@@ -72,6 +73,48 @@ def test_a_config_that_cannot_be_used_is_told_and_the_rest_is_examined(data):
     assert "config.json:1" in texts(checks["config"])
     assert checks["model"]["findings"][0]["text"].startswith("not examined")
     assert "free" in checks["disk"]["findings"][0]["text"]
+
+
+@pytest.mark.parametrize("words", [("--security",), ("model",)])
+def test_what_cannot_be_examined_for_a_broken_config_does_not_look_well(data, words):
+    data.mkdir()
+    (data / "config.json").write_text('{"agents": {')
+
+    checks, told = examination(*words)
+
+    assert not told["ok"]
+    assert "config.json:1" in texts(checks["config"])
+
+
+def test_a_workspace_that_leads_nowhere_is_found(data):
+    data.mkdir(mode=0o700)
+    (data / "workspace").symlink_to(data / "gone")
+
+    checks, _ = examination("files.folders")
+
+    assert "leads nowhere" in texts(checks["files.folders"])
+
+
+def test_a_repair_that_fails_is_no_success(data):
+    configured(data, agents={"defaults": {"workspace": str(data / "config.json" / "in-a-file")}})
+
+    ran = RUNNER.invoke(app, ["doctor", "files.folders", "--fix"])
+
+    assert ran.exit_code == 1
+    assert "failed   files.folders: could not be repaired: " in ran.stdout
+    assert "in-a-file: Not a directory." in ran.stdout
+
+
+@POSIX
+def test_a_workspace_that_everybody_can_write_is_closed(data):
+    configured(data)
+    (data / "workspace").mkdir()
+    (data / "workspace").chmod(0o777)
+
+    _, told = examination("--security", "--fix", "paths")
+
+    assert told["ok"]
+    assert stat.S_IMODE((data / "workspace").stat().st_mode) == 0o775
 
 
 def test_a_secret_that_is_not_where_the_config_says_is_told(data):
@@ -238,7 +281,7 @@ OPEN = {
     "paths.wide": {"tools": {"allowedPaths": ["~"]}},
     "network.whitelist": {"tools": {"ssrfWhitelist": ["169.254.0.0/16"]}},
     "network.doors": {"api": {"host": "0.0.0.0"}},
-    "network.plain": {"providers": {"custom": {"apiKey": "k", "apiBase": "http://models.example.com/v1"}}},
+    "network.plain": {"providers": {"custom": {"apiKey": "k0123456789", "apiBase": "http://models.example.com/v1"}}},
     "code.foreign": {"tools": {"mcpServers": {"x": {"command": "npx", "args": ["-y", "server-everything@latest"]}}}},
 }
 NARROW = {
@@ -341,6 +384,27 @@ def test_an_mcp_server_that_does_not_start_is_told_with_its_last_words(data):
     assert "no such account" in texts(checks["mcp.x"])
 
 
+def test_what_stands_for_no_key_is_none(data):
+    configured(data, providers={"custom": {"apiKey": "not-needed", "apiBase": "http://models.example.com/v1"}})
+
+    checks, _ = examination("--security")
+
+    assert not checks["secrets.plain"]["findings"]
+    assert not checks["network.plain"]["findings"]
+
+
+def test_each_finding_has_its_advice_right_below(data):
+    configured(data, tools={"mcpServers": {"a": {"command": "no-such-a"}, "b": {"command": "no-such-b"}}})
+
+    ran = RUNNER.invoke(app, ["doctor", "programs"])
+
+    told = " ".join(ran.stdout.split())
+    assert (
+        told.index("mcpServers.a.command") < told.index("server b is started by") < told.index("mcpServers.b.command")
+    )
+    assert "1 check: 2 wrong." in ran.stdout
+
+
 def test_a_person_reads_lines_with_what_to_do(data):
     configured(data, tools={"approval": "off"})
 
@@ -349,7 +413,7 @@ def test_a_person_reads_lines_with_what_to_do(data):
     assert ran.exit_code == 1
     assert "error    approval.off" in ran.stdout
     assert '-> Set tools.approval to "ask".' in ran.stdout
-    assert f"{len(SECURITY)} checks: 1 wrong, 0 to look at." in ran.stdout
+    assert f"{len(SECURITY)} checks: 1 wrong." in ran.stdout
 
 
 def test_one_thing_is_examined_by_its_id(data):

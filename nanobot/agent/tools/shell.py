@@ -117,6 +117,8 @@ class ExecTool(Tool):
         if meant := self._meant(plain):
             tool, wanted = meant
             return await tool.reaches(wanted, ctx)
+        if self._walls.required and not stands:
+            return ()  # no yes would make it run
         unwalled = self._walls.wanted and not stands
         detail = "Nothing walls it off on this machine." if unwalled else ""
         needs = await asyncio.to_thread(self._needs, arguments.get("needs"), command)

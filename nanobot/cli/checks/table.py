@@ -3,8 +3,9 @@
 from nanobot.cli.checks import files, model, settings, stores, walls, world
 from nanobot.cli.checks.findings import Check
 
+CONFIG = Check("config", "The config can be used", settings.config_can_be_used, reads_config=False)
 HEALTH = (
-    Check("config", "The config can be used", settings.config_can_be_used, reads_config=False),
+    CONFIG,
     Check("limits", "What may be spent", settings.limits_are_kept),
     Check("model", "The model answers and calls tools", model.model_works, 90.0, asks_outside=True),
     Check("files.private", "What is secret is yours alone", files.files_are_private, reads_config=False),
@@ -27,7 +28,7 @@ HEALTH = (
 """What `nanobot doctor` looks at; MCP servers and the channels that are switched on come behind it."""
 
 SECURITY = (
-    Check("secrets.files", "What is secret is yours alone", files.files_are_private),
+    Check("secrets.files", "What is secret is yours alone", files.files_are_private, reads_config=False),
     Check("secrets.kept", "Files that keep keys are yours alone", walls.secret_files_are_private),
     Check("secrets.plain", "Where keys stand", walls.keys_are_kept_elsewhere),
     Check("access.everybody", "Strangers stay out", walls.strangers_stay_out),

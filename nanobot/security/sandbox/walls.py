@@ -14,7 +14,7 @@ from typing import Literal
 from nanobot.errors import NanobotError
 from nanobot.security.paths import PathPolicy
 from nanobot.security.sandbox.landlock import Fence, can_scope, harden_thread
-from nanobot.security.sandbox.probe import INSTALL, Found, probe
+from nanobot.security.sandbox.probe import Found, probe
 from nanobot.security.sandbox.sockets import listening_sockets
 from nanobot.security.sandbox.view import Grants, View, view_of
 from nanobot.utils.files import make_private_folder
@@ -150,9 +150,12 @@ class Walls:
     @property
     def advice(self) -> str:
         """What to do where none stands."""
+        others = ['"none" runs them with all the rights of nanobot itself']
+        if self.required:
+            others.insert(0, f'"auto" {"has Landlock hold them" if can_scope() else "asks the owner about each"}')
         return (
-            f"Commands cannot be walled off on this machine: {self.found.problem} {INSTALL}, or ask the owner to set "
-            'tools.exec.sandbox to "none" in the config, which runs them with all the rights of nanobot itself.'
+            f"Commands cannot be walled off on this machine: {self.found.problem} "
+            f"Or the owner sets tools.exec.sandbox in the config: {', '.join(others)}."
         )
 
     def report(self) -> Report:
