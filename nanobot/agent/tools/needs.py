@@ -2,6 +2,7 @@
 
 import os
 import re
+import stat
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -76,7 +77,7 @@ def _reach(need: str, paths: PathPolicy) -> tuple[Reach, Path]:
     place = Path(os.path.realpath(paths.workspace / Path(need).expanduser()))
     if is_device(place):
         return Reach(ReachKind.DEVICE, str(place), beyond=True), place
-    if place.is_socket():
+    if _is_socket(place):
         return Reach(ReachKind.SERVICE, str(place), beyond=True), place
     if _is_in(place, paths.unreadable):
         return Reach(ReachKind.SECRETS, str(place), beyond=True, detail="to be read"), place
@@ -84,12 +85,21 @@ def _reach(need: str, paths: PathPolicy) -> tuple[Reach, Path]:
         raise PathDeniedError(
             f"{need} belongs to nanobot's own state or is protected by the owner: no command writes it."
         )
-    folder = place if place.is_dir() else place.parent
-    if not folder.is_dir():
+    folder = place if os.path.isdir(place) else place.parent  # noqa: PTH112 - also where we may not look
+    if not os.path.isdir(folder):  # noqa: PTH112
         raise PathDeniedError(f"{need} does not exist. Name the folder in which the command is to write.")
     if folder.parent == folder:
         raise PathDeniedError("The whole disk cannot be asked for. Name the folder in which the command is to write.")
+    if any(folder.is_relative_to(made) for made in ("/proc", "/sys", "/dev")):
+        raise PathDeniedError(f"{need} is made by the kernel and cannot be asked for. Name a single device in /dev.")
     return Reach(ReachKind.FOLDER, str(folder), beyond=True), folder
+
+
+def _is_socket(place: Path) -> bool:
+    try:
+        return stat.S_ISSOCK(place.stat().st_mode)
+    except OSError:  # not there, or not ours to see
+        return False
 
 
 def _is_in(place: Path, places: Iterable[Path]) -> bool:
