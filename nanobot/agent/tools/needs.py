@@ -24,6 +24,11 @@ _NO_SERVICE = re.compile(
     r"docker daemon|docker\.sock|Failed to connect to bus|D-Bus|system bus|podman\.sock", re.IGNORECASE
 )
 _NOT_THERE = re.compile(r"(/(?:tmp|run)/[^\s'\":]+)[^\n]*No such file|No such file[^\n]*?(/(?:tmp|run)/[^\s'\":]+)")
+_NO_ROOT = re.compile(
+    r"(?:^|\W)(?:sudo|doas|su|pkexec): |no new privileges|are you root\?|must be (?:super-?user|root)|superuser privileges"
+    r"|setuid root|dpkg/lock|rpm/\.rpm\.lock",
+    re.IGNORECASE,
+)
 _NO_ROOM = re.compile(r"MemoryError|Cannot allocate memory|std::bad_alloc|out of memory", re.IGNORECASE)
 _MOST_NAMED = 5
 
@@ -158,5 +163,10 @@ _ADVICE = (
         '["/that/folder"]; the owner is asked.',
     ),
     (_NO_SERVICE, "Services of this machine are out of reach. Name the socket in needs; the owner is asked."),
+    (
+        _NO_ROOT,
+        "Commands have no powers of root and cannot get them: no sudo, no system packages, no services. Do it in the "
+        "workspace (a venv, npm without -g, a prefix there), or tell the owner which command to run.",
+    ),
     (_NO_ROOM, "A command may not take all memory of this machine. Do it in smaller pieces."),
 )

@@ -26,8 +26,17 @@ def listening_sockets(table: Path = _UNIX) -> tuple[Path, ...]:
 
 
 def _is_there(name: str) -> bool:
-    """Whether it can be seen: where other users keep theirs we may not even look, and then cannot call either."""
+    """Whether it can be called. What lies in a closed folder of another user cannot, nor can a mount be put over it:
+    we may not look there, and root, who may, has no such power inside.
+    """
     try:
-        return stat.S_ISSOCK(os.lstat(name).st_mode)
+        return stat.S_ISSOCK(os.lstat(name).st_mode) and all(map(_may_be_entered, Path(name).parents))
     except OSError:
         return False
+
+
+def _may_be_entered(folder: Path) -> bool:
+    about = folder.stat()
+    if about.st_uid == os.geteuid():
+        return bool(about.st_mode & stat.S_IXUSR)
+    return bool(about.st_mode & (stat.S_IXOTH | stat.S_IXGRP)) or os.geteuid() != 0

@@ -1,6 +1,7 @@
 """What a command may see and write, where somebody has a hand in the places while it is worked out."""
 
 import os
+import socket
 from dataclasses import replace
 from pathlib import Path
 
@@ -48,3 +49,17 @@ def test_a_service_that_we_may_not_even_look_at_is_passed_over(tmp_path: Path):
     table.write_text(f"Num RefCount Protocol Flags Type St Inode Path\n{row}")
 
     assert listening_sockets(table) == ()
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root sees into everybody's folders")
+def test_a_service_in_a_closed_folder_of_another_user_takes_no_wall_down(home: Home, tmp_path: Path):
+    closed = tmp_path / "others"
+    closed.mkdir(mode=0o700)
+    with socket.socket(socket.AF_UNIX) as service:
+        service.bind(str(closed / "sock"))
+        service.listen()
+        os.chown(closed, 65534, 65534)
+
+        ran = home.sh("echo runs")
+
+    assert (ran.stdout, ran.stderr) == ("runs\n", "")
