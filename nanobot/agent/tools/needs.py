@@ -25,10 +25,11 @@ _NO_SERVICE = re.compile(
 )
 _NOT_THERE = re.compile(r"(/(?:tmp|run)/[^\s'\":]+)[^\n]*No such file|No such file[^\n]*?(/(?:tmp|run)/[^\s'\":]+)")
 _NO_ROOT = re.compile(
-    r"(?:^|\W)(?:sudo|doas|su|pkexec): |no new privileges|are you root\?|must be (?:super-?user|root)|superuser privileges"
-    r"|setuid root|dpkg/lock|rpm/\.rpm\.lock",
+    r"(?:^|\W)(?:sudo|doas|su|pkexec): |no new privileges|are you root\?|must be (?:super-?user|root)"
+    r"|superuser privileges|setuid root|dpkg/lock|rpm/\.rpm\.lock",
     re.IGNORECASE,
 )
+_NO_TMP = re.compile(r"(?<![\w/])/tmp/[^\n]*Permission denied|Permission denied[^\n]*[ '\"]/tmp/")
 _NO_ROOM = re.compile(r"MemoryError|Cannot allocate memory|std::bad_alloc|out of memory", re.IGNORECASE)
 _MOST_NAMED = 5
 
@@ -163,6 +164,7 @@ _ADVICE = (
         '["/that/folder"]; the owner is asked.',
     ),
     (_NO_SERVICE, "Services of this machine are out of reach. Name the socket in needs; the owner is asked."),
+    (_NO_TMP, "This wall gives commands no /tmp: write to $TMPDIR instead, which is kept for later commands."),
     (
         _NO_ROOT,
         "Commands have no powers of root and cannot get them: no sudo, no system packages, no services. Do it in the "

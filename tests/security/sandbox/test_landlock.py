@@ -49,9 +49,11 @@ async def test_it_writes_in_the_workspace_and_nowhere_else(fenced):
     home, run, _ = fenced
 
     inside = await run("echo x > new && cat new; touch $TMPDIR/t && echo tmp")
+    no_tmp = await run("echo x > /tmp/handed")
     outside = await run("touch ~/bad /etc/bad /var/tmp/bad; echo bad >> ~/notes.txt")
 
     assert inside.startswith("x\ntmp\n")
+    assert "write to $TMPDIR instead" in no_tmp
     assert outside.count("Permission denied") == 4
     assert not (home.path / "bad").exists()
     assert Walls(home.paths).report().summary.startswith("Landlock alone")
