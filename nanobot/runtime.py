@@ -132,7 +132,11 @@ async def build_runtime(
     if servers is not None:
         tools.add_source(servers)
     context = ContextBuilder(
-        workspace, clock=clock, name=defaults.bot_name, disabled_skills=frozenset(defaults.disabled_skills)
+        workspace,
+        clock=clock,
+        name=defaults.bot_name,
+        disabled_skills=frozenset(defaults.disabled_skills),
+        paths=policies.paths,
     )
     vitals = Vitals(clock)
     spending = Spending(config, places, clock)

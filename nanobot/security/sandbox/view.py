@@ -92,8 +92,8 @@ def view_of(
     grants = grants or Grants()
     tmp = Path(os.path.realpath(tmp)) if tmp is not None else None
     home = Path(os.path.realpath(Path.home()))
-    writable = _real((paths.workspace, *paths.allowed, *grants.folders))
-    secrets = _real(grants.secrets)
+    writable = (*_real((paths.workspace, *paths.allowed)), *_unmoved(grants.folders))
+    secrets = _unmoved(grants.secrets)
     there = (place for place in paths.unreadable if os.path.lexists(os.path.expanduser(place)))  # noqa: PTH111
     hidden = tuple(place for place in _real(there) if not _inside(place, secrets))
     places: dict[Path, Access] = {}
@@ -103,14 +103,15 @@ def view_of(
             places[place] = max(places.get(place, access), access)
 
     add(writable, Access.WRITE)
-    add(_real((*paths.library, *((folder,) if folder is not None else ()))), Access.READ_TOO)
+    begins = (folder,) if folder is not None and not paths.restrict else ()  # restricted, it lies in what is given
+    add(_real((*paths.library, *begins)), Access.READ_TOO)
     if not _inside(home, writable):
         if paths.restrict:
             add((home,), Access.COVER)
         elif _inside(home, _OF_THE_COMMAND):
             add((home,), Access.READ_TOO)
-    add(_guarded(paths, writable, make=make), Access.READ)
     covered = _covered(paths, home)
+    add(_guarded(paths, writable, covered, make=make), Access.READ)
     if covered is not None:
         add((covered,), Access.COVER)
         add(_beside(covered, hidden, tmp, writable), Access.READ)
@@ -141,17 +142,24 @@ def _real(places: Iterable[Path]) -> tuple[Path, ...]:
     return tuple(map(Path, dict.fromkeys(os.path.realpath(os.path.expanduser(place)) for place in places)))  # noqa: PTH111
 
 
+def _unmoved(places: Iterable[Path]) -> tuple[Path, ...]:
+    """What was granted, where it still is what was asked for: a link that came since leads elsewhere."""
+    return tuple(place for place in places if os.path.realpath(place) == os.fspath(place))
+
+
 def _inside(path: Path, places: Iterable[Path]) -> bool:
     text = os.fspath(path) + os.sep  # by their texts: this runs before each command, and pathlib takes its time
     return any(text.startswith(os.fspath(place).rstrip(os.sep) + os.sep) for place in places)
 
 
-def _guarded(paths: PathPolicy, writable: tuple[Path, ...], *, make: bool) -> list[Path]:
+def _guarded(paths: PathPolicy, writable: tuple[Path, ...], covered: Path | None, *, make: bool) -> list[Path]:
     """The places inside the writable ones that are never written. One that is missing is made: a mount needs it."""
     workspace = Path(os.path.realpath(paths.workspace))
+    uncovered = tuple(place for place in writable if covered is None or covered in place.parents)
     found = []
     for place in _real(paths.never_written):
-        if not _inside(place, writable):
+        open_there = uncovered if covered is not None and _inside(place, (covered,)) else writable
+        if not _inside(place, open_there):
             continue
         first = workspace / place.relative_to(workspace).parts[0] if workspace in place.parents else place
         guarded = first if first.name in _NEVER_THE_AGENTS else place
