@@ -20,7 +20,7 @@ from nanobot.agent.loop import AgentLoop, LoopPolicy
 from nanobot.agent.pipeline.left_over import is_taken_on
 from nanobot.agent.pipeline.work import Parts, Patience
 from nanobot.agent.run.approval import Approval, ApprovalMode
-from nanobot.agent.run.filing import Filing
+from nanobot.agent.run.filing import Filing, Running
 from nanobot.agent.run.hooks import ToolHook
 from nanobot.agent.run.questions import Questions
 from nanobot.agent.run.runner import Model, RunLimits
@@ -131,7 +131,7 @@ async def build_runtime(
     sessions = SessionManager(workspace, old_folder=places.old_sessions)
     pairing = PairingStore(places, clock)
     is_private = partial(_is_private, sessions, pairing)
-    file_book = FileBook(places.file_book, places.media)
+    file_book = FileBook(places.file_book, places.media, workspace)
     policies = tool_policies(config, data_dir, workspace, is_private=is_private, environ=environ)
     tools = build_tools(replace(policies, words_of=file_book.of))
 
@@ -184,7 +184,7 @@ async def build_runtime(
         turns_folder=places.turns,
         traces=traces,
         patience=patience or Patience(),
-        hooks=(*hooks, approval, Filing(file_book)),
+        hooks=(*hooks, Running(file_book), approval, Filing(file_book)),
         answering=answering,
     )
     policy = LoopPolicy(_most_at_once(environ), defaults.steering == "join", _delivery(config, streams))

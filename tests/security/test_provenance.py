@@ -11,7 +11,7 @@ from nanobot.security.provenance import FileBook
 
 @pytest.fixture
 def book(tmp_path: Path) -> FileBook:
-    return FileBook(tmp_path / "state" / "provenance.json", tmp_path / "media")
+    return FileBook(tmp_path / "state" / "provenance.json", tmp_path / "media", tmp_path / "workspace")
 
 
 def test_a_file_is_the_owners_until_it_is_marked_and_again_when_it_is_cleared(book: FileBook, tmp_path: Path):
@@ -69,3 +69,34 @@ def test_a_book_that_cannot_be_read_makes_every_file_somebody_elses_and_stays(bo
     with pytest.raises(StorageError, match="Move it away"):
         book.mark(tmp_path / "a", Provenance.WEB)
     assert book.path.read_text(encoding="utf-8") == "{"
+
+
+def test_a_stored_conversation_is_as_trusted_as_the_least_trusted_words_in_it(book: FileBook, tmp_path: Path):
+    (sessions := tmp_path / "workspace" / "sessions").mkdir(parents=True)
+    (sessions / "mine.jsonl").write_text('{"role": "user", "provenance": "owner"}\n', encoding="utf-8")
+    (sessions / "theirs.jsonl").write_text('{"role": "tool", "provenance": "web"}\n', encoding="utf-8")
+    (sessions / "old.jsonl").write_text('{"role": "user"}\n', encoding="utf-8")
+
+    told = [book.of(sessions / name) for name in ("mine.jsonl", "theirs.jsonl", "old.jsonl")]
+    assert told == [None, Provenance.WEB, Provenance.PERSON]
+    assert book.named_in("cd sessions && tail the*", tmp_path / "workspace") is Provenance.WEB
+
+
+def test_an_attachment_that_a_command_names_is_known(book: FileBook, tmp_path: Path):
+    (folder := tmp_path / "media" / "telegram").mkdir(parents=True)
+    (tmp_path / "workspace").mkdir()
+    (folder / "a.txt").write_text("words", encoding="utf-8")
+
+    assert book.named_in("cat ../media/telegram/a.txt", tmp_path / "workspace") is Provenance.PERSON
+
+
+def test_a_folder_that_was_marked_holds_for_what_is_in_it_but_for_what_the_owner_writes_anew(
+    book: FileBook, tmp_path: Path
+):
+    book.mark(tmp_path / "clone", Provenance.WEB)
+    book.clear(tmp_path / "clone" / "mine.md")
+
+    assert (book.of(tmp_path / "clone" / "README.md"), book.of(tmp_path / "clone" / "mine.md")) == (
+        Provenance.WEB,
+        None,
+    )

@@ -172,7 +172,7 @@ def _in_play(planned: PlannedCall) -> InPlay:
     context, rows = planned.context, planned.rows
     if is_outside(context.entered):
         brought = entered_rows(rows, context.turn_id)
-        named = [shown_source(row, rows) for row in brought]
+        named = [*(shown_source(row, rows) for row in brought), *filter(None, [planned.source])]
         return InPlay(context.entered, ", ".join(dict.fromkeys(named[-_MOST_NAMED:])) or str(context.entered))
     row = repeated_row(planned.call.arguments, rows, context.turn_id, context.session_key)
     if row is None:

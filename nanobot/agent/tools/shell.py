@@ -27,7 +27,7 @@ from nanobot.agent.tools.execution import Bounds, Execution
 from nanobot.agent.tools.reach import Reach, ReachKind
 from nanobot.agent.tools.schema import array, number, string, takes
 from nanobot.agent.tools.spill import SPILL_CAP
-from nanobot.messages.types import Provenance
+from nanobot.messages.types import Provenance, least_trusted
 from nanobot.security.paths import PathDeniedError, PathPolicy
 from nanobot.utils.processes import Argv
 
@@ -182,7 +182,9 @@ class ExecTool(Tool):
 
         policy = self._policy
         bounds = Bounds(limit, policy.max_timeout_s, policy.max_processes, policy.spill_cap)
-        execution = Execution(bounds, self._paths.workspace, ctx)
+        fetched = Provenance.WEB if judgement.fetches else None
+        words = least_trusted([one for one in (fetched, ctx and ctx.entered) if one])
+        execution = Execution(bounds, self._paths.workspace, ctx, words)
         env = environment(os.environ, policy)
         line = _shell(command, Limits().as_shell())
         argv: Argv = line
@@ -213,7 +215,7 @@ class ExecTool(Tool):
         return ToolResult(
             "\n".join([outcome.text, *advice]),
             error=outcome.code != 0,
-            provenance=Provenance.WEB if judgement.fetches else None,
+            provenance=fetched,
         )
 
     def _judged(self, command: str, folder: Path) -> "tuple[Judgement, bool]":

@@ -73,3 +73,55 @@ async def test_a_download_is_marked_by_its_command(tmp_path: Path, fetching: str
         await Person(bot).say("get it")
 
         assert book_says(bot) == Provenance.WEB
+
+
+SCRIPT = "touch there"
+
+
+def written(path: str) -> LLMResponse:
+    return calls(("write_file", {"path": path, "content": SCRIPT}))
+
+
+@pytest.mark.parametrize(
+    ("path", "command"),
+    [
+        ("run.sh", "sh run.sh"),
+        ("run.sh", "sh ./r*.sh"),
+        ("run.sh", "sh 'run'.sh"),
+        ("run.sh", "cat run.sh | sh"),
+        ("run.sh", ". ./run.sh"),
+        ("run.sh", "timeout 5 sh run.sh"),
+        ("run.sh", "find . -name run.sh -exec sh {} +"),
+        ("Makefile", "make"),
+        ("deep/util.py", "python3 main.py"),
+        (".git/hooks/pre-commit", "git commit -m done"),
+        ("package.json", "npm test"),
+    ],
+)
+async def test_a_command_that_runs_such_a_file_is_asked_about_in_any_session(tmp_path: Path, path: str, command: str):
+    async with open_bot(
+        tmp_path, READ_PAGE, written(path), "kept", calls(("exec", {"command": command})), "done"
+    ) as bot:
+        person = Person(with_tools(bot, page()), Answer.NO)
+        await person.say("keep the page")
+        await person.say("/new")
+        before = len(person.asked)
+        await person.say("run it")
+
+        assert [path in str(one.source) for one in person.asked[before:]] == [True]
+
+
+async def test_commands_that_only_show_and_move_such_a_file_are_not_asked_about_and_its_copies_are_known(
+    tmp_path: Path,
+):
+    (tmp_path / "workspace" / "deep").mkdir(parents=True)
+    keeping = calls(("exec", {"command": "wc -l page.md; cp page.md b.md; cp page.md deep; cat page.md > c.md"}))
+    async with open_bot(tmp_path, READ_PAGE, WRITE, "kept", keeping, "done") as bot:
+        person = Person(with_tools(bot, page()))
+        await person.say("keep the page")
+        await person.say("/new")
+        await person.say("count it, and copy it")
+
+        book, workspace = bot.runtime.file_book, bot.runtime.workspace
+        copies = [book.of(workspace / name) for name in ("b.md", "deep/page.md", "c.md")]
+        assert (person.asked, copies) == ([], [Provenance.WEB] * 3)
