@@ -133,7 +133,7 @@ async def build_runtime(
     is_private = partial(_is_private, sessions, pairing)
     file_book = FileBook(places.file_book, places.media, workspace)
     policies = tool_policies(config, data_dir, workspace, is_private=is_private, environ=environ)
-    tools = build_tools(replace(policies, words_of=file_book.of))
+    tools = build_tools(replace(policies, words_of=file_book.of, mark_changed=file_book.mark_changed))
 
     @cache
     def cron() -> "CronService":

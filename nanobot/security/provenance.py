@@ -27,6 +27,12 @@ from nanobot.utils.refusals import refusal
 
 log = logging.getLogger(__name__)
 
+IN_PART = {
+    Provenance.MCP: "(In part from a tool of somebody else's.)",
+    Provenance.PERSON: "(In part from somebody else than the owner.)",
+}
+"""What an entry of the log of old conversations says behind its words, which are trusted no more than they were."""
+
 _WORD = re.compile(r"[^\s;|&<>()'\"`$=]+")
 _GLOB = frozenset("*?[")
 _GOES_TO = re.compile(r"\b(?:cd|pushd)\s+([^\s;|&<>()'\"`$]+)")
@@ -107,6 +113,16 @@ class FileBook:
         """From now on the file is at most this trusted. Raises StorageError."""
         self._change([(_key(file), provenance)])
 
+    def mark_changed(self, folders: Iterable[Path], since_ns: int, provenance: Provenance) -> None:
+        """What was changed in these folders since that moment, by `time.time_ns`, is at most this trusted.
+
+        For commands, whose doings nobody sees. A folder of which all is new gets a line as a whole. Raises
+        StorageError.
+        """
+        found = [name for folder in folders for name in _changed(_key(folder), since_ns - _TICK_NS, top=True)[0]]
+        if found:
+            self._change([(name, provenance) for name in found])
+
     def clear(self, file: Path) -> None:
         """The file was written anew, whole, by the owner's words alone. Raises StorageError."""
         marks, real = self._read() or {}, _key(file)
@@ -161,6 +177,8 @@ class FileBook:
         inside = () if self._workspace is None else _inside(real, self._workspace)
         if inside[:1] == ("sessions",) and inside[1:]:
             return _of_session(real)
+        if inside == ("memory", "HISTORY.md"):
+            return _of_log(real)
         if inside[:2] == (".nanobot", "spill") and (spilled := _SPILLED.search(inside[-1])):
             return Provenance(spilled[1])
         return None
@@ -187,6 +205,45 @@ class FileBook:
 _BROKEN = (-1, -1)
 
 
+def _changed(folder: str, since_ns: int, *, top: bool = False) -> tuple[list[str], bool]:
+    """The files in a folder that were made, written or renamed since then; and whether that is all there is in it."""
+    found: list[str] = []
+    whole = True
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if folder.endswith(_GIT) and entry.name != "hooks":
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    if entry.name in _OF_PACKAGES or (top and entry.name in _OURS):
+                        continue
+                    below, all_of_it = _changed(entry.path, since_ns)
+                    found += below
+                    whole = whole and all_of_it
+                elif entry.is_file(follow_symlinks=False):
+                    if entry.stat(follow_symlinks=False).st_ctime_ns >= since_ns:
+                        found.append(entry.path)
+                    else:
+                        whole = False
+    except OSError:
+        return found, False  # gone already, or nothing that we could read either
+    return ([folder] if whole and len(found) > _MANY and not top else found), whole
+
+
+_TICK_NS = 20_000_000
+"""The clock of a file system may be so far behind."""
+_MANY = 20
+"""Files that get lines of their own where all of a folder is new."""
+_OURS = frozenset({"sessions", "cron", ".nanobot"})
+_OF_PACKAGES = frozenset({
+    ".venv", "venv", "node_modules", "site-packages", "__pycache__", ".mypy_cache", ".pytest_cache", ".ruff_cache",
+    ".tox", ".cache",
+})  # fmt: skip
+"""Folders of a workspace that we write ourselves, and those of installed packages."""
+_GIT = f"{os.sep}.git"
+"""Where git keeps its own; but for hooks none of it is words."""
+
+
 def _nearest(marks: Mapping[str, Provenance], real: str) -> Provenance | None:
     """What the book says of a file, or of the nearest folder around it; None for the owner's own."""
     mark = marks.get(real)
@@ -208,6 +265,15 @@ def _of_session(real: str) -> Provenance | None:
     return words if is_outside(words) else None
 
 
+def _of_log(real: str) -> Provenance | None:
+    """The least trusted words that the log of old conversations was made of, as its entries say it."""
+    try:
+        text = Path(real).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    return least_trusted(found) if (found := [kind for kind, mark in IN_PART.items() if mark in text]) else None
+
+
 def _is_named(name: str, told: str) -> bool:
     """Whether a command names a file of this name: not only as a part of a longer word."""
     return name in told and re.search(rf"(?<!\w){re.escape(name)}(?!\w)", told) is not None
@@ -227,7 +293,8 @@ def _places_of(words: Iterable[str], command: str, folder: Path | None) -> Itera
         if "\0" in word or len(word) > 4_000:
             continue
         for base in bases:
-            place = os.path.join(base, os.path.expanduser(word))  # noqa: PTH111, PTH118 it may be no path at all
+            # as text: the folder may not be there before the command makes it, and the word may be no path at all
+            place = os.path.normpath(os.path.join(base, os.path.expanduser(word)))  # noqa: PTH111, PTH118
             if set(word) & _GLOB:
                 yield from islice(iglob(place), _MOST_WORDS)  # noqa: PTH207 as a shell does it
             elif os.path.isfile(place):  # noqa: PTH113

@@ -1,12 +1,13 @@
 """The book of files that hold somebody else's words."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from nanobot.errors import StorageError
 from nanobot.messages.types import Provenance
-from nanobot.security.provenance import FileBook
+from nanobot.security.provenance import IN_PART, FileBook
 
 
 @pytest.fixture
@@ -100,3 +101,26 @@ def test_a_folder_that_was_marked_holds_for_what_is_in_it_but_for_what_the_owner
         Provenance.WEB,
         None,
     )
+
+
+def test_the_log_of_old_conversations_is_as_trusted_as_its_entries_say(book: FileBook, tmp_path: Path):
+    (memory := tmp_path / "workspace" / "memory").mkdir(parents=True)
+    log = memory / "HISTORY.md"
+    log.write_text("[2026-01-01 10:00] The owner asked for soup.\n\n", encoding="utf-8")
+    before = book.of(log)
+    with log.open("a", encoding="utf-8") as more:
+        more.write(f"[2026-01-02 10:00] Max wants money.\n{IN_PART[Provenance.PERSON]}\n\n")
+
+    assert (before, book.of(log)) == (None, Provenance.PERSON)
+
+
+def test_what_was_changed_since_a_moment_is_marked_and_git_and_packages_are_left_alone(book: FileBook, tmp_path: Path):
+    workspace = tmp_path / "workspace"
+    for name in ("a.md", ".git/index", ".git/hooks/post-merge", ".venv/lib/x.py", "sessions/mine.jsonl"):
+        (workspace / name).parent.mkdir(parents=True, exist_ok=True)
+        (workspace / name).touch()
+
+    book.mark_changed([workspace], 0, Provenance.WEB)
+    marked = {Path(one).relative_to(workspace).as_posix() for one in json.loads(book.path.read_text())["files"]}
+
+    assert marked == {"a.md", ".git/hooks/post-merge"}

@@ -1,6 +1,6 @@
 """Whose words stand in a file: where it lies, what it is, and what somebody remembers of how it came there."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from nanobot.messages.types import Provenance, least_trusted
@@ -13,6 +13,15 @@ WordsOf = Callable[[Path], Provenance | None]
 def nothing_known(path: Path) -> Provenance | None:
     """Nobody keeps account of files."""
     return None
+
+
+MarkChanged = Callable[[Sequence[Path], int, Provenance], None]
+"""Told that what was changed in these folders since that moment (`time.time_ns`) holds such words. Blocks; raises
+StorageError."""
+
+
+def nothing_marked(folders: Sequence[Path], since_ns: int, words: Provenance) -> None:
+    """Nobody keeps account of files."""
 
 
 class Origins:

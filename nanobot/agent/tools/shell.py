@@ -12,8 +12,10 @@ a process so named is carried out from here, since no other command can see it.
 
 import asyncio
 import errno
+import logging
 import os
 import shutil
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,17 +26,22 @@ from nanobot.agent.tools.background import Background
 from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult
 from nanobot.agent.tools.cron_command import cron_call
 from nanobot.agent.tools.execution import Bounds, Execution
+from nanobot.agent.tools.origins import MarkChanged, nothing_marked
 from nanobot.agent.tools.reach import Reach, ReachKind
 from nanobot.agent.tools.schema import array, number, string, takes
 from nanobot.agent.tools.spill import SPILL_CAP
-from nanobot.messages.types import Provenance, least_trusted
+from nanobot.errors import StorageError
+from nanobot.messages.types import Provenance, is_outside, least_trusted
 from nanobot.security.paths import PathDeniedError, PathPolicy
+from nanobot.utils.aio import finish
 from nanobot.utils.processes import Argv
 
 if TYPE_CHECKING:  # the walls take 10 ms to import, which a turn without a command need not wait for
     from nanobot.agent.tools.needs import Needs
     from nanobot.security.sandbox.walls import Walls, Wish
     from nanobot.security.shell.guard import Guard, Judgement
+
+log = logging.getLogger(__name__)
 
 _SAFE_KEYS = frozenset({
     "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR",
@@ -70,7 +77,8 @@ class ExecPolicy:
 
 
 class ExecTool(Tool):
-    """A shell command. `find_tool` gives other tools by name: a command may mean one of them."""
+    """A shell command. `find_tool` gives other tools by name: a command may mean one of them. `mark_changed` is told of
+    what a command wrote that holds words from outside."""
 
     name = "exec"
     description = (
@@ -93,7 +101,9 @@ class ExecTool(Tool):
         policy: ExecPolicy | None = None,
         *,
         find_tool: Callable[[str], Tool | None] = lambda name: None,
+        mark_changed: MarkChanged = nothing_marked,
     ) -> None:
+        self._mark_changed = mark_changed
         self._paths = paths
         self._policy = policy or ExecPolicy()
         self._find_tool = find_tool
@@ -195,12 +205,15 @@ class ExecTool(Tool):
                 argv = behind.argv
                 env |= behind.env
             before = await asyncio.to_thread(told_tmp, self._walls.tmp) if walled else frozenset()
+            began = time.time_ns()
             try:
                 confine = behind.confine if behind is not None else None
                 outcome = await execution.outcome(command, argv, folder, env, confine)
             finally:
                 if behind is not None:
                     behind.close()
+                if judgement.brings_files or (ctx is not None and is_outside(ctx.entered)):
+                    await finish(asyncio.to_thread(self._mark, began, words))
         except NoWallError as error:
             return ToolResult.failed(str(error))
         except OSError as error:
@@ -217,6 +230,14 @@ class ExecTool(Tool):
             error=outcome.code != 0,
             provenance=fetched,
         )
+
+    def _mark(self, began: int, words: Provenance) -> None:
+        """The files that a command has changed are trusted as little as what it was made of, or what it fetched."""
+        tmp = self._walls.tmp
+        try:
+            self._mark_changed([self._paths.workspace, *([tmp] if tmp is not None else [])], began, words)
+        except StorageError as error:
+            log.warning("Where the words of files come from cannot be kept: %s", error)
 
     def _judged(self, command: str, folder: Path) -> "tuple[Judgement, bool]":
         walled = self._walls.stand

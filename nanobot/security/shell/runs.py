@@ -51,7 +51,7 @@ _BY_CUSTOM = {
         "ninja": "build.ninja",
         "meson": "meson.build",
         "npm npx yarn pnpm node nodejs bun deno tsc vite jest": _NODE,
-        "git": "*/.git/* .gitattributes .gitmodules .pre-commit-config.yaml",
+        "git": "*/.git/hooks/* */.git/config .gitattributes .gitmodules .pre-commit-config.yaml",
         "pre-commit": ".pre-commit-config.yaml",
         "docker docker-compose podman": "Dockerfile* *.Dockerfile compose.y*ml docker-compose*",
         "cargo rustc": "Cargo.toml *.rs",

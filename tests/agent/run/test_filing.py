@@ -1,5 +1,6 @@
 """Files remember whose words they hold, and bring them back into whatever turn reads them."""
 
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -125,3 +126,19 @@ async def test_commands_that_only_show_and_move_such_a_file_are_not_asked_about_
         book, workspace = bot.runtime.file_book, bot.runtime.workspace
         copies = [book.of(workspace / name) for name in ("b.md", "deep/page.md", "c.md")]
         assert (person.asked, copies) == ([], [Provenance.WEB] * 3)
+
+
+async def test_what_a_command_makes_of_an_attachment_is_as_little_the_owners_as_that_was(tmp_path: Path):
+    (sent := tmp_path / "media" / "telegram").mkdir(parents=True)
+    with tarfile.open(sent / "a.tar", "w") as archive:
+        for number in range(25):
+            archive.addfile(tarfile.TarInfo(f"theirs/deep/{number}.md"))
+    unpacking = calls(("exec", {"command": "mkdir there; cd there; tar xf ../../media/telegram/a.tar; touch ../b"}))
+    async with open_bot(tmp_path, unpacking, "done") as bot:
+        (before := bot.runtime.workspace / "mine.md").touch()
+        await Person(bot).say("unpack it")
+
+        book, workspace = bot.runtime.file_book, bot.runtime.workspace
+        files = (workspace / "there" / "theirs" / "deep" / "7.md", workspace / "b", before)
+        assert [book.of(file) for file in files] == [Provenance.PERSON, Provenance.PERSON, None]
+        assert len(book.path.read_text(encoding="utf-8")) < 1_000, "a folder that is new has one line"
