@@ -169,7 +169,7 @@ async def build_runtime(
         restart=restart,
     )
     commands = SlashCommands(desk)
-    answering = Answering(questions, partial(_no_owner_here, pairing))
+    answering = Answering(questions, partial(_no_owner_here, pairing), _is_group)
     approval = Approval(ApprovalMode(config.tools.approval), grants, questions, answering, redactor.text)
     traces = TraceWriter(TraceFolder(places.traces, redactor), clock, workspace)
     parts = Parts(
@@ -423,6 +423,14 @@ def _is_private(sessions: SessionManager, pairing: PairingStore, chat: Address) 
     keys = [key, f"{key}:{chat.thread_id}"] if chat.thread_id else [key]
     rows = [row for one in map(sessions.read, keys) if one is not None for row in one.messages]
     return people.is_one_of_them(str(row["sender_id"]) for row in rows if row.get("sender_id"))
+
+
+def _is_group(chat: Address) -> bool:
+    """Whether the id of a chat tells that several people write there."""
+    from nanobot.channels.registry import find  # only who answers waits for it
+
+    spec = find(chat.channel)
+    return spec is not None and spec.is_group(chat.chat_id)
 
 
 def _no_owner_here(pairing: PairingStore, chat: Address, senders: Sequence[str]) -> str | None:

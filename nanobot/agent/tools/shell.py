@@ -132,7 +132,8 @@ class ExecTool(Tool):
         unwalled = self._walls.wanted and not stands
         detail = "nothing walls it off on this machine" if unwalled else ""
         needs = await asyncio.to_thread(self._needs, arguments.get("needs"), command)
-        return (Reach(ReachKind.COMMAND, command, beyond=unwalled, detail=detail), *needs.reaches)
+        target = self._target(command, arguments.get("working_dir"))
+        return (Reach(ReachKind.COMMAND, target, beyond=unwalled, detail=detail), *needs.reaches)
 
     async def execute(
         self,
@@ -167,7 +168,7 @@ class ExecTool(Tool):
         if (done := self._background.ended_by(judgement.single)) is not None:
             return done
         granted = ctx.granted if ctx is not None else frozenset()
-        if not walled and (refusal := self._refusal(command, granted)):
+        if not walled and (refusal := self._refusal(self._target(command, working_dir), granted)):
             return ToolResult.failed(refusal)
         wants = await asyncio.to_thread(self._needs, needs, command)
         if refusal := wants.refusal(granted):
@@ -254,11 +255,17 @@ class ExecTool(Tool):
 
         return Needs.of(asked or (), command, self._paths, network=self._policy.network)
 
-    def _refusal(self, command: str, granted: frozenset[str]) -> str:
+    def _target(self, command: str, working_dir: str | None) -> str:
+        """What a yes is given to: the command, and where it runs unless that is the workspace."""
+        home = self._paths.workspace
+        folder = os.path.normpath(home / (working_dir or "."))
+        return command if folder == os.path.normpath(home) else f"{command} (in {folder})"
+
+    def _refusal(self, target: str, granted: frozenset[str]) -> str:
         """Why a command may not run without a wall; nothing where it may."""
         if not self._walls.wanted:
             return ""
-        if not self._walls.required and Reach(ReachKind.COMMAND, command).rule in granted:
+        if not self._walls.required and Reach(ReachKind.COMMAND, target).rule in granted:
             return ""
         return self._walls.advice
 

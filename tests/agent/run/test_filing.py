@@ -142,3 +142,15 @@ async def test_what_a_command_makes_of_an_attachment_is_as_little_the_owners_as_
         files = (workspace / "there" / "theirs" / "deep" / "7.md", workspace / "b", before)
         assert [book.of(file) for file in files] == [Provenance.PERSON, Provenance.PERSON, None]
         assert len(book.path.read_text(encoding="utf-8")) < 1_000, "a folder that is new has one line"
+
+
+async def test_no_always_is_given_to_a_command_that_runs_such_a_file_since_the_file_may_change(tmp_path: Path):
+    run = calls(("exec", {"command": "sh run.sh"}))
+    async with open_bot(tmp_path, READ_PAGE, written("run.sh"), "kept", run, "done", run, "done") as bot:
+        person = Person(with_tools(bot, page()), Answer.ALWAYS)
+        await person.say("keep the page")
+        await person.say("/new")
+        await person.say("run it")
+        await person.say("run it again")
+
+        assert [one.may_always for one in person.asked] == [False, False]
