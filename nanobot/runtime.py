@@ -18,7 +18,7 @@ from nanobot.agent.idle import IdleWatch
 from nanobot.agent.loop import AgentLoop
 from nanobot.agent.pipeline.work import Parts, Patience
 from nanobot.agent.run.approval import Approval, ApprovalMode
-from nanobot.agent.run.filing import Filing
+from nanobot.agent.run.filing import Filing, Running
 from nanobot.agent.run.hooks import ToolHook
 from nanobot.agent.run.questions import Questions
 from nanobot.agent.slash_commands import Desk, SlashCommands
@@ -116,9 +116,9 @@ async def build_runtime(
     sessions = SessionManager(workspace, old_folder=places.old_sessions)
     pairing = PairingStore(places, clock)
     is_private = partial(people.is_private, sessions, pairing)
-    file_book = FileBook(places.file_book, places.media)
+    file_book = FileBook(places.file_book, places.media, workspace)
     policies = tool_policies(config, data_dir, workspace, is_private=is_private, environ=environ)
-    tools = build_tools(replace(policies, words_of=file_book.of))
+    tools = build_tools(replace(policies, words_of=file_book.of, mark_changed=file_book.mark_changed))
 
     @cache
     def cron() -> "CronService":
@@ -158,7 +158,7 @@ async def build_runtime(
         restart=restart,
     )
     commands = SlashCommands(desk)
-    answering = Answering(questions, partial(people.no_owner_here, pairing))
+    answering = Answering(questions, partial(people.no_owner_here, pairing), people.is_group)
     approval = Approval(ApprovalMode(config.tools.approval), grants, questions, answering, redactor.text)
     traces = TraceWriter(TraceFolder(places.traces, redactor), clock, workspace)
     parts = Parts(
@@ -173,7 +173,7 @@ async def build_runtime(
         turns_folder=places.turns,
         traces=traces,
         patience=patience or Patience(),
-        hooks=(*hooks, approval, Filing(file_book)),
+        hooks=(*hooks, Running(file_book), approval, Filing(file_book)),
         answering=answering,
     )
     policy = loop_policy(config, environ, streams)

@@ -42,6 +42,14 @@ def is_private(sessions: SessionManager, pairing: PairingStore, chat: Address) -
     return people.is_one_of_them(str(row["sender_id"]) for row in rows if row.get("sender_id"))
 
 
+def is_group(chat: Address) -> bool:
+    """Whether the id of a chat tells that several people write there."""
+    from nanobot.channels.registry import find  # only who answers waits for it
+
+    spec = find(chat.channel)
+    return spec is not None and spec.is_group(chat.chat_id)
+
+
 def no_owner_here(pairing: PairingStore, chat: Address, senders: Sequence[str]) -> str | None:
     """Why no owner can answer in a chat where these have written; None where one can."""
     from nanobot.channels.registry import find  # only who asks waits for it

@@ -137,7 +137,8 @@ async def _run_call(call: ToolCallRequest, bench: ToolBench, verdict: Verdict) -
         raise
     content = result.content
     if isinstance(content, str) and len(content) > bench.max_result_chars:
-        content = await asyncio.to_thread(clip_result, content, bench.max_result_chars, bench.context)
+        words = result.provenance or Provenance.TOOL
+        content = await asyncio.to_thread(clip_result, content, bench.max_result_chars, bench.context, words)
     ended(result, text_of(content))
     return await _kept(call, result, _as_shown(call, content, bench), bench)
 

@@ -12,8 +12,10 @@ a process so named is carried out from here, since no other command can see it.
 
 import asyncio
 import errno
+import logging
 import os
 import shutil
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -24,18 +26,23 @@ from nanobot.agent.tools.background import Background
 from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, passed_on
 from nanobot.agent.tools.cron_command import cron_call
 from nanobot.agent.tools.execution import Bounds, Execution
+from nanobot.agent.tools.origins import MarkChanged, nothing_marked
 from nanobot.agent.tools.reach import Reach, ReachKind
 from nanobot.agent.tools.schema import array, number, string, takes
 from nanobot.agent.tools.spill import SPILL_CAP
-from nanobot.messages.types import Provenance
+from nanobot.errors import StorageError
+from nanobot.messages.types import Provenance, is_outside, least_trusted
 from nanobot.security.environment import needed_of
 from nanobot.security.paths import PathDeniedError, PathPolicy
+from nanobot.utils.aio import finish
 from nanobot.utils.processes import Argv
 
 if TYPE_CHECKING:  # the walls take 10 ms to import, which a turn without a command need not wait for
     from nanobot.agent.tools.needs import Needs
     from nanobot.security.sandbox.walls import Walls, Wish
     from nanobot.security.shell.guard import Guard, Judgement
+
+log = logging.getLogger(__name__)
 
 _NO_TERMINAL = {"TERM": "dumb", "PAGER": "cat", "GIT_PAGER": "cat", "GIT_TERMINAL_PROMPT": "0"}
 """Programs that look here know that nobody can answer them."""
@@ -65,7 +72,8 @@ class ExecPolicy:
 
 
 class ExecTool(Tool):
-    """A shell command. `find_tool` gives other tools by name: a command may mean one of them."""
+    """A shell command. `find_tool` gives other tools by name: a command may mean one of them. `mark_changed` is told of
+    what a command wrote that holds words from outside."""
 
     name = "exec"
     description = (
@@ -88,7 +96,9 @@ class ExecTool(Tool):
         policy: ExecPolicy | None = None,
         *,
         find_tool: Callable[[str], Tool | None] = lambda name: None,
+        mark_changed: MarkChanged = nothing_marked,
     ) -> None:
+        self._mark_changed = mark_changed
         self._paths = paths
         self._policy = policy or ExecPolicy()
         self._find_tool = find_tool
@@ -122,7 +132,8 @@ class ExecTool(Tool):
         unwalled = self._walls.wanted and not stands
         detail = "Nothing walls it off on this machine." if unwalled else ""
         needs = await asyncio.to_thread(self._needs, arguments.get("needs"), command)
-        return (Reach(ReachKind.COMMAND, command, beyond=unwalled, detail=detail), *needs.reaches)
+        target = self._target(command, arguments.get("working_dir"))
+        return (Reach(ReachKind.COMMAND, target, beyond=unwalled, detail=detail), *needs.reaches)
 
     async def execute(
         self,
@@ -156,7 +167,7 @@ class ExecTool(Tool):
         if (done := self._background.ended_by(judgement.single)) is not None:
             return done
         granted = ctx.granted if ctx is not None else frozenset()
-        if not walled and (refusal := self._refusal(command, granted)):
+        if not walled and (refusal := self._refusal(self._target(command, working_dir), granted)):
             return ToolResult.failed(refusal)
         wants = await asyncio.to_thread(self._needs, needs, command)
         if refusal := wants.refusal(granted):
@@ -181,7 +192,9 @@ class ExecTool(Tool):
 
         policy = self._policy
         bounds = Bounds(limit, policy.max_timeout_s, policy.max_processes, policy.spill_cap)
-        execution = Execution(bounds, self._paths.workspace, ctx)
+        fetched = Provenance.WEB if judgement.fetches else None
+        words = least_trusted([one for one in (fetched, ctx and ctx.entered) if one])
+        execution = Execution(bounds, self._paths.workspace, ctx, words)
         env = environment(os.environ, policy)
         line = _shell(command, Limits().as_shell())
         argv: Argv = line
@@ -192,12 +205,15 @@ class ExecTool(Tool):
                 argv = behind.argv
                 env |= behind.env
             before = await asyncio.to_thread(told_tmp, self._walls.tmp) if walled else frozenset()
+            began = time.time_ns()
             try:
                 confine = behind.confine if behind is not None else None
                 outcome = await execution.outcome(command, argv, folder, env, confine)
             finally:
                 if behind is not None:
                     behind.close()
+                if judgement.brings_files or (ctx is not None and is_outside(ctx.entered)):
+                    await finish(asyncio.to_thread(self._mark, began, words))
         except NoWallError as error:
             return ToolResult.failed(str(error))
         except OSError as error:
@@ -212,8 +228,16 @@ class ExecTool(Tool):
         return ToolResult(
             "\n".join([outcome.text, *advice]),
             error=outcome.code != 0,
-            provenance=Provenance.WEB if judgement.fetches else None,
+            provenance=fetched,
         )
+
+    def _mark(self, began: int, words: Provenance) -> None:
+        """The files that a command has changed are trusted as little as what it was made of, or what it fetched."""
+        tmp = self._walls.tmp
+        try:
+            self._mark_changed([self._paths.workspace, *([tmp] if tmp is not None else [])], began, words)
+        except StorageError as error:
+            log.warning("Where the words of files come from cannot be kept: %s", error)
 
     def _judged(self, command: str, folder: Path) -> "tuple[Judgement, bool]":
         walled = self._walls.stand
@@ -230,11 +254,17 @@ class ExecTool(Tool):
 
         return Needs.of(asked or (), command, self._paths, network=self._policy.network)
 
-    def _refusal(self, command: str, granted: frozenset[str]) -> str:
+    def _target(self, command: str, working_dir: str | None) -> str:
+        """What a yes is given to: the command, and where it runs unless that is the workspace."""
+        home = self._paths.workspace
+        folder = os.path.normpath(home / (working_dir or "."))
+        return command if folder == os.path.normpath(home) else f"{command} (in {folder})"
+
+    def _refusal(self, target: str, granted: frozenset[str]) -> str:
         """Why a command may not run without a wall; nothing where it may."""
         if not self._walls.wanted:
             return ""
-        if not self._walls.required and Reach(ReachKind.COMMAND, command).rule in granted:
+        if not self._walls.required and Reach(ReachKind.COMMAND, target).rule in granted:
             return ""
         return self._walls.advice
 
