@@ -13,13 +13,17 @@ from nanobot.providers.base import ToolCallRequest
 
 @dataclass(frozen=True, slots=True)
 class PlannedCall:
-    """A call that is about to begin. `rows` is what stands in the window; `emit` tells the turn's watchers."""
+    """A call that is about to begin. `rows` is what stands in the window; `emit` tells the turn's watchers.
+
+    `told`: what the requests carry beside the window and is not the owner's, as rows of no turn.
+    """
 
     call: ToolCallRequest
     reaches: tuple[Reach, ...]
     context: ToolContext
     rows: Sequence[ChatMessage]
     emit: Emitter
+    told: Sequence[ChatMessage] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,7 @@ class _FromServer(Tool):
 
     def __init__(self, server: McpServer, name: str, description: str, workspace: Path) -> None:
         self.server = server
+        self.source = f"the MCP server {server.settings.name}"
         self.name = name
         self.description = description
         self._received = Received(workspace)
