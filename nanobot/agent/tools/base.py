@@ -99,6 +99,8 @@ class Tool(ABC):
     provenance: ClassVar[Provenance] = Provenance.TOOL
     derives: ClassVar[bool] = False
     """Whether what it brings may be made of anything the window holds: then it is trusted as little as that."""
+    source: str = ""
+    """Who tells of it, where that is not us: each request carries their words, and they are not the owner's."""
 
     @abstractmethod
     async def execute(self, *args: Any, **kwargs: Any) -> str | ToolResult:  # any signature of named arguments fits

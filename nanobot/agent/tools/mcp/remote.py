@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+from nanobot.agent.tools.mcp.incoming import bearable
 from nanobot.agent.tools.mcp.settings import ServerSettings, Wire
 from nanobot.security.network import NetworkPolicy
 
@@ -94,7 +95,7 @@ async def _watched(streams: "TransportStreams", on_end: Callable[[], None]) -> A
         try:
             async with to_us:
                 async for message in theirs:
-                    await to_us.send(message)
+                    await to_us.send(message if isinstance(message, Exception) else bearable(message))
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
             pass
         finally:

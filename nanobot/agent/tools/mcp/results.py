@@ -84,7 +84,7 @@ async def prompt_of(answer: "GetPromptResult", received: Received) -> ToolResult
 async def _content_of(blocks: "list[ContentBlock]", received: Received) -> str | list[dict[str, Any]]:
     parts = [await _block(block, received) for block in blocks[:MOST_BLOCKS]]
     if len(blocks) > MOST_BLOCKS:
-        parts.append(f"[{len(blocks) - MOST_BLOCKS} more parts are left out]")
+        parts.append(f"[there are more than {MOST_BLOCKS} parts; the rest is left out]")
     return _joined(parts)
 
 

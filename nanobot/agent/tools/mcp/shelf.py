@@ -33,10 +33,14 @@ def shelved(tools: Sequence[Tool], servers: dict[str, int]) -> list[Tool]:
     return [FindTool(tools, servers), CallTool(tools)]
 
 
+_SOURCE = "the MCP servers"
+
+
 class FindTool(Tool):
     """Which tools there are for a purpose, and how they are called."""
 
     name = "mcp_find"
+    source = _SOURCE
     effect = Effect.READ  # its words are trusted as those in the definitions of a request are, where they would stand
     parameters = takes("query", query=string("What the tool is to do, in a few words, or part of its name"))
 
@@ -62,6 +66,7 @@ class CallTool(Tool):
     """Any of them, by its name."""
 
     name = "mcp_call"
+    source = _SOURCE
     description = "Call a tool that mcp_find told of."
     provenance = Provenance.MCP
     parameters = takes(

@@ -18,6 +18,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nanobot.agent.tools.mcp.incoming import parsed
 from nanobot.agent.tools.mcp.settings import ServerSettings
 from nanobot.errors import NanobotError
 from nanobot.security.environment import needed_of
@@ -297,16 +298,7 @@ async def _lines(stdout: asyncio.StreamReader) -> AsyncIterator[bytes]:
 
 
 async def _parsed(line: bytes) -> "SessionMessage | None":
-    from mcp.shared.message import SessionMessage
-    from mcp.types import jsonrpc_message_adapter
-
-    def parse() -> SessionMessage:
-        return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
-
-    try:
-        return await asyncio.to_thread(parse) if len(line) > _PARSED_ASIDE else parse()
-    except ValueError:
-        return None
+    return await asyncio.to_thread(parsed, line) if len(line) > _PARSED_ASIDE else parsed(line)
 
 
 async def _write(
