@@ -4,14 +4,8 @@ from nanobot.agent.tools.mcp.settings import ServerSettings
 from nanobot.agent.tools.mcp.stdio import server_environment
 from nanobot.agent.tools.shell import ExecPolicy, environment
 
-OURS = {
-    "PATH": "/bin",
-    "LC_ALL": "C",
-    "SSL_CERT_FILE": "/ca.pem",
-    "API_KEY": "k",
-    "XDG_DATA_HOME": "/d",
-    "BASH_ENV": "x",
-}
+NEEDED = {"PATH": "/bin", "LC_ALL": "C", "SSL_CERT_FILE": "/ca.pem"}
+OURS = {**NEEDED, "API_KEY": "k", "XDG_DATA_HOME": "/d", "BASH_ENV": "x"}
 
 
 def test_a_command_and_a_server_get_what_programs_need_and_what_their_owner_names():

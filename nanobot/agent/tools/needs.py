@@ -75,12 +75,21 @@ def _reach(need: str, paths: PathPolicy) -> tuple[Reach, Path]:
     if "\0" in need or not need.strip():
         raise PathDeniedError("An entry of needs is empty or has a NUL character. Name a folder, device or socket.")
     place = Path(os.path.realpath(paths.workspace / Path(need).expanduser()))
+    try:
+        return _reach_of(need, place, paths)
+    except PermissionError:
+        raise PathDeniedError(
+            f"{need} lies in a folder of another user that is closed to nanobot: no command can get there."
+        ) from None
+
+
+def _reach_of(need: str, place: Path, paths: PathPolicy) -> tuple[Reach, Path]:
     if is_device(place):
         return Reach(ReachKind.DEVICE, str(place), beyond=True), place
     if place.is_socket():
         return Reach(ReachKind.SERVICE, str(place), beyond=True), place
     if PlaceSet(paths.unreadable).holds(place):
-        return Reach(ReachKind.SECRETS, str(place), beyond=True, detail="to be read"), place
+        return Reach(ReachKind.SECRETS, str(place), beyond=True, detail="The command wants to read it."), place
     if PlaceSet(paths.never_written).holds(place):
         raise PathDeniedError(
             f"{need} belongs to nanobot's own state or is protected by the owner: no command writes it."
@@ -126,7 +135,7 @@ def advice_for(outcome: Outcome, command: str, network: bool, tmp: Path | None, 
         if (
             (missing := _NOT_THERE.search(outcome.said))
             and (there := missing[1] or missing[2])
-            and Path(there).exists()
+            and os.path.exists(there)  # noqa: PTH110 - Path.exists raises where it may not look
         ):
             advice.append(f"Commands have a /tmp and /run of their own. {there} of the host is read with read_file.")
     if tmp is None:

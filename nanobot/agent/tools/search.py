@@ -169,6 +169,8 @@ class GrepTool(Tool):
                 there = await asyncio.to_thread(root.exists)
                 kind = f"{path} is a device, pipe or socket." if there else f"There is no {path}."
                 return ToolResult.failed(f"{kind} Give the file or folder to search in.")
+            if is_dir:
+                await asyncio.to_thread(os.stat, f"{root}/.")  # the search starts in it: it must let us in
             if glob is not None:
                 re.compile(grep_child.regex_of_glob(glob))
         except PathDeniedError as error:

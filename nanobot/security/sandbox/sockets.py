@@ -3,6 +3,11 @@
 proc_pid_net(5): a line a socket; those that take connections have the flag 00010000, and their path comes last.
 """
 
+import os
+import stat
+from collections.abc import Iterable
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 _UNIX = Path("/proc/net/unix")
@@ -10,7 +15,7 @@ _LISTENS = "00010000"
 
 
 def listening_sockets() -> tuple[Path, ...]:
-    """The sockets with a path that somebody listens on; none where the host does not say."""
+    """The sockets with a path that somebody listens on and that we can reach; none where the host does not say."""
     try:
         lines = _UNIX.read_bytes().decode(errors="surrogateescape").splitlines()[1:]
     except OSError:
@@ -20,6 +25,27 @@ def listening_sockets() -> tuple[Path, ...]:
         fields = line.split(None, 7)
         if len(fields) == 8 and fields[3] == _LISTENS and fields[7].startswith("/"):
             path = Path(fields[7])
-            if path.is_socket():
-                found[path] = True
+            with suppress(OSError):  # in a folder of somebody else, which is closed to our commands too
+                if path.is_socket():
+                    found[path] = True
     return tuple(found)
+
+
+def in_reach(places: Iterable[Path]) -> list[Path]:
+    """Those that a command can get to at all. As root we may look where it, which has no power of root, may not; and
+    what it cannot reach nobody can lay a mount on for it either.
+    """
+    lets_through = cache(_lets_through)
+    return [place for place in places if all(map(lets_through, Path(os.path.realpath(place)).parents))]
+
+
+def _lets_through(folder: Path) -> bool:
+    """By user, group and the rest alone, as for anybody."""
+    try:
+        found = folder.stat()
+    except OSError:
+        return False
+    if found.st_uid == os.geteuid():
+        return bool(found.st_mode & stat.S_IXUSR)
+    ours = {os.getegid(), *os.getgroups()}
+    return bool(found.st_mode & (stat.S_IXGRP if found.st_gid in ours else stat.S_IXOTH))

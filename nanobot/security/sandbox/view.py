@@ -114,7 +114,7 @@ def view_of(
     if covered is not None:
         add((covered,), Access.COVER)
         add(_beside(covered, hidden, tmp, writable), Access.READ)
-    add((place for place in hidden if place.exists()), Access.HIDE)
+    add(filter(_visible, hidden), Access.HIDE)
     for place in [place for place, access in places.items() if access > Access.WRITE]:
         # A folder around one may not be moved away with it: what is a mount of its own cannot be renamed.
         add((outer for outer in place.parents if _inside(outer, writable)), Access.WRITE)
@@ -155,7 +155,7 @@ def _guarded(paths: PathPolicy, writable: tuple[Path, ...], *, make: bool) -> li
             continue
         first = workspace / place.relative_to(workspace).parts[0] if workspace in place.parents else place
         guarded = first if first.name in _NEVER_THE_AGENTS else place
-        if guarded.exists() or (make and _made(guarded)):
+        if _visible(guarded) or (make and _made(guarded)):
             found.append(guarded)
     return found
 
@@ -168,8 +168,13 @@ def _made(place: Path) -> bool:
         else:
             place.mkdir(parents=True, exist_ok=True)
     except OSError:
-        return place.exists()
+        return _visible(place)
     return True
+
+
+def _visible(place: Path) -> bool:
+    """Whether it is there, for us: what lies in another user's closed folder is out of a command's reach as well."""
+    return os.path.exists(place)  # noqa: PTH110 - Path.exists raises there
 
 
 def _covered(paths: PathPolicy, home: Path) -> Path | None:
@@ -212,7 +217,7 @@ def _in_order(places: dict[Path, Access], secrets: tuple[Path, ...], *, restrict
                 not any(outer != place and _inside(place, (outer,)) for outer in hidden)
                 and not (access is Access.READ_TOO and _inside(place, open_to))
                 and (access is not Access.HIDE or not restricted or _inside(place, shown))
-                and (access is Access.COVER or place.exists())
+                and (access is Access.COVER or _visible(place))
             )
         ),
         key=lambda entry: (os.fspath(entry[0]).count(os.sep), os.fspath(entry[0])),

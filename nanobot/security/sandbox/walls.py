@@ -15,7 +15,7 @@ from nanobot.errors import NanobotError
 from nanobot.security.paths import PathPolicy
 from nanobot.security.sandbox.landlock import Fence, can_scope, harden_thread
 from nanobot.security.sandbox.probe import INSTALL, Found, probe
-from nanobot.security.sandbox.sockets import listening_sockets
+from nanobot.security.sandbox.sockets import in_reach, listening_sockets
 from nanobot.security.sandbox.view import Grants, View, view_of
 from nanobot.utils.files import make_private_folder
 
@@ -131,7 +131,7 @@ class Walls:
     def view(self, folder: Path | None = None, grants: Grants | None = None, *, make: bool = True) -> View:
         """What a command that begins in this folder may see and write just now; `make` as in `view_of`."""
         tmp = _ready(self._tmp) if make and self._tmp is not None else None
-        sockets = listening_sockets()
+        sockets = in_reach(listening_sockets())
         return view_of(self._paths, folder, network=self._network, tmp=tmp, grants=grants, sockets=sockets, make=make)
 
     def behind(self, command: Sequence[str], folder: Path, grants: Grants | None = None) -> "Behind":
