@@ -1,7 +1,8 @@
 """Who may answer a question that a turn asks, and which message is such an answer.
 
 At a terminal it is who sees the turn. In a chat it is an owner, by the buttons below the question, by a word (yes, no,
-always, in the languages of the table) or by `/approve ID` and `/deny ID`. Jobs, the heartbeat and subagents ask nobody.
+always, in the languages of the table) or by `/approve ID` and `/deny ID`; in a group a word counts as a reply alone,
+since the owner may be talking with somebody else there. Jobs, the heartbeat and subagents ask nobody.
 """
 
 import asyncio
@@ -26,6 +27,9 @@ _TOLD = {
     Answer.ONCE: "Allowed, this once.",
     Answer.ALWAYS: "Allowed, and for 30 days I do not ask about this again.",
 }
+_NOT_BY_A_WORD = (
+    "Others read here, so a word alone is no answer: press a button, reply to my question, or say /approve {name}."
+)
 _UNATTENDED = {
     Origin.CRON: "This is a job: nobody sits there to answer.",
     Origin.HEARTBEAT: "This is the heartbeat: nobody sits there to answer.",
@@ -65,9 +69,13 @@ class ApprovalWords:
 class Answering:
     """The questions that are open, and the chats they can be answered in."""
 
-    def __init__(self, questions: Questions, no_owner_here: NoOwnerHere) -> None:
+    def __init__(
+        self, questions: Questions, no_owner_here: NoOwnerHere, is_group: Callable[[Address], bool] = lambda chat: False
+    ) -> None:
+        """`is_group`: whether several people write in that chat. There a word may be meant for one of them."""
         self.questions = questions
         self._no_owner_here = no_owner_here
+        self._is_group = is_group
 
     async def why_not(self, planned: PlannedCall) -> str | None:
         """Why nobody may answer a question in this turn; None where one may."""
@@ -96,6 +104,8 @@ class Answering:
         if not is_from_owner(message):
             return "Only an owner may answer that."
         command = parse_command(message.content)
+        if command is None and self._is_group(message.address) and _own_words(message) == message.content:
+            return _NOT_BY_A_WORD.format(name=self._asked_in(message)[0].id)
         if command is None:
             name, answer = "", answer_in(_own_words(message)) or Answer.NO
         else:

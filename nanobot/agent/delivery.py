@@ -91,7 +91,7 @@ _QUOTING = (OutboundKind.REPLY, OutboundKind.STREAM_DELTA, OutboundKind.RECEIPT)
 
 def _how(asked: events.ApprovalAsked) -> str:
     words = "yes, always or no" if asked.may_always else "yes or no"
-    return f"Only an owner's answer counts: {words}, within {asked.expires_s / 60:g} minutes."
+    return f"Only an owner's answer counts: a button, or {words}, within {asked.expires_s / 60:g} minutes."
 
 
 def _buttons(asked: events.ApprovalAsked) -> tuple[Button, ...]:

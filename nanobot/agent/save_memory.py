@@ -17,6 +17,7 @@ from nanobot.messages.tokens import estimate_tokens
 from nanobot.messages.types import INTERRUPTED, ChatMessage, Provenance, ToolSchema, least_trusted
 from nanobot.providers.base import LLMProvider, LLMResponse, ToolCallRequest, parse_arguments
 from nanobot.providers.errors import error_from_response
+from nanobot.security.provenance import IN_PART
 from nanobot.utils.text import clip, clip_line
 
 NAME = "save_memory"
@@ -72,12 +73,6 @@ SAVE_MEMORY: ToolSchema = {
 _ROLES = {"user": "USER", "assistant": "ASSISTANT", "tool": "TOOL"}
 _OF_TOOLS = {"web_": Provenance.WEB, "mcp_": Provenance.MCP}
 """Where a result came from that does not say it, by the beginning of its tool's name."""
-_MARKS = {
-    Provenance.MCP: "(In part from a tool of somebody else's.)",
-    Provenance.PERSON: "(In part from somebody else than the owner.)",
-}
-"""What is derived keeps the least trusted, also in the log."""
-
 _HELP = (
     r"(?:help|assist|comply|provide|fulfill?|process|summari[sz]e|save|continue|access|answer|complete|do th[ai][ts])"
 )
@@ -160,7 +155,7 @@ async def ask_to_save(
     if response.finish_reason == "error":
         raise error_from_response(response)
     saved = checked(response, memory)
-    mark = _MARKS.get(transcript.provenance)
+    mark = IN_PART.get(transcript.provenance)
     return replace(saved, history_entry=f"{saved.history_entry}\n{mark}") if mark else saved
 
 

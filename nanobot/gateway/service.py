@@ -36,10 +36,11 @@ from nanobot.gateway.roster import Roster
 from nanobot.gateway.terminal import TerminalChannel
 from nanobot.gateway.wishes import Leave, Wishes
 from nanobot.providers.base import LLMProvider
-from nanobot.runtime import Runtime, build_runtime, tool_policies
+from nanobot.runtime import Runtime, build_runtime
 from nanobot.security import vault
 from nanobot.security.secrets import Redactor, secrets_of
 from nanobot.utils.clock import Clock
+from nanobot.wiring.walls import path_policy
 
 log = logging.getLogger(__name__)
 
@@ -192,7 +193,7 @@ async def _assemble(
     members = Members(clock)
     terminal = TerminalChannel(bus)
     await roster.open_terminal(terminal)
-    paths = tool_policies(config, runtime.data_dir, runtime.workspace).paths
+    paths = path_policy(config, runtime.data_dir, runtime.workspace)
     runtime.tools.register(MessageTool(bus, roster.manager, paths))
     pulse = Pulse(clock, roster.evidence)
     redactor = Redactor(lambda: secrets_of(config.model_dump(), environ))

@@ -149,6 +149,18 @@ class PathPolicy:
             )
         return real
 
+    def kept(self, path: str | Path) -> Path:
+        """Where a file of the workspace that nanobot itself writes really lies. A command may have put a link in its
+        place: it is followed within what tools may write, and to nothing of our own. Raises PathDeniedError."""
+        real = self._resolved(path)
+        itself = Path(path).name == real.name and followed(self.workspace / Path(path).parent) == str(real.parent)
+        if self._outside(real) or self._secret_at(real) or (self._own.holds(real) and not itself):
+            raise PathDeniedError(
+                f"{path} leads to {real}, where it is not written. Remove the link, or have the owner add its folder "
+                "to tools.allowedPaths."
+            )
+        return real
+
     def wanted_to_read(self, path: str | Path) -> list[Want]:
         """What the owner must have said yes to before this may be read. Raises PathDeniedError where no yes helps."""
         real = self._resolved(path)
@@ -235,18 +247,18 @@ class PathPolicy:
 
     def _secret_at(self, real: Path) -> Want | None:
         place = self._secret.place_of(real)
-        return None if place is None else Want("secrets", real, beyond=True, detail=f"keys or state kept in {place}")
+        return None if place is None else Want("secrets", real, beyond=True, detail=f"What is in {place} is secret.")
 
     def _outside(self, real: Path) -> Want | None:
         if self._given.contains_exactly(real):
             return None
-        return Want("folder", real.parent, beyond=True, detail="writing outside of the workspace")
+        return Want("folder", real.parent, beyond=True, detail="That is outside of the workspace.")
 
     def _read_later(self, real: Path) -> Want | None:
         for base in self._home.names:
             if real.is_relative_to(base) and real != Path(base):
                 kind = _READ_LATER.get(folded(real.relative_to(base).parts[0]))
-                return None if kind is None else Want(kind, real, detail="read into later turns")
+                return None if kind is None else Want(kind, real, detail="It is read into later turns.")
         return None
 
     def _ours(self) -> tuple[Path, ...]:

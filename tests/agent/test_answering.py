@@ -21,10 +21,10 @@ HALL = Address("telegram", "-1")
 class Asked:
     """One question that is open in a group."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, in_group: bool = False) -> None:
         clock = FrozenClock(datetime(2026, 3, 1))
         self.questions = Questions(clock)
-        self.answering = Answering(self.questions, lambda chat, senders: None)
+        self.answering = Answering(self.questions, lambda chat, senders: None, lambda chat: in_group)
         self.context = ToolContext("telegram:-1", HALL, "turn", Path(), clock)
         self.answer: asyncio.Task[Answer] = asyncio.create_task(
             self.questions.answer_to(Question("ab12cd34", self.context, "exec"))
@@ -64,6 +64,18 @@ async def asked() -> AsyncIterator[Asked]:
 async def test_an_owner_answers_in_words_or_by_a_command(asked: Asked, text: str, answer: Answer):
     assert asked.hears(text) is not None
     assert await asked.answer is answer
+
+
+async def test_in_a_group_a_word_that_may_be_meant_for_somebody_else_is_no_answer():
+    asked = Asked(in_group=True)
+    await asyncio.sleep(0)
+
+    said = asked.hears("yes")
+    before = asked.answer.done()
+    asked.hears("[in reply to nanobot]\n> May I run a command?\nyes")
+
+    assert (said is not None and "/approve ab12cd34" in said, before) == (True, False)
+    assert await asked.answer is Answer.ONCE
 
 
 @pytest.mark.parametrize("text", ["yes please do", "", "maybe", "no way, first show me", "yes\nand more"])

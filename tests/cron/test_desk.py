@@ -79,11 +79,19 @@ async def test_a_job_is_for_the_chat_that_asks_thread_included(asking: Asking):
 
 
 async def test_words_from_the_web_make_a_job_that_is_trusted_no_more(asking: Asking):
-    asking.ctx = replace(asking.ctx, provenance=Provenance.WEB)
+    asking.ctx = replace(asking.ctx, entered=Provenance.WEB)
 
     await asking.say(action="add", message="Report", every_seconds=3600)
 
     assert asking.service.list_jobs()[0].payload.provenance is Provenance.WEB
+
+
+async def test_what_an_older_turn_has_read_makes_no_job_powerless(asking: Asking):
+    asking.ctx = replace(asking.ctx, provenance=Provenance.WEB)
+
+    await asking.say(action="add", message="Make the backup", every_seconds=3600)
+
+    assert asking.service.list_jobs()[0].payload.provenance is Provenance.OWNER
 
 
 async def test_who_asked_is_kept_where_they_are_let_in_themselves_and_not_by_their_group_alone(tmp_path: Path):

@@ -101,6 +101,8 @@ class Approval:
         if not reaches or self._mode is ApprovalMode.DENY:
             return reaches
         given = await asyncio.to_thread(self._grants.holds, _rules(reaches), outside=outside)
+        if planned.source:  # the same command does something else once the file says something else
+            given -= _rules(one for one in reaches if one.kind is ReachKind.COMMAND)
         if not outside:
             given |= self._given.get(planned.context.turn_id, frozenset())
         return [one for one in reaches if one.rule not in given]
@@ -112,7 +114,8 @@ class Approval:
             return words.denied(name, asked, source)
         if (why_not := await self._answerers.why_not(planned)) is not None:
             return words.nobody_there(name, asked, source, why_not)
-        may_always = not any(one.kind in _NEVER_ALWAYS for one in asked)
+        never = _NEVER_ALWAYS | {ReachKind.COMMAND} if planned.source else _NEVER_ALWAYS
+        may_always = not any(one.kind in never for one in asked)
         answer = await self._ask(planned, asked, in_play, may_always=may_always)
         if answer is Answer.ALWAYS and (problem := await self._remember(asked, outside=bool(in_play))):
             log.warning("A yes for always could not be kept: %s", problem)
@@ -172,7 +175,7 @@ def _in_play(planned: PlannedCall) -> InPlay:
     context, rows = planned.context, planned.rows
     if is_outside(context.entered):
         brought = entered_rows(rows, context.turn_id)
-        named = [shown_source(row, rows) for row in brought]
+        named = [*(shown_source(row, rows) for row in brought), *filter(None, [planned.source])]
         return InPlay(context.entered, ", ".join(dict.fromkeys(named[-_MOST_NAMED:])) or str(context.entered))
     row = repeated_row(planned.call.arguments, rows, context.turn_id, context.session_key)
     if row is None:

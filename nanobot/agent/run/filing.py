@@ -1,14 +1,16 @@
-"""Filing: the hook that knows which files hold words from outside, and writes down which ones come to.
+"""The hooks that know which files hold words from outside, and write down which ones come to.
 
-A file that is written while such words are in play is marked before the call, so one may be marked that then is not
-written: a mark too many costs a question, one too few would make somebody else's words the owner's. A call that reads a
-marked file brings its words into the turn.
+`Running` stands before approval: a command that runs such a file does what somebody else says. `Filing` stands behind
+it. A file that is written while such words are in play is marked before the call, so one may be marked that then is not
+written: a mark too many costs a question, one too few would make somebody else's words the owner's. A command that
+names a marked file brings its words into the turn; what file tools show of one comes with its provenance by itself.
 """
 
 import asyncio
 import logging
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -21,8 +23,6 @@ log = logging.getLogger(__name__)
 
 _WRITERS = {"write_file": True, "edit_file": False, "notebook_edit": False}
 """Tools that write the file named `path`; whether they write it whole."""
-_READERS = frozenset({"read_file", "grep", "edit_file", "notebook_edit"})
-"""Tools that show what is in the file named `path`, or in a folder of that name."""
 _OUTPUT = re.compile(r"(?:>>?|(?<=\s)-[oO]|--output(?:-document)?|\btee(?:\s+-a)?)[\s=]*([^\s;|&<>()'\"]+)")
 _FETCHED = re.compile(r"https?://[^\s'\"]+/([\w.-]+)")
 _FETCHES = re.compile(r"\b(?:curl|wget|aria2c|scp|sftp|ftp|nc|ncat)\b|https?://")
@@ -32,16 +32,12 @@ _NOTHING = Verdict()
 class Files(Protocol):
     """The book of files that hold somebody else's words. Its methods block."""
 
-    def of(self, file: Path) -> Provenance | None:
-        """Whose words the file holds; None for the owner's own."""
+    def named_in(self, command: str, folder: Path | None = None) -> Provenance | None:
+        """The least trusted of those that a command names which runs in that folder."""
         ...
 
-    def below(self, folder: Path) -> Provenance | None:
-        """The least trusted in a folder."""
-        ...
-
-    def named_in(self, command: str) -> Provenance | None:
-        """The least trusted of those that a command names."""
+    def run_by(self, command: str, folder: Path) -> tuple[Provenance, str] | None:
+        """Whose words a command would do that runs such a file, and which file; None where it runs none."""
         ...
 
     def mark(self, file: Path, provenance: Provenance) -> None:
@@ -53,16 +49,31 @@ class Files(Protocol):
         ...
 
 
-class Filing:
-    """The hook. It forbids nothing but a writing that could not be marked."""
+class Running:
+    """The hook that says whose words a command would do by running a file. It forbids nothing."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
 
     async def before_call(self, planned: PlannedCall) -> Verdict:
-        """Mark the files that this call writes; say whose words it reads."""
+        """Look at a command; of any other call there is nothing to say."""
+        if planned.call.name != "exec":
+            return _NOTHING
+        command, folder = _command_of(planned)
+        found = await asyncio.to_thread(self._files.run_by, command, folder)
+        return _NOTHING if found is None else Verdict(entered=found[0], source=f"the file {found[1]}")
+
+
+class Filing:
+    """The hook that marks what is written. It forbids nothing but a writing that could not be marked."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+
+    async def before_call(self, planned: PlannedCall) -> Verdict:
+        """Mark the files that this call writes; say whose words a command reads."""
         name = planned.call.name
-        if name != "exec" and name not in _WRITERS and name not in _READERS:
+        if name != "exec" and name not in _WRITERS:
             return _NOTHING
         try:
             return await asyncio.to_thread(self._filed, planned)
@@ -72,22 +83,22 @@ class Filing:
 
     def _filed(self, planned: PlannedCall) -> Verdict:
         name, arguments, context = planned.call.name, planned.call.arguments, planned.context
-        entered = _entered(planned) if name == "exec" or name in _WRITERS else Provenance.OWNER
+        entered = _entered(planned)
         if name == "exec":
-            command = str(arguments.get("command", ""))
+            command, folder = _command_of(planned)
             fetched = Provenance.WEB if _FETCHES.search(command) else Provenance.OWNER
-            words = least_trusted([entered, fetched])
+            named = self._files.named_in(command, folder) or Provenance.OWNER
+            words = least_trusted([entered, fetched, named])
             if is_outside(words):
-                for file in _written_by(command):
-                    self._files.mark(context.workspace / file, words)
-            return Verdict(entered=self._files.named_in(command) or Provenance.OWNER)
+                for file in _written_by(command, folder):
+                    self._files.mark(folder / file, words)
+            return Verdict(entered=named)
         file = context.workspace / Path(str(arguments.get("path") or ".")).expanduser()
-        read = (self._files.of(file) or self._files.below(file)) if name in _READERS else None
-        if name in _WRITERS and is_outside(entered):
+        if is_outside(entered):
             self._files.mark(file, entered)
-        elif _WRITERS.get(name):
+        elif _WRITERS[name]:
             self._files.clear(file)
-        return Verdict(entered=read or Provenance.OWNER)
+        return _NOTHING
 
 
 def _entered(planned: PlannedCall) -> Provenance:
@@ -99,10 +110,28 @@ def _entered(planned: PlannedCall) -> Provenance:
     return context.entered if row is None else provenance_of(row, context.session_key)
 
 
-def _written_by(command: str) -> Iterator[Path]:
+def _command_of(planned: PlannedCall) -> tuple[str, Path]:
+    """What is to run, and where."""
+    arguments = planned.call.arguments
+    folder = planned.context.workspace
+    with suppress(RuntimeError):  # `~somebody` whom this host does not know
+        folder /= Path(str(arguments.get("working_dir") or ".")).expanduser()
+    return str(arguments.get("command", "")), folder
+
+
+def _written_by(command: str, folder: Path) -> Iterator[Path]:
     """The files that a command plainly writes to: by a redirection or an option, or as a download is called."""
-    for name in (*_OUTPUT.findall(command), *(_FETCHED.findall(command) if "wget" in command else ())):
-        try:
-            yield Path(name).expanduser()
-        except RuntimeError:
-            continue
+    from nanobot.security.shell.danger import operands, written  # only a command needs it
+    from nanobot.security.shell.words import read_line
+    from nanobot.security.shell.wrappers import unwrapped
+
+    names = [*_OUTPUT.findall(command), *(_FETCHED.findall(command) if "wget" in command else ())]
+    for one in unwrapped(read_line(command)):
+        there = written(one)
+        names += there
+        names += [f"{name}/{Path(source).name}" for name in there for source in operands(one) if source != name]
+    for name in dict.fromkeys(names):
+        with suppress(RuntimeError):
+            file = Path(name).expanduser()
+            if name and "\0" not in name and not (folder / file).is_dir():
+                yield file

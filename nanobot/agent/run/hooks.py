@@ -13,25 +13,31 @@ from nanobot.providers.base import ToolCallRequest
 
 @dataclass(frozen=True, slots=True)
 class PlannedCall:
-    """A call that is about to begin. `rows` is what stands in the window; `emit` tells the turn's watchers."""
+    """A call that is about to begin. `rows` is what stands in the window; `emit` tells the turn's watchers.
+
+    What hooks before this one found to come into the turn stands in `context.entered`, and in `source` what it is.
+    """
 
     call: ToolCallRequest
     reaches: tuple[Reach, ...]
     context: ToolContext
     rows: Sequence[ChatMessage]
     emit: Emitter
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """Whether the call may begin, and with which rules granted. `refusal` is for the model: why not, what instead.
 
-    `entered`: whose words come into the turn with the call: those that were found in it, or in the file it reads.
+    `entered`: whose words come into the turn with the call: those that were found in it, or in the file it reads;
+    `source` is what a person knows them by.
     """
 
     granted: frozenset[str] = frozenset()
     refusal: str | None = None
     entered: Provenance = Provenance.OWNER
+    source: str = ""
 
 
 class ToolHook(Protocol):
@@ -51,4 +57,8 @@ async def judged(hooks: Sequence[ToolHook], planned: PlannedCall) -> Verdict:
         if verdict.refusal is not None:
             return replace(verdict, entered=entered)
         said = Verdict(said.granted | verdict.granted, entered=entered)
+        context = planned.context
+        if verdict.entered is not Provenance.OWNER:
+            known = replace(context, entered=least_trusted([context.entered, verdict.entered]))
+            planned = replace(planned, context=known, source=verdict.source or planned.source)
     return said

@@ -8,6 +8,7 @@ import base64
 import binascii
 import json
 import re
+import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -110,6 +111,7 @@ def repeated_row(
 def _stretches(text: str, pieces: frozenset[str]) -> Iterator[str]:
     """What of a normal text may be somebody's: each long enough stretch around one of these pieces, or all of it."""
     if len(text) < LONG_ENOUGH:
+        text = text.strip(";.,!?&")
         if len(text) >= _SHORTEST and not text.isalpha():
             yield text
         return
@@ -134,7 +136,13 @@ def _prepared(text: str) -> _Words:
 
 
 def _normal(text: str) -> str:
-    return "".join(text.split()).casefold()
+    """Without what a model drops or adds as it repeats: spaces, quotes, marks of Markdown, letters that nobody sees."""
+    if not text.isascii():
+        text = unicodedata.normalize("NFKC", text)
+    return "".join(text.translate(_DROPPED).split()).casefold()
+
+
+_DROPPED = dict.fromkeys(map(ord, "`*_\"'\\\u00ad\u200b\u200c\u200d\u2060\ufeff\u2018\u2019\u201c\u201d"))
 
 
 def _readings(text: str) -> Iterator[str]:

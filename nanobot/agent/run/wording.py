@@ -53,6 +53,8 @@ class Wording:
         lines = [f"**May I {self._doing(asked)}?**", *self._arguments(call)]
         details = dict.fromkeys(self.line(one.detail) for one in asked if one.detail)
         lines += details
+        if any(len(self._text(value)) > _MOST_SHOWN for value in call.arguments.values()):
+            lines.append("Not all of it is shown here, and a yes holds for all of it.")
         if source:
             lines.append(f"I ask because words that are not yours are in play: {self.line(source)}.")
         return "\n".join(lines)
@@ -102,15 +104,21 @@ class Wording:
         return f" while words from outside are in play ({self.line(source)})" if source else ""
 
     def _arguments(self, call: ToolCallRequest) -> list[str]:
-        shown = [f"{name}: {self._shown(value)}" for name, value in call.arguments.items()]
+        shown = [f"{self.line(name)}: {self._shown(value)}" for name, value in call.arguments.items()]
         body = "\n".join([call.name, *shown])
         fence = "`" * max(3, 1 + max((len(run) for run in re.findall(r"`+", body)), default=0))
         return [fence, *body.split("\n"), fence]
 
     def _shown(self, value: Any) -> str:
+        return clip(self._text(value), _MOST_SHOWN, "{left_out} characters are not shown here")
+
+    def _text(self, value: Any) -> str:
+        """All of an argument. What is empty in it and so long that the rest would be out of sight is counted."""
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-        text = plain(self._mask(text))
-        return clip(text, _MOST_SHOWN, "{left_out} characters are not shown here")
+        text = _EMPTY_LINES.sub(
+            lambda found: f"\n({found[0].count(chr(10)) - 1} empty lines)\n", plain(self._mask(text))
+        )
+        return _SPACES.sub(lambda found: f" ({len(found[0])} spaces) ", text)
 
     def _masked(self, value: Any) -> Any:
         if isinstance(value, str):
@@ -123,11 +131,17 @@ class Wording:
 def plain(text: str) -> str:
     """The text with what steers a screen or turns the order of letters around written out (`\\u202e`)."""
     return "".join(
-        letter if letter in "\n\t" or unicodedata.category(letter) not in _HIDDEN else f"\\u{ord(letter):04x}"
+        f"\\u{ord(letter):04x}"
+        if letter in _BLANK or (letter not in "\n\t" and unicodedata.category(letter) in _HIDDEN)
+        else letter
         for letter in text.replace("\r\n", "\n")
     )
 
 
+_EMPTY_LINES = re.compile(r"\n(?:[^\S\n]*\n){4,}")
+_SPACES = re.compile(r"[^\S\n]{40,}")
+_BLANK = frozenset("\u034f\u115f\u1160\u2800\u3164\uffa0")
+"""Letters that look like nothing."""
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
 

@@ -129,3 +129,10 @@ class Tool(ABC):
     def wants_context(self) -> bool:
         """Whether `execute` asks for the turn."""
         return "ctx" in inspect.signature(self.execute).parameters
+
+
+async def passed_on(tool: Tool, arguments: dict[str, Any], ctx: ToolContext | None) -> ToolResult:
+    """What another tool makes of a call that is meant for it. The arguments fit its schema."""
+    given = {**arguments, "ctx": ctx} if ctx is not None and tool.wants_context else arguments
+    result: str | ToolResult = await tool.execute(**given)
+    return result if isinstance(result, ToolResult) else ToolResult(result)

@@ -7,7 +7,7 @@ from nanobot.agent.tools.base import Tool
 from nanobot.agent.tools.filesystem import EditFileTool, ListDirTool, ReadFileTool, WriteFileTool
 from nanobot.agent.tools.inbox import InboxPolicy, InboxTool
 from nanobot.agent.tools.notebook import NotebookEditTool
-from nanobot.agent.tools.origins import WordsOf, nothing_known
+from nanobot.agent.tools.origins import MarkChanged, WordsOf, nothing_known, nothing_marked
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.tools.search import GlobTool, GrepTool
 from nanobot.agent.tools.shell import ExecPolicy, ExecTool
@@ -27,11 +27,15 @@ class ToolPolicies:
     inbox: InboxPolicy | None = None
     web: WebPolicy | None = None
     words_of: WordsOf = nothing_known
-    """What is remembered of files that were written while words from outside were there."""
+    """Whose words files hold."""
+    mark_changed: MarkChanged = nothing_marked
+    """Told of the files that a command changed while they were."""
 
 
 def _exec(policies: ToolPolicies, registry: ToolRegistry) -> Tool | None:
-    return ExecTool(policies.paths, policies.exec, find_tool=registry.get) if policies.exec is not None else None
+    if policies.exec is None:
+        return None
+    return ExecTool(policies.paths, policies.exec, find_tool=registry.get, mark_changed=policies.mark_changed)
 
 
 def _web_fetch(policies: ToolPolicies) -> Tool | None:

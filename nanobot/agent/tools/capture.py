@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from nanobot.agent.tools.spill import SpillFile
+from nanobot.messages.types import Provenance
 from nanobot.security.vault import masked
 from nanobot.utils.text import counted, decode
 
@@ -28,7 +29,16 @@ _PACE_S = 0.001
 class Capture:
     """One stream: all of it while it is short, then its head and its tail, and a file with the whole."""
 
-    def __init__(self, workspace: Path, turn_id: str, cap: int, progress: "Progress | None") -> None:
+    def __init__(
+        self,
+        workspace: Path,
+        turn_id: str,
+        cap: int,
+        progress: "Progress | None",
+        words: Provenance = Provenance.TOOL,
+    ) -> None:
+        """`words`: whose they are."""
+        self._words = words
         self._workspace = workspace
         self._turn_id = turn_id
         self._cap = cap
@@ -50,7 +60,7 @@ class Capture:
             self._head += chunk
             return
         if self._spill is None:
-            self._spill = await asyncio.to_thread(SpillFile, self._workspace, self._turn_id, self._cap)
+            self._spill = await asyncio.to_thread(SpillFile, self._workspace, self._turn_id, self._cap, self._words)
             await asyncio.to_thread(self._spill.write, bytes(self._head))
         self._tail.append(chunk)
         self._tail_size += len(chunk)

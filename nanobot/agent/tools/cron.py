@@ -137,7 +137,11 @@ class CronTool(Tool):
         deliver: bool = True,
         notify: str | None = None,
     ) -> str:
-        """The chat that asks is the target, thread included."""
+        """The chat that asks is the target, thread included.
+
+        The job is trusted as little as the words it came of: those of this turn, and those that its message repeats.
+        What an older turn has read is no part of it, or no job made after a look at the web could do anything.
+        """
         here = ctx.address if ctx is not None else None
         return await self._jobs.add(
             message=message,
@@ -152,6 +156,6 @@ class CronTool(Tool):
             thread_id=here.thread_id if here is not None else None,
             session_key=ctx.session_key if ctx is not None else None,
             notify=notify,
-            provenance=ctx.provenance if ctx is not None else Provenance.OWNER,
+            provenance=ctx.entered if ctx is not None else Provenance.OWNER,
             asked_by=ctx.sender_id if ctx is not None and ctx.origin is Origin.USER else None,
         )

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from nanobot.agent.tools.base import ToolContext
 from nanobot.agent.tools.capture import Capture, Progress
+from nanobot.messages.types import Provenance
 from nanobot.utils.processes import Argv, Child, Process, child_process, count_processes
 
 _WANTS_TERMINAL = re.compile(
@@ -53,12 +54,15 @@ class Outcome:
 class Execution:
     """One command, from its start to the text about it."""
 
-    def __init__(self, bounds: Bounds, workspace: Path, ctx: ToolContext | None) -> None:
+    def __init__(
+        self, bounds: Bounds, workspace: Path, ctx: ToolContext | None, words: Provenance = Provenance.TOOL
+    ) -> None:
+        """`words`: whose its output may be."""
         self._bounds = bounds
         progress = Progress(ctx.emit) if ctx is not None else None
         turn_id = ctx.turn_id if ctx is not None else "exec"
-        self._stdout = Capture(workspace, turn_id, bounds.spill_cap, progress)
-        self._stderr = Capture(workspace, turn_id, bounds.spill_cap, progress)
+        self._stdout = Capture(workspace, turn_id, bounds.spill_cap, progress, words)
+        self._stderr = Capture(workspace, turn_id, bounds.spill_cap, progress, words)
         self._too_many = False
 
     async def outcome(

@@ -2,13 +2,14 @@
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from nanobot.agent.tools.execution import Outcome
 from nanobot.agent.tools.reach import Reach, ReachKind
 from nanobot.security.paths import PathDeniedError, PathPolicy
+from nanobot.security.place_set import PlaceSet
 from nanobot.security.sandbox.bwrap import is_device
 from nanobot.security.sandbox.view import Grants, view_of
 
@@ -23,6 +24,12 @@ _NO_SERVICE = re.compile(
     r"docker daemon|docker\.sock|Failed to connect to bus|D-Bus|system bus|podman\.sock", re.IGNORECASE
 )
 _NOT_THERE = re.compile(r"(/(?:tmp|run)/[^\s'\":]+)[^\n]*No such file|No such file[^\n]*?(/(?:tmp|run)/[^\s'\":]+)")
+_NO_ROOT = re.compile(
+    r"(?:^|\W)(?:sudo|doas|su|pkexec): |no new privileges|are you root\?|must be (?:super-?user|root)"
+    r"|superuser privileges|setuid root|dpkg/lock|rpm/\.rpm\.lock",
+    re.IGNORECASE,
+)
+_NO_TMP = re.compile(r"(?<![\w/])/tmp/[^\n]*Permission denied|Permission denied[^\n]*[ '\"]/tmp/")
 _NO_ROOM = re.compile(r"MemoryError|Cannot allocate memory|std::bad_alloc|out of memory", re.IGNORECASE)
 _MOST_NAMED = 5
 
@@ -74,26 +81,33 @@ def _reach(need: str, paths: PathPolicy) -> tuple[Reach, Path]:
     if "\0" in need or not need.strip():
         raise PathDeniedError("An entry of needs is empty or has a NUL character. Name a folder, device or socket.")
     place = Path(os.path.realpath(paths.workspace / Path(need).expanduser()))
+    try:
+        return _reach_of(need, place, paths)
+    except PermissionError:
+        raise PathDeniedError(
+            f"{need} lies in a folder of another user that is closed to nanobot: no command can get there."
+        ) from None
+
+
+def _reach_of(need: str, place: Path, paths: PathPolicy) -> tuple[Reach, Path]:
     if is_device(place):
         return Reach(ReachKind.DEVICE, str(place), beyond=True), place
     if place.is_socket():
         return Reach(ReachKind.SERVICE, str(place), beyond=True), place
-    if _is_in(place, paths.unreadable):
-        return Reach(ReachKind.SECRETS, str(place), beyond=True, detail="to be read"), place
-    if _is_in(place, (*paths.protected, *paths.library, *paths._ours())):  # noqa: SLF001 - not offered yet
+    if PlaceSet(paths.unreadable).holds(place):
+        return Reach(ReachKind.SECRETS, str(place), beyond=True, detail="The command wants to read it."), place
+    if PlaceSet(paths.never_written).holds(place):
         raise PathDeniedError(
             f"{need} belongs to nanobot's own state or is protected by the owner: no command writes it."
         )
-    folder = place if place.is_dir() else place.parent
-    if not folder.is_dir():
+    folder = place if os.path.isdir(place) else place.parent  # noqa: PTH112 - also where we may not look
+    if not os.path.isdir(folder):  # noqa: PTH112
         raise PathDeniedError(f"{need} does not exist. Name the folder in which the command is to write.")
     if folder.parent == folder:
         raise PathDeniedError("The whole disk cannot be asked for. Name the folder in which the command is to write.")
+    if any(folder.is_relative_to(made) for made in ("/proc", "/sys", "/dev")):
+        raise PathDeniedError(f"{need} is made by the kernel and cannot be asked for. Name a single device in /dev.")
     return Reach(ReachKind.FOLDER, str(folder), beyond=True), folder
-
-
-def _is_in(place: Path, places: Iterable[Path]) -> bool:
-    return any(place == (real := Path(os.path.realpath(one.expanduser()))) or real in place.parents for one in places)
 
 
 def _grants(reaches: dict[Reach, Path | None]) -> Grants:
@@ -129,7 +143,7 @@ def advice_for(outcome: Outcome, command: str, network: bool, tmp: Path | None, 
         if (
             (missing := _NOT_THERE.search(outcome.said))
             and (there := missing[1] or missing[2])
-            and Path(there).exists()
+            and os.path.exists(there)  # noqa: PTH110 - Path.exists raises where it may not look
         ):
             advice.append(f"Commands have a /tmp and /run of their own. {there} of the host is read with read_file.")
     if tmp is None:
@@ -148,5 +162,11 @@ _ADVICE = (
         '["/that/folder"]; the owner is asked.',
     ),
     (_NO_SERVICE, "Services of this machine are out of reach. Name the socket in needs; the owner is asked."),
+    (_NO_TMP, "This wall gives commands no /tmp: write to $TMPDIR instead, which is kept for later commands."),
+    (
+        _NO_ROOT,
+        "Commands have no powers of root and cannot get them: no sudo, no system packages, no services. Do it in the "
+        "workspace (a venv, npm without -g, a prefix there), or tell the owner which command to run.",
+    ),
     (_NO_ROOM, "A command may not take all memory of this machine. Do it in smaller pieces."),
 )

@@ -12,23 +12,29 @@ a process so named is carried out from here, since no other command can see it.
 
 import asyncio
 import errno
+import logging
 import os
 import shutil
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nanobot.agent.tools.background import Background
-from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult
+from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, passed_on
 from nanobot.agent.tools.cron_command import cron_call
 from nanobot.agent.tools.execution import Bounds, Execution
+from nanobot.agent.tools.origins import MarkChanged, nothing_marked
 from nanobot.agent.tools.reach import Reach, ReachKind
 from nanobot.agent.tools.schema import array, number, string, takes
 from nanobot.agent.tools.spill import SPILL_CAP
-from nanobot.messages.types import Provenance
+from nanobot.errors import StorageError
+from nanobot.messages.types import Provenance, is_outside, least_trusted
+from nanobot.security.environment import needed_of
 from nanobot.security.paths import PathDeniedError, PathPolicy
+from nanobot.utils.aio import finish
 from nanobot.utils.processes import Argv
 
 if TYPE_CHECKING:  # the walls take 10 ms to import, which a turn without a command need not wait for
@@ -36,12 +42,8 @@ if TYPE_CHECKING:  # the walls take 10 ms to import, which a turn without a comm
     from nanobot.security.sandbox.walls import Walls, Wish
     from nanobot.security.shell.guard import Guard, Judgement
 
-_SAFE_KEYS = frozenset({
-    "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR",
-    # what programs on Windows do not start without
-    "SYSTEMROOT", "SYSTEMDRIVE", "WINDIR", "COMSPEC", "PATHEXT", "TEMP", "TMP", "USERPROFILE", "HOMEDRIVE", "HOMEPATH",
-    "USERNAME", "APPDATA", "LOCALAPPDATA", "PROGRAMDATA", "PROGRAMFILES", "PROGRAMFILES(X86)", "NUMBER_OF_PROCESSORS",
-})  # fmt: skip
+log = logging.getLogger(__name__)
+
 _NO_TERMINAL = {"TERM": "dumb", "PAGER": "cat", "GIT_PAGER": "cat", "GIT_TERMINAL_PROMPT": "0"}
 """Programs that look here know that nobody can answer them."""
 
@@ -70,7 +72,8 @@ class ExecPolicy:
 
 
 class ExecTool(Tool):
-    """A shell command. `find_tool` gives other tools by name: a command may mean one of them."""
+    """A shell command. `find_tool` gives other tools by name: a command may mean one of them. `mark_changed` is told of
+    what a command wrote that holds words from outside."""
 
     name = "exec"
     description = (
@@ -93,7 +96,9 @@ class ExecTool(Tool):
         policy: ExecPolicy | None = None,
         *,
         find_tool: Callable[[str], Tool | None] = lambda name: None,
+        mark_changed: MarkChanged = nothing_marked,
     ) -> None:
+        self._mark_changed = mark_changed
         self._paths = paths
         self._policy = policy or ExecPolicy()
         self._find_tool = find_tool
@@ -101,7 +106,10 @@ class ExecTool(Tool):
 
     @cached_property
     def _walls(self) -> "Walls":
-        return walls_of(self._paths, self._policy)
+        from nanobot.security.sandbox.walls import Walls
+
+        policy = self._policy
+        return Walls(self._paths, policy.sandbox, network=policy.network, cache=policy.cache, tmp=policy.tmp)
 
     @cached_property
     def _guard(self) -> "Guard":
@@ -119,10 +127,13 @@ class ExecTool(Tool):
         if meant := self._meant(plain):
             tool, wanted = meant
             return await tool.reaches(wanted, ctx)
+        if self._walls.required and not stands:
+            return ()  # no yes would make it run
         unwalled = self._walls.wanted and not stands
-        detail = "nothing walls it off on this machine" if unwalled else ""
+        detail = "Nothing walls it off on this machine." if unwalled else ""
         needs = await asyncio.to_thread(self._needs, arguments.get("needs"), command)
-        return (Reach(ReachKind.COMMAND, command, beyond=unwalled, detail=detail), *needs.reaches)
+        target = self._target(command, arguments.get("working_dir"))
+        return (Reach(ReachKind.COMMAND, target, beyond=unwalled, detail=detail), *needs.reaches)
 
     async def execute(
         self,
@@ -143,6 +154,8 @@ class ExecTool(Tool):
                 return ToolResult.failed(f"The working_dir {asked} is not a folder that exists.")
         except PathDeniedError as error:
             return ToolResult.failed(str(error))
+        except OSError as error:
+            return ToolResult.failed(f"The working_dir {asked} cannot be entered: {error.strerror or error}.")
         judgement, walled = await asyncio.to_thread(self._judged, command, folder)
         if judgement.refusal:
             return ToolResult.failed(judgement.refusal)
@@ -150,14 +163,11 @@ class ExecTool(Tool):
             tool, wanted = meant
             if problems := tool.validate_params(wanted):
                 return ToolResult.failed(f"{tool.name} was not called. {' '.join(problems)}")
-            if ctx is not None and tool.wants_context:
-                wanted = {**wanted, "ctx": ctx}
-            result = await tool.execute(**wanted)
-            return result if isinstance(result, ToolResult) else ToolResult(result)
+            return await passed_on(tool, wanted, ctx)
         if (done := self._background.ended_by(judgement.single)) is not None:
             return done
         granted = ctx.granted if ctx is not None else frozenset()
-        if not walled and (refusal := self._refusal(command, granted)):
+        if not walled and (refusal := self._refusal(self._target(command, working_dir), granted)):
             return ToolResult.failed(refusal)
         wants = await asyncio.to_thread(self._needs, needs, command)
         if refusal := wants.refusal(granted):
@@ -182,7 +192,9 @@ class ExecTool(Tool):
 
         policy = self._policy
         bounds = Bounds(limit, policy.max_timeout_s, policy.max_processes, policy.spill_cap)
-        execution = Execution(bounds, self._paths.workspace, ctx)
+        fetched = Provenance.WEB if judgement.fetches else None
+        words = least_trusted([one for one in (fetched, ctx and ctx.entered) if one])
+        execution = Execution(bounds, self._paths.workspace, ctx, words)
         env = environment(os.environ, policy)
         line = _shell(command, Limits().as_shell())
         argv: Argv = line
@@ -193,12 +205,15 @@ class ExecTool(Tool):
                 argv = behind.argv
                 env |= behind.env
             before = await asyncio.to_thread(told_tmp, self._walls.tmp) if walled else frozenset()
+            began = time.time_ns()
             try:
                 confine = behind.confine if behind is not None else None
                 outcome = await execution.outcome(command, argv, folder, env, confine)
             finally:
                 if behind is not None:
                     behind.close()
+                if judgement.brings_files or (ctx is not None and is_outside(ctx.entered)):
+                    await finish(asyncio.to_thread(self._mark, began, words))
         except NoWallError as error:
             return ToolResult.failed(str(error))
         except OSError as error:
@@ -213,8 +228,16 @@ class ExecTool(Tool):
         return ToolResult(
             "\n".join([outcome.text, *advice]),
             error=outcome.code != 0,
-            provenance=Provenance.WEB if judgement.fetches else None,
+            provenance=fetched,
         )
+
+    def _mark(self, began: int, words: Provenance) -> None:
+        """The files that a command has changed are trusted as little as what it was made of, or what it fetched."""
+        tmp = self._walls.tmp
+        try:
+            self._mark_changed([self._paths.workspace, *([tmp] if tmp is not None else [])], began, words)
+        except StorageError as error:
+            log.warning("Where the words of files come from cannot be kept: %s", error)
 
     def _judged(self, command: str, folder: Path) -> "tuple[Judgement, bool]":
         walled = self._walls.stand
@@ -231,30 +254,30 @@ class ExecTool(Tool):
 
         return Needs.of(asked or (), command, self._paths, network=self._policy.network)
 
-    def _refusal(self, command: str, granted: frozenset[str]) -> str:
+    def _target(self, command: str, working_dir: str | None) -> str:
+        """What a yes is given to: the command, and where it runs unless that is the workspace."""
+        home = self._paths.workspace
+        folder = os.path.normpath(home / (working_dir or "."))
+        return command if folder == os.path.normpath(home) else f"{command} (in {folder})"
+
+    def _refusal(self, target: str, granted: frozenset[str]) -> str:
         """Why a command may not run without a wall; nothing where it may."""
         if not self._walls.wanted:
             return ""
-        if not self._walls.required and Reach(ReachKind.COMMAND, command).rule in granted:
+        if not self._walls.required and Reach(ReachKind.COMMAND, target).rule in granted:
             return ""
         return self._walls.advice
 
 
-def walls_of(paths: PathPolicy, policy: ExecPolicy) -> "Walls":
-    """The walls around the commands of such a tool; `report()` says in words what holds on this machine."""
-    from nanobot.security.sandbox.walls import Walls
-
-    return Walls(paths, policy.sandbox, network=policy.network, cache=policy.cache, tmp=policy.tmp)
+def typed_by_owner(command: str, ctx: ToolContext) -> ToolContext:
+    """The context of a command that the owner typed: about running it they need not be asked."""
+    return replace(ctx, granted=frozenset({Reach(ReachKind.COMMAND, command).rule}))
 
 
 def environment(ours: Mapping[str, str], policy: ExecPolicy) -> dict[str, str]:
     """What a command may know of our environment: what programs need to run, and what the owner allowed."""
     allowed = {name.upper() for name in policy.allowed_env_keys}
-    passed = {
-        name: value
-        for name, value in ours.items()
-        if name.upper() in _SAFE_KEYS or name.upper() in allowed or name.startswith("LC_")
-    }
+    passed = needed_of(ours, allowed)
     if policy.path_append:
         passed["PATH"] = os.pathsep.join(filter(None, (passed.get("PATH", os.defpath), policy.path_append)))
     return {**passed, **{name: value for name, value in _NO_TERMINAL.items() if name.upper() not in allowed}}

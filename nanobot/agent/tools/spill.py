@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from nanobot.agent.tools.base import ToolContext
+from nanobot.messages.types import Provenance, is_outside
 from nanobot.security.vault import MaskedStream
 from nanobot.utils.files import O_BINARY, PRIVATE_FILE, PRIVATE_FOLDER, make_private_folder, remove_old, write_whole
 from nanobot.utils.no_links import make_folder
@@ -26,7 +27,10 @@ class SpillFile:
     Blocking, and safe to use from several threads.
     """
 
-    def __init__(self, workspace: Path, turn_id: str, cap: int = SPILL_CAP) -> None:
+    def __init__(
+        self, workspace: Path, turn_id: str, cap: int = SPILL_CAP, words: Provenance = Provenance.TOOL
+    ) -> None:
+        """`words`: whose they are. Where that is somebody outside, the name of the file says it."""
         self.size = 0
         """Bytes that came, whether there was room for them or not."""
         self.problem: str | None = None
@@ -36,7 +40,7 @@ class SpillFile:
         self._lock = threading.Lock()
         self._masked = MaskedStream()
         try:
-            self._descriptor, self.path = _new_file(workspace, turn_id)
+            self._descriptor, self.path = _new_file(workspace, turn_id, words)
         except OSError as error:
             self.problem = error.strerror or str(error)
 
@@ -81,27 +85,29 @@ class SpillFile:
         return f"All {human_size(self.size)} are in {self.path}; {how}."
 
 
-def clip_result(text: str, limit: int, ctx: ToolContext) -> str:
+def clip_result(text: str, limit: int, ctx: ToolContext, words: Provenance = Provenance.TOOL) -> str:
     """The text where it fits in `limit` characters; else head and tail, and the path of a file with all of it.
 
-    Never raises for a disk that refuses: then the text says so. Touches the disk only where the text is too long, so
-    call it in a thread then.
+    `words`: whose they are, which the name of the file says. Never raises for a disk that refuses: then the text says
+    so. Touches the disk only where the text is too long, so call it in a thread then.
     """
     if len(text) <= limit:
         return text
-    spill = SpillFile(ctx.workspace, ctx.turn_id)
+    spill = SpillFile(ctx.workspace, ctx.turn_id, words=words)
     spill.write(text.encode(errors="replace"))
     spill.close()
     return clip(text, limit, "{left_out} characters left out. " + spill.note.replace("{", "(").replace("}", ")"))
 
 
-def _new_file(workspace: Path, turn_id: str) -> tuple[int, Path]:
+def _new_file(workspace: Path, turn_id: str, words: Provenance) -> tuple[int, Path]:
     """A new file of this turn, open for writing, and its path. What is older than a week goes.
 
     Commands may write beside it. So the folder is held open while that is done, and no link on the way is followed.
     """
     place = workspace / ".nanobot" / "spill"
     stem = re.sub(r"[^A-Za-z0-9_-]", "_", turn_id)[:80] or "turn"
+    if is_outside(words):
+        stem += f"-{words}"
     if os.name == "nt":
         descriptor, name = _first_free(make_private_folder(place), None, stem)
         return descriptor, place / name

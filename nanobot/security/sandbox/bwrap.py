@@ -7,9 +7,10 @@ import os
 import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
-from nanobot.security.sandbox.view import _ALSO_OF_RUN, SYSTEM, Access, View
+from nanobot.security.sandbox.view import ALSO_OF_RUN, SYSTEM, Access, View
 
 INSIDE_UID = 1000
 """Who root is inside: nobody special. What it writes belongs to root outside."""
@@ -33,7 +34,7 @@ class Bwrap:
             self.program,
             *self._namespaces(view),
             *_ground(view),
-            *(("--proc", "/proc") if self.own_proc else ("--ro-bind", "/proc", "/proc")),
+            *(_proc(as_root=self.as_root) if self.own_proc else ("--ro-bind", "/proc", "/proc")),
             *_devices(view),
             *_run_and_tmp(view),
             *_places(view),
@@ -64,6 +65,28 @@ def _ground(view: View) -> Iterator[str]:
             yield from ("--ro-bind", name, name)
 
 
+def _proc(*, as_root: bool) -> Iterator[str]:
+    """A /proc of its own. Whose it is decides there, not what powers they have: root without any would still set the
+    kernel's own knobs (core_pattern, say, which starts a program outside). bwrap 0.8 leaves them open.
+    """
+    yield from ("--proc", "/proc")
+    if as_root:
+        yield from _knobs()
+
+
+@cache
+def _knobs() -> tuple[str, ...]:
+    """Everything of /proc that is no process: to be read, and not even that where root alone may."""
+    options: list[str] = []
+    with os.scandir("/proc") as entries:
+        for entry in sorted(entries, key=lambda entry: entry.name):
+            if not entry.name.isdigit() and not entry.is_symlink():
+                about = entry.stat(follow_symlinks=False)
+                for_all = stat.S_ISDIR(about.st_mode) or about.st_mode & stat.S_IROTH
+                options += ("--ro-bind-try", entry.path if for_all else os.devnull, entry.path)
+    return tuple(options)
+
+
 def _devices(view: View) -> Iterator[str]:
     yield from ("--dev", "/dev")
     for device in view.devices:
@@ -75,7 +98,7 @@ def _run_and_tmp(view: View) -> Iterator[str]:
     if not view.whole:
         yield from ("--perms", "1777", "--tmpfs", "/var/tmp", "--symlink", "/run", "/var/run")  # noqa: S108
     names = Path(os.path.realpath("/etc/resolv.conf"))
-    shown = [*_ALSO_OF_RUN, *([str(names)] if not view.whole or names.is_relative_to("/run") else [])]
+    shown = [*ALSO_OF_RUN, *([str(names)] if not view.whole or names.is_relative_to("/run") else [])]
     for place in shown:
         if Path(place).exists() and not place.startswith("/etc/"):
             yield from ("--ro-bind", place, place)

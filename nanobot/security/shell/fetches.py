@@ -30,6 +30,17 @@ _NETWORK = re.compile(
 _DEV_NET = re.compile(r"/dev/(?:tcp|udp)/")
 
 
+def brings_files(command: Command) -> bool:
+    """Whether what it writes may be words from outside. A folder that is under git stays the owner's as git updates
+    it: what others add there, the owner works on with them.
+    """
+    updates = command.name == "git" and _UPDATES & set(command.argv[1:]) and "clone" not in command.argv
+    return fetches(command) and not updates
+
+
+_UPDATES = frozenset({"fetch", "pull", "ls-remote", "submodule", "remote"})
+
+
 def fetches(command: Command) -> bool:
     """Whether what comes back may be words from outside."""
     name = command.name.removesuffix(".exe")

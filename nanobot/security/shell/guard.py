@@ -8,7 +8,7 @@ from pathlib import Path
 
 from nanobot.security.paths import PathPolicy
 from nanobot.security.shell.danger import Ground, danger_of, hidden_in
-from nanobot.security.shell.fetches import fetches
+from nanobot.security.shell.fetches import brings_files, fetches
 from nanobot.security.shell.words import Command, Line, read_line
 from nanobot.security.shell.wrappers import unwrapped
 
@@ -20,6 +20,8 @@ class Judgement:
     refusal: str = ""
     fetches: bool = False
     """Whether its output may be words from outside."""
+    brings_files: bool = False
+    """Whether the files that it writes may hold such words."""
     single: tuple[str, ...] = ()
     """The words of the one program that the line runs, where it is one and nothing else."""
 
@@ -43,13 +45,16 @@ class Guard:
         one = line.commands[0] if len(line.commands) == 1 and line.whole else None
         plain = one is not None and not one.redirects and not one.background
         return Judgement(
-            refusal, any(fetches(command) for command in commands), one.argv if one is not None and plain else ()
+            refusal,
+            any(map(fetches, commands)),
+            any(map(brings_files, commands)),
+            one.argv if one is not None and plain else (),
         )
 
     @cached_property
     def _ground(self) -> Ground:
         paths = self._paths
-        real = [Path(place).expanduser().resolve() for place in (*paths.protected, *paths.library, *paths._ours())]  # noqa: SLF001
+        real = [Path(place).expanduser().resolve() for place in paths.never_written]
         hidden = [Path(place).expanduser().resolve() for place in paths.unreadable]
         workspace = paths.workspace.resolve()
         return Ground(workspace, workspace, Path.home().resolve(), tuple(real), tuple(hidden))

@@ -214,3 +214,21 @@ async def until(there: Callable[[], bool]) -> None:
     async with asyncio.timeout(5):
         while not there():
             await asyncio.sleep(0.001)
+
+
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        ("ls" + "\n" * 500 + "rm x", "ls\n(499 empty lines)\nrm x"),
+        ("ls" + " " * 900 + "; rm x", "ls (900 spaces) ; rm x"),
+        ("ls\u3164;\u2800rm x", "ls\\u3164;\\u2800rm x"),
+        ("a" * 9_000, "Not all of it is shown here, and a yes holds for all of it."),
+    ],
+)
+async def test_nothing_pushes_a_part_of_what_is_asked_about_out_of_sight(tmp_path: Path, command: str, shown: str):
+    wanted = calls(("run", {"target": command}))
+    async with open_bot(tmp_path, calls(("web_page", {"url": "u"})), wanted, "done") as bot:
+        person = Person(with_tools(bot, Sink("run", ReachKind.COMMAND), page()), Answer.NO)
+        await person.say("look")
+
+        assert shown in person.asked[0].text

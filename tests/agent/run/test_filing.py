@@ -1,5 +1,6 @@
 """Files remember whose words they hold, and bring them back into whatever turn reads them."""
 
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,20 @@ async def test_what_was_written_from_a_page_is_asked_about_when_another_session_
         assert (book_says(bot), len(person.asked) - before, run.done) == (Provenance.WEB, 1, [])
 
 
+async def test_a_search_that_finds_nothing_of_a_page_asks_nothing(tmp_path: Path):
+    run = command()
+    search = calls(("grep", {"pattern": "milk"}))
+    async with open_bot(tmp_path, READ_PAGE, WRITE, "kept", search, RUN, "done") as bot:
+        person = Person(with_tools(bot, run, page()))
+        await person.say("keep the page")
+        await person.say("/new")
+        (bot.runtime.workspace / "todo.md").write_text("milk\n", encoding="utf-8")
+        before = len(person.asked)
+        await person.say("what was to be bought?")
+
+        assert (len(person.asked) - before, run.done) == (0, ["ls"])
+
+
 async def test_what_the_owner_has_written_is_their_own(tmp_path: Path):
     run = command()
     script = (WRITE, "kept", calls(("read_file", {"path": "page.md"})), RUN, "done")
@@ -73,3 +88,83 @@ async def test_a_download_is_marked_by_its_command(tmp_path: Path, fetching: str
         await Person(bot).say("get it")
 
         assert book_says(bot) == Provenance.WEB
+
+
+SCRIPT = "touch there"
+
+
+def written(path: str) -> LLMResponse:
+    return calls(("write_file", {"path": path, "content": SCRIPT}))
+
+
+@pytest.mark.parametrize(
+    ("path", "command"),
+    [
+        ("run.sh", "sh run.sh"),
+        ("run.sh", "sh ./r*.sh"),
+        ("run.sh", "sh 'run'.sh"),
+        ("run.sh", "cat run.sh | sh"),
+        ("run.sh", ". ./run.sh"),
+        ("run.sh", "timeout 5 sh run.sh"),
+        ("run.sh", "find . -name run.sh -exec sh {} +"),
+        ("Makefile", "make"),
+        ("deep/util.py", "python3 main.py"),
+        (".git/hooks/pre-commit", "git commit -m done"),
+        ("package.json", "npm test"),
+    ],
+)
+async def test_a_command_that_runs_such_a_file_is_asked_about_in_any_session(tmp_path: Path, path: str, command: str):
+    async with open_bot(
+        tmp_path, READ_PAGE, written(path), "kept", calls(("exec", {"command": command})), "done"
+    ) as bot:
+        person = Person(with_tools(bot, page()), Answer.NO)
+        await person.say("keep the page")
+        await person.say("/new")
+        before = len(person.asked)
+        await person.say("run it")
+
+        assert [path in str(one.source) for one in person.asked[before:]] == [True]
+
+
+async def test_commands_that_only_show_and_move_such_a_file_are_not_asked_about_and_its_copies_are_known(
+    tmp_path: Path,
+):
+    (tmp_path / "workspace" / "deep").mkdir(parents=True)
+    keeping = calls(("exec", {"command": "wc -l page.md; cp page.md b.md; cp page.md deep; cat page.md > c.md"}))
+    async with open_bot(tmp_path, READ_PAGE, WRITE, "kept", keeping, "done") as bot:
+        person = Person(with_tools(bot, page()))
+        await person.say("keep the page")
+        await person.say("/new")
+        await person.say("count it, and copy it")
+
+        book, workspace = bot.runtime.file_book, bot.runtime.workspace
+        copies = [book.of(workspace / name) for name in ("b.md", "deep/page.md", "c.md")]
+        assert (person.asked, copies) == ([], [Provenance.WEB] * 3)
+
+
+async def test_what_a_command_makes_of_an_attachment_is_as_little_the_owners_as_that_was(tmp_path: Path):
+    (sent := tmp_path / "media" / "telegram").mkdir(parents=True)
+    with tarfile.open(sent / "a.tar", "w") as archive:
+        for number in range(25):
+            archive.addfile(tarfile.TarInfo(f"theirs/deep/{number}.md"))
+    unpacking = calls(("exec", {"command": "mkdir there; cd there; tar xf ../../media/telegram/a.tar; touch ../b"}))
+    async with open_bot(tmp_path, unpacking, "done") as bot:
+        (before := bot.runtime.workspace / "mine.md").touch()
+        await Person(bot).say("unpack it")
+
+        book, workspace = bot.runtime.file_book, bot.runtime.workspace
+        files = (workspace / "there" / "theirs" / "deep" / "7.md", workspace / "b", before)
+        assert [book.of(file) for file in files] == [Provenance.PERSON, Provenance.PERSON, None]
+        assert len(book.path.read_text(encoding="utf-8")) < 1_000, "a folder that is new has one line"
+
+
+async def test_no_always_is_given_to_a_command_that_runs_such_a_file_since_the_file_may_change(tmp_path: Path):
+    run = calls(("exec", {"command": "sh run.sh"}))
+    async with open_bot(tmp_path, READ_PAGE, written("run.sh"), "kept", run, "done", run, "done") as bot:
+        person = Person(with_tools(bot, page()), Answer.ALWAYS)
+        await person.say("keep the page")
+        await person.say("/new")
+        await person.say("run it")
+        await person.say("run it again")
+
+        assert [one.may_always for one in person.asked] == [False, False]

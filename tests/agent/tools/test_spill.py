@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from nanobot.agent.tools.base import ToolContext
 from nanobot.agent.tools.spill import SpillFile, clip_result
+from nanobot.messages.types import Provenance
+from nanobot.security.provenance import FileBook
 from nanobot.utils.text import clip
 
 
@@ -29,6 +31,15 @@ def test_a_long_result_keeps_head_and_tail_and_names_the_file(ctx: ToolContext, 
     assert clipped.endswith("end")
     assert str(path) in clipped
     assert path.read_text(encoding="utf-8") == whole
+
+
+def test_the_name_of_a_file_with_words_from_outside_says_so_and_the_book_knows_it(ctx: ToolContext, workspace: Path):
+    clip_result("x" * 200, 100, ctx, Provenance.WEB)
+    clip_result("x" * 200, 100, ctx, Provenance.TOOL)
+
+    book = FileBook(workspace / "book.json", workspace / "media", workspace)
+    told = {path.name: book.of(path) for path in (workspace / ".nanobot/spill").iterdir()}
+    assert told == {"turn-1-web-1.txt": Provenance.WEB, "turn-1-1.txt": None}
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="modes of POSIX")

@@ -89,6 +89,12 @@ def test_what_brings_words_from_outside_is_known(judge, command: str, *, fetches
     assert judge(command).fetches is fetches
 
 
+def test_a_folder_that_git_updates_stays_the_owners_and_a_new_one_is_somebodys(judge):
+    commands = ("git pull --rebase", "git clone https://example.org/r.git", "curl -s https://example.org | tar xz")
+
+    assert [judge(one).brings_files for one in commands] == [False, True, True]
+
+
 def test_a_single_program_is_told_by_its_words(judge):
     assert judge("nanobot cron add -m 'drink water' -e 60").single == (
         "nanobot",

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult
+from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, passed_on
 from nanobot.agent.tools.reach import Reach, ReachKind
 from nanobot.agent.tools.schema import string, takes
 from nanobot.agent.tools.validation import mended
@@ -75,7 +75,7 @@ class CallTool(Tool):
 
     async def execute(
         self, name: str, arguments: dict[str, Any] | None = None, *, ctx: ToolContext | None = None
-    ) -> ToolResult | str:
+    ) -> ToolResult:
         """Call it, once its own schema is met."""
         tool = self._tools.get(name)
         if tool is None:
@@ -86,10 +86,7 @@ class CallTool(Tool):
         if problems := tool.validate_params(given):
             schema = json.dumps(tool.parameters, ensure_ascii=False)
             return ToolResult.failed(f"{name} was not run. {' '.join(problems)} Its arguments are: {schema}")
-        if ctx is not None and tool.wants_context:
-            given = {**given, "ctx": ctx}
-        result: ToolResult | str = await tool.execute(**given)
-        return result
+        return await passed_on(tool, given, ctx)
 
     async def reaches(self, arguments: dict[str, Any], ctx: ToolContext) -> Sequence[Reach]:
         """What the called tool reaches for."""

@@ -6,8 +6,11 @@ import pytest
 
 from nanobot.agent.tools.mcp.server import Phase
 from nanobot.agent.tools.mcp.settings import ServerSettings, Wire
+from nanobot.messages.types import ToolFailure
+from nanobot.security.vault import holding
 from tests.agent.tools.mcp.conftest import OpenBench
 from tests.agent.tools.mcp.remote_server import remote_server
+from tests.fake_models import FakeModels
 
 
 async def test_a_call_carries_the_headers_of_the_config(bench: OpenBench):
@@ -80,6 +83,17 @@ async def test_an_address_where_nobody_answers_costs_only_its_own_tools(bench: O
     assert both.servers.servers[0].state.phase is Phase.FAILED
 
 
+async def test_why_an_address_is_no_server_is_said_in_words_of_the_config(bench: OpenBench):
+    with FakeModels(kind="web") as page:
+        both = await bench(
+            ServerSettings("gone", url="http://127.0.0.1:9/mcp"), ServerSettings("page", url=f"{page.url}/mcp")
+        )
+
+    gone, other = (server.state.reason for server in both.servers.servers)
+    assert gone == "nothing answers at http://127.0.0.1:9/mcp"
+    assert other == f"{page.url}/mcp answers 404; look at the url and the headers"
+
+
 @pytest.mark.parametrize(
     ("settings", "wire"),
     [
@@ -102,3 +116,14 @@ def test_a_place_is_shown_without_what_may_be_secret():
     settings = ServerSettings("x", url="https://me:geheim@example.org/mcp?key=geheim#geheim")
 
     assert settings.place == "https://example.org/mcp"
+
+
+async def test_no_secret_of_ours_is_told_to_a_server(bench: OpenBench):
+    async with remote_server() as server:
+        far = await bench(ServerSettings("far", url=server.url))
+        with holding(lambda: {"a-key-of-ours-4711": "providers.openai.api_key"}):
+            result = await far.call("mcp_far_act", note={"deep": ["a-key-of-ours-4711"[::-1]]})
+
+    assert result.failure is ToolFailure.NOT_RUN
+    assert "holds the secret providers.openai.api_key" in str(result.content)
+    assert server.calls == 0

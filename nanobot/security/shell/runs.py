@@ -1,0 +1,106 @@
+"""Which commands run what stands in files, by their words or by custom, and which only show, move or count it.
+
+A command that may do what somebody else's file says is that somebody's word. Reading such a file is not.
+"""
+
+import re
+from collections.abc import Iterator
+
+from nanobot.security.shell.words import Command, read_line
+from nanobot.security.shell.wrappers import SHELLS, unwrapped
+
+_HANDLES = frozenset({
+    "[", "[[", ":", "base64", "basename", "bat", "cat", "cd", "chgrp", "chmod", "chown", "cksum", "cmp", "column",
+    "comm", "convert", "cp", "csplit", "cut", "date", "dd", "df", "diff", "dir", "dirname", "du", "echo", "egrep",
+    "exa", "expand", "export", "eza", "false", "fgrep", "file", "fmt", "fold", "git", "grep", "gzip", "gunzip", "head",
+    "hexdump", "iconv", "identify", "install", "jq", "less", "link", "ln", "locale", "ls", "lsd", "lsof", "md5sum",
+    "mkdir", "mktemp", "more", "mv", "nl", "od", "pandoc", "paste", "pdfinfo", "pdfimages", "pdftoppm", "pdftotext",
+    "pgrep", "pr", "printf", "ps", "pwd", "readlink", "realpath", "rev", "rg", "rm", "rmdir", "sed", "seq", "sha1sum",
+    "sha256sum", "sha512sum", "shuf", "sleep", "sort", "split", "stat", "strings", "sum", "sync", "tac", "tail", "tar",
+    "tee", "test", "touch", "tr", "tree", "true", "truncate", "type", "unexpand", "uniq", "unlink", "unzip", "wait",
+    "wc", "which", "xxd", "xz", "yq", "zcat", "zip", "zipinfo", "zstd",
+    # what these run is looked at by itself
+    "command", "env", "find", "ionice", "nice", "nohup", "setsid", "stdbuf", "time", "timeout", "xargs",
+})  # fmt: skip
+_AS_CODE = {
+    "sed": re.compile(r"-\w*f|--file"),
+    "jq": re.compile(r"-\w*f|--from-file|-L"),
+    "yq": re.compile(r"--from-file"),
+    "tar": re.compile(r"--to-command|--checkpoint-action|--use-compress|-I"),
+    "pandoc": re.compile(r"-F|--filter|-L|--lua-filter"),
+    "sort": re.compile(r"--compress-prog"),
+    "split": re.compile(r"--filter"),
+    "rg": re.compile(r"--pre"),
+    "zip": re.compile(r"-\w*T|--unzip-command"),
+}
+"""Options by which some of these run a file all the same."""
+_GIT_HANDLES = frozenset({
+    "add", "blame", "branch", "checkout", "cherry-pick", "clean", "clone", "commit", "describe", "diff", "fetch",
+    "grep", "init", "log", "ls-files", "merge", "mv", "pull", "push", "remote", "reset", "restore", "rev-parse", "rm",
+    "shortlog", "show", "stash", "status", "switch", "tag",
+})  # fmt: skip
+
+_PYTHON = "*.py *.pth *.pyw pyproject.toml setup.cfg tox.ini pytest.ini"
+_NODE = "package.json *.js *.mjs *.cjs *.ts *.mts *.cts"
+_BY_CUSTOM = {
+    name: frozenset(patterns.split())
+    for names, patterns in {
+        "python pytest py.test pip pipx uv poetry tox nox ruff mypy pdm hatch ipython jupyter": _PYTHON,
+        "make gmake bmake": "Makefile makefile GNUmakefile *.mk",
+        "cmake ctest": "CMakeLists.txt *.cmake",
+        "ninja": "build.ninja",
+        "meson": "meson.build",
+        "npm npx yarn pnpm node nodejs bun deno tsc vite jest": _NODE,
+        "git": "*/.git/hooks/* */.git/config .gitattributes .gitmodules .pre-commit-config.yaml",
+        "pre-commit": ".pre-commit-config.yaml",
+        "docker docker-compose podman": "Dockerfile* *.Dockerfile compose.y*ml docker-compose*",
+        "cargo rustc": "Cargo.toml *.rs",
+        "go": "*.go go.mod",
+        "ruby rake bundle gem": "*.rb Rakefile Gemfile *.gemspec",
+        "perl prove": "*.pl *.pm *.t",
+        "php composer": "*.php composer.json",
+        "gradle gradlew": "*.gradle *.kts",
+        "mvn mvnw": "pom.xml",
+        "just": "justfile .justfile",
+        "task": "Taskfile*",
+        "direnv": ".envrc",
+        " ".join(sorted(SHELLS)) + " source .": "*.sh *.bash .bashrc .profile .bash_profile .env .envrc",
+    }.items()
+    for name in names.split()
+}
+"""Programs that run files which nobody names, and how those are called."""
+
+
+def only_handles(text: str) -> bool:
+    """Whether none of the programs of this line runs a file that it is given. Of what cannot be read: no."""
+    line = read_line(text)
+    return line.whole and all(map(_only_handles, unwrapped(line)))
+
+
+def run_by_custom(text: str) -> frozenset[str]:
+    """Patterns of the files that the programs of this line run unnamed."""
+    return frozenset().union(*(_BY_CUSTOM.get(_plain_name(one), ()) for one in unwrapped(read_line(text))))
+
+
+def words_of(text: str) -> Iterator[str]:
+    """Every word of a line, without its quotes, in which files may be named."""
+    for command in unwrapped(read_line(text)):
+        yield from command.argv
+        yield from (redirect.target for redirect in command.redirects if redirect.operator not in ("<<", "<<-"))
+
+
+def _only_handles(command: Command) -> bool:
+    name = command.name
+    if name in SHELLS:
+        return "-c" in command.argv  # what that runs is looked at by itself
+    if name and name not in _HANDLES:
+        return False
+    if name == "git":
+        return command.argv[1:2] == () or command.argv[1] in _GIT_HANDLES
+    runs = _AS_CODE.get(name)
+    return runs is None or not any(map(runs.match, command.argv[1:]))
+
+
+def _plain_name(command: Command) -> str:
+    """`python3.11` is python."""
+    return command.name.removesuffix(".exe").rstrip("0123456789.") or command.name

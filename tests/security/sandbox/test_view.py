@@ -1,0 +1,65 @@
+"""What a command may see and write, where somebody has a hand in the places while it is worked out."""
+
+import os
+import socket
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from nanobot.security.sandbox.sockets import listening_sockets
+from nanobot.security.sandbox.view import Access, Grants, view_of
+from tests.security.home import Home
+
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="walls stand on Linux")
+
+
+def test_a_folder_to_begin_in_that_became_a_link_shows_nothing_more(home: Home):
+    home = home.restricted()
+    (home.path / "private").mkdir()
+    (home.workspace / "swapped").symlink_to(home.path / "private")
+
+    view = view_of(home.paths, home.workspace / "swapped")
+
+    assert home.path / "private" not in dict(view.places)
+
+
+def test_a_granted_folder_that_became_a_link_is_granted_no_more(home: Home):
+    (home.path / "project").mkdir()
+    (home.path / "project/asked").symlink_to(home.path)
+
+    view = view_of(home.paths, grants=Grants((home.path / "project/asked",)))
+
+    assert not view.may_write(home.path / "x")
+
+
+def test_a_home_to_write_in_gets_no_files_of_ours_among_our_own(home: Home):
+    before = sorted(home.data.rglob("*"))
+
+    view = view_of(replace(home.paths, allowed=(home.path,)))
+
+    assert sorted(home.data.rglob("*")) == before
+    assert dict(view.places)[home.data] is Access.COVER
+    assert not view.may_write(home.workspace / "sessions/cli_direct.jsonl")
+
+
+def test_a_service_that_we_may_not_even_look_at_is_passed_over(tmp_path: Path):
+    table = tmp_path / "unix"
+    row = f"0000: 00000002 00000000 00010000 0001 01 2149 /{'a' * 5000}\n"  # fails to be looked at, as EACCES does
+    table.write_text(f"Num RefCount Protocol Flags Type St Inode Path\n{row}")
+
+    assert listening_sockets(table) == ()
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root sees into everybody's folders")
+def test_a_service_in_a_closed_folder_of_another_user_takes_no_wall_down(home: Home, tmp_path: Path):
+    closed = tmp_path / "others"
+    closed.mkdir(mode=0o700)
+    with socket.socket(socket.AF_UNIX) as service:
+        service.bind(str(closed / "sock"))
+        service.listen()
+        os.chown(closed, 65534, 65534)
+
+        ran = home.sh("echo runs")
+
+    assert (ran.stdout, ran.stderr) == ("runs\n", "")
