@@ -113,7 +113,7 @@ class OwnBot:
     def __init__(self, runtime: "Runtime") -> None:
         """The agent gets the `message` tool as a gateway's has it, as far as this terminal reaches."""
         from nanobot.agent.tools.message import MessageTool  # not for who talks through a gateway
-        from nanobot.runtime import tool_policies
+        from nanobot.wiring.policies import tool_policies
 
         self._runtime = runtime
         paths = tool_policies(runtime.config, runtime.data_dir, runtime.workspace).paths

@@ -279,7 +279,7 @@ class Chat:
 
     def _bottom_line(self) -> str:
         if self._asked is not None:
-            return f"{how_to_answer(self._asked)} (Esc)"
+            return f"{how_to_answer(self._asked)}, then Enter (Esc: no)"
         line = self._meter.line()
         return f"{line} · Esc stops" if self._running is not None else line
 

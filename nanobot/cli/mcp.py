@@ -23,10 +23,10 @@ from nanobot.cli.common import (
     unknown_name,
 )
 from nanobot.errors import NanobotError
-from nanobot.runtime import mcp_servers
 from nanobot.security.secrets import Redactor, secrets_of
 from nanobot.utils.clock import SystemClock
 from nanobot.utils.text import counted
+from nanobot.wiring.sources import mcp_servers
 
 
 def list_(config: ConfigOption = None, workspace: WorkspaceOption = None, json: JsonOption = False) -> None:

@@ -4,8 +4,9 @@ import asyncio
 
 from nanobot.agent.tools.builtin import build_tools
 from nanobot.cli.common import ConfigOption, JsonOption, WorkspaceOption, read_setup, show_json, show_rows
-from nanobot.runtime import mcp_servers, own_tools, tool_policies
 from nanobot.utils.clock import SystemClock
+from nanobot.wiring.policies import tool_policies
+from nanobot.wiring.sources import mcp_servers, own_tools
 
 
 def list_(config: ConfigOption = None, workspace: WorkspaceOption = None, json: JsonOption = False) -> None:

@@ -36,10 +36,11 @@ from nanobot.gateway.roster import Roster
 from nanobot.gateway.terminal import TerminalChannel
 from nanobot.gateway.wishes import Leave, Wishes
 from nanobot.providers.base import LLMProvider
-from nanobot.runtime import Runtime, build_runtime, tool_policies
+from nanobot.runtime import Runtime, build_runtime
 from nanobot.security import vault
 from nanobot.security.secrets import Redactor, secrets_of
 from nanobot.utils.clock import Clock
+from nanobot.wiring.policies import tool_policies
 
 log = logging.getLogger(__name__)
 

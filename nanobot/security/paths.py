@@ -235,18 +235,18 @@ class PathPolicy:
 
     def _secret_at(self, real: Path) -> Want | None:
         place = self._secret.place_of(real)
-        return None if place is None else Want("secrets", real, beyond=True, detail=f"keys or state kept in {place}")
+        return None if place is None else Want("secrets", real, beyond=True, detail=f"What is in {place} is secret.")
 
     def _outside(self, real: Path) -> Want | None:
         if self._given.contains_exactly(real):
             return None
-        return Want("folder", real.parent, beyond=True, detail="writing outside of the workspace")
+        return Want("folder", real.parent, beyond=True, detail="That is outside of the workspace.")
 
     def _read_later(self, real: Path) -> Want | None:
         for base in self._home.names:
             if real.is_relative_to(base) and real != Path(base):
                 kind = _READ_LATER.get(folded(real.relative_to(base).parts[0]))
-                return None if kind is None else Want(kind, real, detail="read into later turns")
+                return None if kind is None else Want(kind, real, detail="It is read into later turns.")
         return None
 
     def _ours(self) -> tuple[Path, ...]:

@@ -101,14 +101,6 @@ class FileBook:
         worst = least_trusted(found.values())
         return worst, next(file for file, mark in found.items() if mark is worst)
 
-    def below(self, folder: Path) -> Provenance | None:
-        """The least trusted of the files in a folder, however deep."""
-        marks, begin = self._read(), _key(folder).rstrip(os.sep) + os.sep
-        if marks is None:
-            return Provenance.WEB
-        found = [mark for file, mark in marks.items() if file.startswith(begin) and is_outside(mark)]
-        return least_trusted(found) if found else None
-
     def mark(self, file: Path, provenance: Provenance) -> None:
         """From now on the file is at most this trusted. Raises StorageError."""
         self._change([(_key(file), provenance)])

@@ -8,6 +8,7 @@ import json
 import re
 from base64 import b64encode
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import cached_property
 from urllib.parse import quote, quote_plus
 
 MARK = "[key]"
@@ -42,6 +43,33 @@ class KnownValues:
         if self._as_bytes is None:
             self._as_bytes = [one.encode(errors="surrogatepass").decode("latin-1") for one in self._spelled]
         return _without(self._as_bytes, data.decode("latin-1")).encode("latin-1")
+
+    def beginnings(self, text: str) -> list[int]:
+        """The places where one may begin, as far as its first letters tell."""
+        heads = self._heads
+        return [at for at in range(len(text)) if text[at : at + _SHORTEST] in heads]
+
+    def length_at(self, text: str, at: int) -> int | None:
+        """How long the one is that stands at this place, 0 where none does.
+
+        None where the text ends in what may be the beginning of one, and only its rest will tell.
+        """
+        found = 0
+        for spelling in self._heads.get(text[at : at + _SHORTEST], ()):
+            if text.startswith(spelling, at):
+                found = max(found, len(spelling))
+            elif len(spelling) > len(text) - at and spelling.startswith(text[at:]):
+                return None
+        return found
+
+    @cached_property
+    def _heads(self) -> dict[str, list[str]]:
+        """They, by their first letters: as many as the shortest has, and fewer, for where a text ends."""
+        heads: dict[str, list[str]] = {}
+        for spelling in self._spelled:
+            for length in range(1, _SHORTEST + 1):
+                heads.setdefault(spelling[:length], []).append(spelling)
+        return heads
 
     def found_in(self, text: str) -> str | None:
         """The name of one that stands in the text, None where none does."""

@@ -6,9 +6,10 @@ for as long as they are held (`holding`); what comes up later, such as a renewed
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from nanobot.security.secrets import redact
-from nanobot.security.spellings import KnownValues
+from nanobot.security.spellings import MARK, KnownValues
 
 _LONGEST_LINE = 128
 """More than a line of wrapped base64 has."""
@@ -79,6 +80,15 @@ def masked(text: str) -> str:
     return text
 
 
+def masked_json(value: Any) -> Any:
+    """JSON with every text in it masked, names too."""
+    if isinstance(value, str):
+        return masked(value)
+    if isinstance(value, dict):
+        return {masked_json(name): masked_json(inner) for name, inner in value.items()}
+    return [masked_json(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
 def cleaned(text: str) -> str:
     """The text without the secrets we hold, and without what looks like a key: for logs and errors."""
     return redact(masked(text))
@@ -88,6 +98,41 @@ def secret_in(data: str | bytes) -> str | None:
     """The name of a secret of ours that stands in this, None where none does: for what goes to another host."""
     text = data if isinstance(data, str) else data.decode("utf-8", "replace")
     return next((name for values in _all() if (name := values.found_in(text)) is not None), None)
+
+
+class MaskedSpeech:
+    """Text on its way to somebody who reads along, without the secrets we hold.
+
+    Only what may be the beginning of one waits for what comes next: a few letters, and mostly none.
+    """
+
+    def __init__(self) -> None:
+        self._values = [values for values in _all() if values.longest]
+        self._rest = ""
+
+    def passed(self, text: str) -> str:
+        """What may be shown by now."""
+        if not self._values:
+            return text
+        text = self._rest + text
+        pieces, begin, end = [], 0, len(text)
+        for at in sorted({at for values in self._values for at in values.beginnings(text)}):
+            if at < begin:
+                continue
+            lengths = [values.length_at(text, at) for values in self._values]
+            if None in lengths:
+                end = at
+                break
+            if length := max(length or 0 for length in lengths):
+                pieces += [text[begin:at], MARK]
+                begin = at + length
+        self._rest = text[end:]
+        return "".join([*pieces, text[begin:end]])
+
+    def end(self) -> str:
+        """The rest of it."""
+        text, self._rest = masked(self._rest), ""
+        return text
 
 
 class MaskedStream:

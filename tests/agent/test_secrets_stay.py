@@ -6,6 +6,7 @@ import pytest
 
 from nanobot.agent.tools.base import Tool, ToolResult
 from nanobot.agent.tools.schema import string, takes
+from nanobot.agent.turn import TextDelta
 from nanobot.testing import calls, open_bot
 from tests.config.making import made
 
@@ -75,6 +76,9 @@ async def test_what_a_model_makes_of_what_it_saw_is_not_kept(bot, tmp_path):
 
     assert reply == "It is [key]."
     assert written(tmp_path) == []
+    heard = "".join(event.text for event in bot.sink.events if isinstance(event, TextDelta))
+    assert heard == "I try [key]It is [key]."
+    assert SECRET not in str(bot.sink.events)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a shell is needed")

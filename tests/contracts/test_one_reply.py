@@ -20,8 +20,9 @@ from nanobot.channels.media import MediaStore
 from nanobot.config.paths import Places
 from nanobot.config.schema import Config
 from nanobot.pairing.store import PairingStore
-from nanobot.runtime import build_runtime, tool_policies
+from nanobot.runtime import build_runtime
 from nanobot.testing import Line, Pause, ScriptedProvider, calls
+from nanobot.wiring.policies import tool_policies
 from tests.contracts.life import until
 from tests.contracts.platform_board import BoardPlatform
 

@@ -55,13 +55,6 @@ def test_a_command_that_names_a_marked_file_is_known(book: FileBook, tmp_path: P
     assert book.named_in("cat todo.txt") is None
 
 
-def test_a_folder_is_as_trusted_as_the_least_trusted_file_in_it(book: FileBook, tmp_path: Path):
-    book.mark(tmp_path / "notes" / "deep" / "page.md", Provenance.WEB)
-
-    assert book.below(tmp_path / "notes") == Provenance.WEB
-    assert book.below(tmp_path / "note") is None
-
-
 def test_a_book_that_cannot_be_read_makes_every_file_somebody_elses_and_stays(book: FileBook, tmp_path: Path):
     book.path.parent.mkdir()
     book.path.write_text("{", encoding="utf-8")

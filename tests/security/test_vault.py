@@ -5,7 +5,7 @@ from base64 import encodebytes
 import pytest
 
 from nanobot.security.spellings import KnownValues
-from nanobot.security.vault import MaskedStream, cleaned, holding, learn, masked, secret_in
+from nanobot.security.vault import MaskedSpeech, MaskedStream, cleaned, holding, learn, masked, secret_in
 
 SECRET = "a secret of the owner's"
 
@@ -69,3 +69,16 @@ def test_a_stream_is_clean_wherever_its_pieces_end(size):
         passed = b"".join(stream.passed(data[at : at + size]) for at in range(0, len(data), size)) + stream.end()
 
     assert passed == (b"\xff\x00 line\n" * 5 + b"[key]|") * 4
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 500])
+def test_speech_is_clean_wherever_its_pieces_end_and_nothing_else_waits(size):
+    said = f"My secretary says: {SECRET}{SECRET[:9]}... {SECRET[::-1]}, or 61207365, a se"
+    with holding(lambda: {SECRET: "a.key", SECRET[:8]: "another"}):
+        speech, other = MaskedSpeech(), MaskedSpeech()
+
+        pieces = [speech.passed(said[at : at + size]) for at in range(0, len(said), size)]
+        told = other.passed("Words with an end.")
+
+    assert "".join([*pieces, speech.end()]) == "My secretary says: [key][key] ... [key], or 61207365, a se"
+    assert told == "Words with an end."

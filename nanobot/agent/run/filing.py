@@ -2,8 +2,8 @@
 
 `Running` stands before approval: a command that runs such a file does what somebody else says. `Filing` stands behind
 it. A file that is written while such words are in play is marked before the call, so one may be marked that then is not
-written: a mark too many costs a question, one too few would make somebody else's words the owner's. A call that reads a
-marked file brings its words into the turn.
+written: a mark too many costs a question, one too few would make somebody else's words the owner's. A command that
+names a marked file brings its words into the turn; what file tools show of one comes with its provenance by itself.
 """
 
 import asyncio
@@ -23,8 +23,6 @@ log = logging.getLogger(__name__)
 
 _WRITERS = {"write_file": True, "edit_file": False, "notebook_edit": False}
 """Tools that write the file named `path`; whether they write it whole."""
-_READERS = frozenset({"read_file", "grep", "edit_file", "notebook_edit"})
-"""Tools that show what is in the file named `path`, or in a folder of that name."""
 _OUTPUT = re.compile(r"(?:>>?|(?<=\s)-[oO]|--output(?:-document)?|\btee(?:\s+-a)?)[\s=]*([^\s;|&<>()'\"]+)")
 _FETCHED = re.compile(r"https?://[^\s'\"]+/([\w.-]+)")
 _FETCHES = re.compile(r"\b(?:curl|wget|aria2c|scp|sftp|ftp|nc|ncat)\b|https?://")
@@ -33,14 +31,6 @@ _NOTHING = Verdict()
 
 class Files(Protocol):
     """The book of files that hold somebody else's words. Its methods block."""
-
-    def of(self, file: Path) -> Provenance | None:
-        """Whose words the file holds; None for the owner's own."""
-        ...
-
-    def below(self, folder: Path) -> Provenance | None:
-        """The least trusted in a folder."""
-        ...
 
     def named_in(self, command: str, folder: Path | None = None) -> Provenance | None:
         """The least trusted of those that a command names which runs in that folder."""
@@ -81,9 +71,9 @@ class Filing:
         self._files = files
 
     async def before_call(self, planned: PlannedCall) -> Verdict:
-        """Mark the files that this call writes; say whose words it reads."""
+        """Mark the files that this call writes; say whose words a command reads."""
         name = planned.call.name
-        if name != "exec" and name not in _WRITERS and name not in _READERS:
+        if name != "exec" and name not in _WRITERS:
             return _NOTHING
         try:
             return await asyncio.to_thread(self._filed, planned)
@@ -93,7 +83,7 @@ class Filing:
 
     def _filed(self, planned: PlannedCall) -> Verdict:
         name, arguments, context = planned.call.name, planned.call.arguments, planned.context
-        entered = _entered(planned) if name == "exec" or name in _WRITERS else Provenance.OWNER
+        entered = _entered(planned)
         if name == "exec":
             command, folder = _command_of(planned)
             fetched = Provenance.WEB if _FETCHES.search(command) else Provenance.OWNER
@@ -104,12 +94,11 @@ class Filing:
                     self._files.mark(folder / file, words)
             return Verdict(entered=named)
         file = context.workspace / Path(str(arguments.get("path") or ".")).expanduser()
-        read = (self._files.of(file) or self._files.below(file)) if name in _READERS else None
-        if name in _WRITERS and is_outside(entered):
+        if is_outside(entered):
             self._files.mark(file, entered)
-        elif _WRITERS.get(name):
+        elif _WRITERS[name]:
             self._files.clear(file)
-        return Verdict(entered=read or Provenance.OWNER)
+        return _NOTHING
 
 
 def _entered(planned: PlannedCall) -> Provenance:

@@ -14,7 +14,7 @@ from nanobot.agent.tools.spill import clip_result
 from nanobot.agent.turn import Emitter, ToolDelta, ToolEnded, ToolStarted
 from nanobot.messages.types import ChatMessage, Provenance, ToolFailure, is_outside, least_trusted, text_of
 from nanobot.providers.base import ToolCallRequest
-from nanobot.security.vault import masked
+from nanobot.security.vault import masked, masked_json
 from nanobot.utils.aio import all_or_first_error
 from nanobot.utils.clock import timestamp
 
@@ -126,7 +126,7 @@ async def _run_call(call: ToolCallRequest, bench: ToolBench, verdict: Verdict) -
             )
         )
 
-    bench.emit(ToolStarted(call_id=call.id, name=call.name, arguments=call.arguments))
+    bench.emit(ToolStarted(call_id=call.id, name=call.name, arguments=masked_json(call.arguments)))
     try:
         result = await _guarded(call, bench, verdict)
         if is_outside(verdict.entered) and verdict.refusal is None:

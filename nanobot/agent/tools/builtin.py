@@ -27,7 +27,7 @@ class ToolPolicies:
     inbox: InboxPolicy | None = None
     web: WebPolicy | None = None
     words_of: WordsOf = nothing_known
-    """What is remembered of files that were written while words from outside were there."""
+    """Whose words files hold."""
     mark_changed: MarkChanged = nothing_marked
     """Told of the files that a command changed while they were."""
 

@@ -15,7 +15,8 @@ def diff(before: str, after: str, path: str) -> str | None:
     old, new = before.splitlines(), after.splitlines()
     if len(old) + len(new) > _DIFF_LINES and old:
         return None
-    lines = list(difflib.unified_diff(old, new, f"a/{path}", f"b/{path}", lineterm=""))
+    name = path.removeprefix("/")
+    lines = list(difflib.unified_diff(old, new, f"a/{name}", f"b/{name}", lineterm=""))
     if len(lines) > _DISPLAY_LINES:
         lines = [*lines[:_DISPLAY_LINES], f"... {len(lines) - _DISPLAY_LINES} more lines"]
     return "\n".join(lines)

@@ -16,7 +16,7 @@ from nanobot.agent.tools.disk import NOISE, REFUSALS, asked_for, held, in_thread
 from nanobot.agent.tools.documents import Documents, document_kind
 from nanobot.agent.tools.images import shown_picture
 from nanobot.agent.tools.notebook import LARGEST_NOTEBOOK, notebook_text
-from nanobot.agent.tools.origins import Origins, WordsOf, nothing_known
+from nanobot.agent.tools.origins import WordsOf, nothing_known, trust_in
 from nanobot.agent.tools.reach import Reach
 from nanobot.agent.tools.schema import boolean, integer, string, takes
 from nanobot.agent.tools.textfile import (
@@ -58,7 +58,7 @@ class ReadFileTool(Tool):
 
     def __init__(self, paths: PathPolicy, words_of: WordsOf = nothing_known) -> None:
         self._paths = paths
-        self._origins = Origins(paths, words_of)
+        self._words_of = words_of
         self._documents = Documents()
 
     async def reaches(self, arguments: dict[str, Any], ctx: ToolContext) -> Sequence[Reach]:
@@ -81,7 +81,7 @@ class ReadFileTool(Tool):
         except REFUSALS as error:
             return await asyncio.to_thread(refused, error, path, files)
         own = Provenance.FILE if kind is None else Provenance.PERSON
-        return replace(result, provenance=await asyncio.to_thread(self._origins.of, real, own))
+        return replace(result, provenance=await asyncio.to_thread(trust_in, real, self._words_of, own))
 
     async def _document(self, path: str, file: BinaryIO, kind: str, offset: int, count: int) -> ToolResult:
         read = await self._documents.text(path, file, kind)
@@ -185,7 +185,7 @@ class EditFileTool(Tool):
 
     def __init__(self, paths: PathPolicy, words_of: WordsOf = nothing_known) -> None:
         self._paths = paths
-        self._origins = Origins(paths, words_of)
+        self._words_of = words_of
 
     async def reaches(self, arguments: dict[str, Any], ctx: ToolContext) -> Sequence[Reach]:
         """A folder outside of the workspace, keys, and what is read into later turns."""
@@ -200,7 +200,7 @@ class EditFileTool(Tool):
         def edit() -> ToolResult:
             with files.place(path) as place:
                 result = _edited(place, path, old_text, new_text, every=replace_all)
-                return replace(result, provenance=self._origins.of(place.real, Provenance.TOOL))
+                return replace(result, provenance=trust_in(place.real, self._words_of, Provenance.TOOL))
 
         return await in_thread(path, files, edit)
 
@@ -224,7 +224,7 @@ class ListDirTool(Tool):
 
     def __init__(self, paths: PathPolicy, words_of: WordsOf = nothing_known) -> None:
         self._paths = paths
-        self._origins = Origins(paths, words_of)
+        self._words_of = words_of
 
     async def reaches(self, arguments: dict[str, Any], ctx: ToolContext) -> Sequence[Reach]:
         """Our own state, and where keys are kept."""
@@ -249,7 +249,9 @@ class ListDirTool(Tool):
                     lines.append(f"(More than {shown}: raise max_entries, or list a folder below.)")
                     break
                 lines.append(line)
-        return ToolResult("\n".join(lines) or f"({path} is an empty folder.)", provenance=self._origins.of(real))
+        return ToolResult(
+            "\n".join(lines) or f"({path} is an empty folder.)", provenance=trust_in(real, self._words_of)
+        )
 
 
 def _edited(place: Place, path: str, old_text: str, new_text: str, *, every: bool) -> ToolResult:

@@ -2,13 +2,14 @@
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from nanobot.agent.tools.execution import Outcome
 from nanobot.agent.tools.reach import Reach, ReachKind
 from nanobot.security.paths import PathDeniedError, PathPolicy
+from nanobot.security.place_set import PlaceSet
 from nanobot.security.sandbox.bwrap import is_device
 from nanobot.security.sandbox.view import Grants, view_of
 
@@ -74,13 +75,22 @@ def _reach(need: str, paths: PathPolicy) -> tuple[Reach, Path]:
     if "\0" in need or not need.strip():
         raise PathDeniedError("An entry of needs is empty or has a NUL character. Name a folder, device or socket.")
     place = Path(os.path.realpath(paths.workspace / Path(need).expanduser()))
+    try:
+        return _reach_of(need, place, paths)
+    except PermissionError:
+        raise PathDeniedError(
+            f"{need} lies in a folder of another user that is closed to nanobot: no command can get there."
+        ) from None
+
+
+def _reach_of(need: str, place: Path, paths: PathPolicy) -> tuple[Reach, Path]:
     if is_device(place):
         return Reach(ReachKind.DEVICE, str(place), beyond=True), place
     if place.is_socket():
         return Reach(ReachKind.SERVICE, str(place), beyond=True), place
-    if _is_in(place, paths.unreadable):
-        return Reach(ReachKind.SECRETS, str(place), beyond=True, detail="to be read"), place
-    if _is_in(place, (*paths.protected, *paths.library, *paths._ours())):  # noqa: SLF001 - not offered yet
+    if PlaceSet(paths.unreadable).holds(place):
+        return Reach(ReachKind.SECRETS, str(place), beyond=True, detail="The command wants to read it."), place
+    if PlaceSet(paths.never_written).holds(place):
         raise PathDeniedError(
             f"{need} belongs to nanobot's own state or is protected by the owner: no command writes it."
         )
@@ -90,10 +100,6 @@ def _reach(need: str, paths: PathPolicy) -> tuple[Reach, Path]:
     if folder.parent == folder:
         raise PathDeniedError("The whole disk cannot be asked for. Name the folder in which the command is to write.")
     return Reach(ReachKind.FOLDER, str(folder), beyond=True), folder
-
-
-def _is_in(place: Path, places: Iterable[Path]) -> bool:
-    return any(place == (real := Path(os.path.realpath(one.expanduser()))) or real in place.parents for one in places)
 
 
 def _grants(reaches: dict[Reach, Path | None]) -> Grants:
@@ -129,7 +135,7 @@ def advice_for(outcome: Outcome, command: str, network: bool, tmp: Path | None, 
         if (
             (missing := _NOT_THERE.search(outcome.said))
             and (there := missing[1] or missing[2])
-            and Path(there).exists()
+            and os.path.exists(there)  # noqa: PTH110 - Path.exists raises where it may not look
         ):
             advice.append(f"Commands have a /tmp and /run of their own. {there} of the host is read with read_file.")
     if tmp is None:

@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 from nanobot.agent.tools import grep_child
 from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult
 from nanobot.agent.tools.disk import NOISE, asked_for, explained, in_thread, opener
-from nanobot.agent.tools.origins import Origins, WordsOf, nothing_known
+from nanobot.agent.tools.origins import WordsOf, nothing_known, trust_in
 from nanobot.agent.tools.reach import Reach
 from nanobot.agent.tools.schema import boolean, integer, string, takes
 from nanobot.messages.types import Provenance, least_trusted
@@ -56,7 +56,7 @@ class GlobTool(Tool):
 
     def __init__(self, paths: PathPolicy, words_of: WordsOf = nothing_known, *, timeout_s: float = 20.0) -> None:
         self._paths = paths
-        self._origins = Origins(paths, words_of)
+        self._words_of = words_of
         self._timeout_s = timeout_s
 
     async def reaches(self, arguments: dict[str, Any], ctx: ToolContext) -> Sequence[Reach]:
@@ -95,7 +95,8 @@ class GlobTool(Tool):
         if not found and not notes:
             return ToolResult(f"No file fits {pattern} in {path}.", provenance=Provenance.FILE)
         return ToolResult(
-            _with_notes([_shown_path(root, path, name) for name in found], notes), provenance=self._origins.of(root)
+            _with_notes([_shown_path(root, path, name) for name in found], notes),
+            provenance=trust_in(root, self._words_of),
         )
 
 
@@ -138,7 +139,7 @@ class GrepTool(Tool):
         ripgrep: bool = True,
     ) -> None:
         self._paths = paths
-        self._origins = Origins(paths, words_of)
+        self._words_of = words_of
         self._timeout_s = timeout_s
         self._ripgrep = ripgrep
 
@@ -168,6 +169,8 @@ class GrepTool(Tool):
                 there = await asyncio.to_thread(root.exists)
                 kind = f"{path} is a device, pipe or socket." if there else f"There is no {path}."
                 return ToolResult.failed(f"{kind} Give the file or folder to search in.")
+            if is_dir:
+                await asyncio.to_thread(os.stat, f"{root}/.")  # the search starts in it: it must let us in
             if glob is not None:
                 re.compile(grep_child.regex_of_glob(glob))
         except PathDeniedError as error:
@@ -199,7 +202,7 @@ class GrepTool(Tool):
         lines = await asyncio.to_thread(rows.as_they_stand, files, time.monotonic() + self._timeout_s)
         if not lines and not rows.notes:
             return ToolResult(f"Nothing in {path} matches {pattern!r}.", provenance=Provenance.FILE)
-        words = await asyncio.to_thread(lambda: least_trusted(map(self._origins.of, rows.files)))
+        words = await asyncio.to_thread(lambda: least_trusted(trust_in(file, self._words_of) for file in rows.files))
         return ToolResult(_with_notes(lines, rows.notes), provenance=words)
 
     async def _run(self, argv: list[str], folder: Path, rows: "_Rows") -> str | None:

@@ -130,7 +130,7 @@ class ExecTool(Tool):
             tool, wanted = meant
             return await tool.reaches(wanted, ctx)
         unwalled = self._walls.wanted and not stands
-        detail = "nothing walls it off on this machine" if unwalled else ""
+        detail = "Nothing walls it off on this machine." if unwalled else ""
         needs = await asyncio.to_thread(self._needs, arguments.get("needs"), command)
         target = self._target(command, arguments.get("working_dir"))
         return (Reach(ReachKind.COMMAND, target, beyond=unwalled, detail=detail), *needs.reaches)
@@ -154,6 +154,8 @@ class ExecTool(Tool):
                 return ToolResult.failed(f"The working_dir {asked} is not a folder that exists.")
         except PathDeniedError as error:
             return ToolResult.failed(str(error))
+        except OSError as error:
+            return ToolResult.failed(f"The working_dir {asked} cannot be entered: {error.strerror or error}.")
         judgement, walled = await asyncio.to_thread(self._judged, command, folder)
         if judgement.refusal:
             return ToolResult.failed(judgement.refusal)

@@ -7,6 +7,7 @@ import os
 import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 from nanobot.security.sandbox.view import _ALSO_OF_RUN, SYSTEM, Access, View
@@ -33,7 +34,7 @@ class Bwrap:
             self.program,
             *self._namespaces(view),
             *_ground(view),
-            *(("--proc", "/proc") if self.own_proc else ("--ro-bind", "/proc", "/proc")),
+            *(_proc(as_root=self.as_root) if self.own_proc else ("--ro-bind", "/proc", "/proc")),
             *_devices(view),
             *_run_and_tmp(view),
             *_places(view),
@@ -62,6 +63,28 @@ def _ground(view: View) -> Iterator[str]:
             yield from ("--symlink", str(place.readlink()), name)
         elif place.is_dir():
             yield from ("--ro-bind", name, name)
+
+
+def _proc(*, as_root: bool) -> Iterator[str]:
+    """A /proc of its own. Whose it is decides there, not what powers they have: root without any would still set the
+    kernel's own knobs (core_pattern, say, which starts a program outside). bwrap 0.8 leaves them open.
+    """
+    yield from ("--proc", "/proc")
+    if as_root:
+        yield from _knobs()
+
+
+@cache
+def _knobs() -> tuple[str, ...]:
+    """Everything of /proc that is no process: to be read, and not even that where root alone may."""
+    options: list[str] = []
+    with os.scandir("/proc") as entries:
+        for entry in sorted(entries, key=lambda entry: entry.name):
+            if not entry.name.isdigit() and not entry.is_symlink():
+                about = entry.stat(follow_symlinks=False)
+                for_all = stat.S_ISDIR(about.st_mode) or about.st_mode & stat.S_IROTH
+                options += ("--ro-bind-try", entry.path if for_all else os.devnull, entry.path)
+    return tuple(options)
 
 
 def _devices(view: View) -> Iterator[str]:

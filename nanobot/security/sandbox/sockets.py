@@ -3,6 +3,7 @@
 proc_pid_net(5): a line a socket; those that take connections have the flag 00010000, and their path comes last.
 """
 
+from contextlib import suppress
 from pathlib import Path
 
 _UNIX = Path("/proc/net/unix")
@@ -10,7 +11,7 @@ _LISTENS = "00010000"
 
 
 def listening_sockets() -> tuple[Path, ...]:
-    """The sockets with a path that somebody listens on; none where the host does not say."""
+    """The sockets with a path that somebody listens on and that we can reach; none where the host does not say."""
     try:
         lines = _UNIX.read_bytes().decode(errors="surrogateescape").splitlines()[1:]
     except OSError:
@@ -20,6 +21,7 @@ def listening_sockets() -> tuple[Path, ...]:
         fields = line.split(None, 7)
         if len(fields) == 8 and fields[3] == _LISTENS and fields[7].startswith("/"):
             path = Path(fields[7])
-            if path.is_socket():
-                found[path] = True
+            with suppress(OSError):  # in a folder of somebody else, which is closed to our commands too
+                if path.is_socket():
+                    found[path] = True
     return tuple(found)

@@ -112,7 +112,7 @@ def view_of(
     if covered is not None:
         add((covered,), Access.COVER)
         add(_beside(covered, hidden, tmp, writable), Access.READ)
-    add((place for place in hidden if place.exists()), Access.HIDE)
+    add(filter(_visible, hidden), Access.HIDE)
     for place in [place for place, access in places.items() if access > Access.WRITE]:
         # A folder around one may not be moved away with it: what is a mount of its own cannot be renamed.
         add((outer for outer in place.parents if _inside(outer, writable)), Access.WRITE)
@@ -148,7 +148,7 @@ def _guarded(paths: PathPolicy, writable: tuple[Path, ...]) -> list[Path]:
     """The places inside the writable ones that are never written. One that is missing is made: a mount needs it."""
     workspace = Path(os.path.realpath(paths.workspace))
     found = []
-    for place in _real((*paths.protected, *paths._ours())):  # noqa: SLF001 - until the policy offers `never_written`
+    for place in _real(paths.never_written):
         if not _inside(place, writable):
             continue
         first = workspace / place.relative_to(workspace).parts[0] if workspace in place.parents else place
@@ -160,14 +160,19 @@ def _guarded(paths: PathPolicy, writable: tuple[Path, ...]) -> list[Path]:
 
 def _is_there(place: Path) -> bool:
     try:
-        if place.suffix and not place.exists():
+        if place.suffix and not _visible(place):
             place.parent.mkdir(parents=True, exist_ok=True)
             os.close(os.open(place, os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600))
-        elif not place.exists():
+        elif not _visible(place):
             place.mkdir(parents=True, exist_ok=True)
     except OSError:
-        return place.exists()
+        return _visible(place)
     return True
+
+
+def _visible(place: Path) -> bool:
+    """Whether it is there, for us: what lies in another user's closed folder is out of a command's reach as well."""
+    return os.path.exists(place)  # noqa: PTH110 - Path.exists raises there
 
 
 def _covered(paths: PathPolicy, home: Path) -> Path | None:
@@ -210,7 +215,7 @@ def _in_order(places: dict[Path, Access], secrets: tuple[Path, ...], *, restrict
                 not any(outer != place and _inside(place, (outer,)) for outer in hidden)
                 and not (access is Access.READ_TOO and _inside(place, open_to))
                 and (access is not Access.HIDE or not restricted or _inside(place, shown))
-                and (access is Access.COVER or place.exists())
+                and (access is Access.COVER or _visible(place))
             )
         ),
         key=lambda entry: (os.fspath(entry[0]).count(os.sep), os.fspath(entry[0])),

@@ -45,6 +45,20 @@ async def test_what_was_written_from_a_page_is_asked_about_when_another_session_
         assert (book_says(bot), len(person.asked) - before, run.done) == (Provenance.WEB, 1, [])
 
 
+async def test_a_search_that_finds_nothing_of_a_page_asks_nothing(tmp_path: Path):
+    run = command()
+    search = calls(("grep", {"pattern": "milk"}))
+    async with open_bot(tmp_path, READ_PAGE, WRITE, "kept", search, RUN, "done") as bot:
+        person = Person(with_tools(bot, run, page()))
+        await person.say("keep the page")
+        await person.say("/new")
+        (bot.runtime.workspace / "todo.md").write_text("milk\n", encoding="utf-8")
+        before = len(person.asked)
+        await person.say("what was to be bought?")
+
+        assert (len(person.asked) - before, run.done) == (0, ["ls"])
+
+
 async def test_what_the_owner_has_written_is_their_own(tmp_path: Path):
     run = command()
     script = (WRITE, "kept", calls(("read_file", {"path": "page.md"})), RUN, "done")

@@ -159,7 +159,7 @@ async def test_no_wall_means_a_question_about_each_command(shell: Shell):
     (reach,) = await shell.reaches("echo hi")
     refused = await shell.run("echo hi")
 
-    assert reach == Reach(ReachKind.COMMAND, "echo hi", beyond=True, detail="nothing walls it off on this machine")
+    assert reach == Reach(ReachKind.COMMAND, "echo hi", beyond=True, detail="Nothing walls it off on this machine.")
     assert "apt install bubblewrap" in text(refused)
     assert text(await shell.run("echo hi", granted=("command:echo hi",))).startswith("hi\n")
 

@@ -133,7 +133,7 @@ async def test_in_a_turn_a_yes_lets_a_file_be_written_outside(tmp_path: Path):
     async with open_bot(tmp_path / "bot", calls(written(path)), "done", config=config, hooks=[hook]) as bot:
         await bot.say("go")
 
-    assert hook.asked == [Reach(ReachKind.FOLDER, str(outside), True, "writing outside of the workspace")]
+    assert hook.asked == [Reach(ReachKind.FOLDER, str(outside), True, "That is outside of the workspace.")]
     assert (outside / "new.txt").read_text(encoding="utf-8") == "x"
 
 

@@ -24,6 +24,7 @@ from nanobot.agent.tools.documents import Documents
 from nanobot.messages.types import Provenance, text_of
 from nanobot.providers.wire import Dialect, wire_messages
 from nanobot.security.paths import PathPolicy
+from nanobot.security.provenance import FileBook
 from nanobot.testing import calls, open_bot
 from tests.agent.tools.conftest import Call
 
@@ -419,12 +420,9 @@ async def test_what_people_sent_and_what_is_remembered_is_trusted_as_little_as_t
     for name in places:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("words\n", encoding="utf-8")
-    paths = PathPolicy(tmp_path / "workspace", data_folder=tmp_path)
-
-    def words_of(path: Path) -> Provenance | None:
-        return Provenance.WEB if path.name == "c.txt" else None
-
-    registry = build_tools(ToolPolicies(paths, words_of=words_of))
+    book = FileBook(tmp_path / "state/provenance.json", tmp_path / "media")
+    book.mark(tmp_path / "workspace/c.txt", Provenance.WEB)
+    registry = build_tools(ToolPolicies(PathPolicy(tmp_path / "workspace", data_folder=tmp_path), words_of=book.of))
 
     for name, trusted in places.items():
         path = str(tmp_path / name)

@@ -1,5 +1,6 @@
 import asyncio
 import shutil
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from nanobot.agent.tools.search import GlobTool, GrepTool
 from nanobot.messages.types import Provenance
 from nanobot.security.paths import PathPolicy
 from tests.agent.tools.conftest import Call
+from tests.nobody import nobody_special
 
 needs_ripgrep = pytest.mark.skipif(
     shutil.which("rg") is None, reason="ripgrep is not installed: nothing to compare with"
@@ -192,3 +194,13 @@ async def test_a_search_passes_over_secrets_and_the_conversations_it_would_find_
         assert "key.txt" not in found
         assert "last" not in found.splitlines()
     assert "sessions/cli_direct.jsonl:1: hello from a session" in inside
+
+
+async def test_a_folder_that_may_not_be_entered_is_a_word():
+    with tempfile.TemporaryDirectory() as closed:
+        Path(closed).chmod(0)
+        with nobody_special():
+            search = await GrepTool(PathPolicy(Path("/"))).execute("x", closed)
+
+    assert search.error
+    assert f"No permission for {closed}" in str(search.content)

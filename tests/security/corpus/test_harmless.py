@@ -9,8 +9,8 @@ from nanobot.agent.tools.base import ToolContext
 from nanobot.agent.tools.shell import ExecTool, walls_of
 from nanobot.bus.events import Address
 from nanobot.config.schema import Config
-from nanobot.runtime import tool_policies
 from nanobot.utils.clock import FrozenClock
+from nanobot.wiring.policies import tool_policies
 from tests.security.home import Home
 
 pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bwrap is not installed")

@@ -17,7 +17,8 @@ from nanobot.agent.tools.mcp.server import RESOURCES, McpServer, ServerFailedErr
 from nanobot.agent.tools.reach import Reach, ReachKind
 from nanobot.agent.tools.schema import string, takes
 from nanobot.agent.tools.validation import problems_with
-from nanobot.messages.types import Provenance
+from nanobot.messages.types import Provenance, ToolFailure
+from nanobot.security.vault import secret_in
 from nanobot.utils.text import clip, clip_line
 
 if TYPE_CHECKING:
@@ -48,11 +49,21 @@ class _FromServer(Tool):
         request: "Callable[[Client, Callable[[], None]], Awaitable[T]]",
         then: Callable[[T], Awaitable[ToolResult]],
         *,
+        sent: object = None,
         repeatable: bool,
     ) -> ToolResult:
-        """Ask the server. `request` is handed what to call when the server is still at it."""
+        """Ask the server. `request` is handed what to call when the server is still at it; `sent` is what it is told.
+
+        A secret of ours is told to none: the one it needs it has from its owner, by its environment or headers.
+        """
         from mcp.shared.exceptions import MCPError
 
+        if (secret := secret_in(json.dumps(sent, ensure_ascii=False, default=str))) is not None:
+            return ToolResult.failed(
+                f"{self.name} was not called: what it would be told holds the secret {secret}, and secrets go nowhere "
+                "but where they belong.",
+                ToolFailure.NOT_RUN,
+            )
         limit = self.server.settings.tool_timeout_s
         loop = asyncio.get_running_loop()
         last = loop.time() + LONGEST_CALL.total_seconds()
@@ -118,7 +129,9 @@ class McpTool(_FromServer):
             return await client.session.send_request(asked, CallToolResult, progress_callback=progress)
 
         repeatable = self._tool.reads or self._tool.repeatable
-        return await self._ask(request, lambda answer: result_of(answer, self._received), repeatable=repeatable)
+        return await self._ask(
+            request, lambda answer: result_of(answer, self._received), sent=given.arguments, repeatable=repeatable
+        )
 
     async def reaches(self, arguments: dict[str, Any], ctx: ToolContext) -> Sequence[Reach]:
         """Nothing where the server says that the tool only reads; else the tool as a whole."""
@@ -157,6 +170,7 @@ class ResourcesTool(_FromServer):
             return await self._ask(
                 lambda client, _: client.read_resource(uri),
                 lambda answer: resource_of(answer, self._received),
+                sent=uri,
                 repeatable=True,
             )
 
@@ -190,6 +204,7 @@ class PromptsTool(_FromServer):
             return await self._ask(
                 lambda client, _: client.get_prompt(name, given),
                 lambda answer: prompt_of(answer, self._received),
+                sent=given,
                 repeatable=True,
             )
 

@@ -6,6 +6,8 @@ import pytest
 
 from nanobot.agent.tools.mcp.server import Phase
 from nanobot.agent.tools.mcp.settings import ServerSettings, Wire
+from nanobot.messages.types import ToolFailure
+from nanobot.security.vault import holding
 from tests.agent.tools.mcp.conftest import OpenBench
 from tests.agent.tools.mcp.remote_server import remote_server
 
@@ -102,3 +104,14 @@ def test_a_place_is_shown_without_what_may_be_secret():
     settings = ServerSettings("x", url="https://me:geheim@example.org/mcp?key=geheim#geheim")
 
     assert settings.place == "https://example.org/mcp"
+
+
+async def test_no_secret_of_ours_is_told_to_a_server(bench: OpenBench):
+    async with remote_server() as server:
+        far = await bench(ServerSettings("far", url=server.url))
+        with holding(lambda: {"a-key-of-ours-4711": "providers.openai.api_key"}):
+            result = await far.call("mcp_far_act", note={"deep": ["a-key-of-ours-4711"[::-1]]})
+
+    assert result.failure is ToolFailure.NOT_RUN
+    assert "holds the secret providers.openai.api_key" in str(result.content)
+    assert server.calls == 0

@@ -6,9 +6,9 @@ import time
 from pathlib import Path
 
 from nanobot.config.schema import Config
-from nanobot.runtime import mcp_servers
 from nanobot.testing import calls, open_bot
 from nanobot.utils.clock import SystemClock
+from nanobot.wiring.sources import mcp_servers
 from tests.agent.tools.mcp.conftest import CHILD
 
 

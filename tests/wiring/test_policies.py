@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from nanobot.config.loader import load_config, save_config
-from nanobot.runtime import tool_policies
 from nanobot.security.paths import PathDeniedError
+from nanobot.wiring.policies import tool_policies
 
 
 @pytest.mark.parametrize("name", ["config.json", "another.json"])

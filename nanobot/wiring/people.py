@@ -1,0 +1,69 @@
+"""Who may speak, who is owner and who else reads, chat by chat: what pairing, sessions and platforms know together."""
+
+from collections.abc import Sequence
+
+from nanobot.bus.events import Address
+from nanobot.config.schema import Config
+from nanobot.errors import StorageError
+from nanobot.pairing.book import Role
+from nanobot.pairing.senders import Sender
+from nanobot.pairing.store import PairingStore
+from nanobot.session.manager import SessionManager
+
+
+def may_speak(config: Config, pairing: PairingStore, channel: str, sender_id: str, chat_id: str) -> bool:
+    """Whether this sender is let in on that channel. Raises ConfigError, StorageError where nobody can say."""
+    from nanobot.channels.access import AccessPolicy, may_still_speak  # nothing of channels at a terminal's start
+
+    if channel not in config.channels.switched_on():  # the terminal: it is the owner's
+        return True
+    policy = AccessPolicy.of(channel, config.channels.section(channel))
+    if may_still_speak(policy, pairing.people(channel), sender_id, chat_id):
+        return True
+    if pairing.problem:
+        raise StorageError(pairing.problem)
+    return False
+
+
+def is_private(sessions: SessionManager, pairing: PairingStore, chat: Address) -> bool:
+    """Whether nobody but an owner reads what is said there: at the terminal, and where nobody else has written."""
+    from nanobot.channels.registry import find  # only who asks for mails waits for it
+
+    if chat.channel == "cli":
+        return True
+    spec, people = find(chat.channel), pairing.people(chat.channel)
+    if spec is not None and spec.is_group(chat.chat_id):
+        return False
+    if people.role_of(Sender.of(chat.chat_id)) is Role.OWNER:
+        return True
+    key = f"{chat.channel}:{chat.chat_id}"
+    keys = [key, f"{key}:{chat.thread_id}"] if chat.thread_id else [key]
+    rows = [row for one in map(sessions.read, keys) if one is not None for row in one.messages]
+    return people.is_one_of_them(str(row["sender_id"]) for row in rows if row.get("sender_id"))
+
+
+def is_group(chat: Address) -> bool:
+    """Whether the id of a chat tells that several people write there."""
+    from nanobot.channels.registry import find  # only who answers waits for it
+
+    spec = find(chat.channel)
+    return spec is not None and spec.is_group(chat.chat_id)
+
+
+def no_owner_here(pairing: PairingStore, chat: Address, senders: Sequence[str]) -> str | None:
+    """Why no owner can answer in a chat where these have written; None where one can."""
+    from nanobot.channels.registry import find  # only who asks waits for it
+
+    spec, people = find(chat.channel), pairing.people(chat.channel)
+    if spec is not None and not spec.owners_are_known:
+        return f"In {spec.title} nobody vouches for who writes, so no yes counts there; the terminal and a chat do."
+    if not people.owners:
+        return (
+            f"Nobody is owner on {chat.channel} yet. The owner of this bot becomes that by writing /pairing here and "
+            "running the command it answers with in the terminal."
+        )
+    if any(people.role_of(Sender.of(one)) is Role.OWNER for one in senders):
+        return None
+    if spec is not None and spec.is_group(chat.chat_id):
+        return None
+    return "No owner reads here: an owner has to ask for it in a chat of their own, or in the terminal."
