@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 from nanobot import __version__
 from nanobot.agent.answering import Answering, ApprovalWords
 from nanobot.agent.context import ContextBuilder
-from nanobot.agent.delivery import DeliveryPolicy
 from nanobot.agent.idle import IdleWatch
-from nanobot.agent.loop import AgentLoop, LoopPolicy
+from nanobot.agent.loop import AgentLoop
 from nanobot.agent.pipeline.work import Parts, Patience
 from nanobot.agent.run.approval import Approval, ApprovalMode
 from nanobot.agent.run.filing import Filing, Running
@@ -47,14 +46,13 @@ from nanobot.utils.garbage import seldom_collected
 from nanobot.utils.workspace import open_workspace
 from nanobot.wiring import people
 from nanobot.wiring.jobs import cron_desk, cron_service
+from nanobot.wiring.loop import loop_policy
 from nanobot.wiring.models import ConfiguredModels
 from nanobot.wiring.policies import tool_policies
 from nanobot.wiring.sources import mcp_servers, own_tools
 
 if TYPE_CHECKING:
     from nanobot.cron.service import CronService
-
-DEFAULT_MOST_AT_ONCE = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +132,11 @@ async def build_runtime(
     if servers is not None:
         tools.add_source(servers)
     context = ContextBuilder(
-        workspace, clock=clock, name=defaults.bot_name, disabled_skills=frozenset(defaults.disabled_skills)
+        workspace,
+        clock=clock,
+        name=defaults.bot_name,
+        disabled_skills=frozenset(defaults.disabled_skills),
+        paths=policies.paths,
     )
     vitals = Vitals(clock)
     spending = Spending(config, places, clock)
@@ -174,7 +176,7 @@ async def build_runtime(
         hooks=(*hooks, Running(file_book), approval, Filing(file_book)),
         answering=answering,
     )
-    policy = LoopPolicy(_most_at_once(environ), defaults.steering == "join", _delivery(config, streams))
+    policy = loop_policy(config, environ, streams)
     idle: IdleWatch | None = None
     if defaults.idle_compact_after_minutes:
         from nanobot.agent.consolidation import Consolidator  # only who set the key waits for its import
@@ -215,26 +217,3 @@ async def build_runtime(
             questions,
             may_speak,
         )
-
-
-def _delivery(config: Config, streams: Callable[[str], bool]) -> Callable[[str], DeliveryPolicy]:
-    """What people on a channel are sent: what its section says now, else what `channels` says for all."""
-
-    def policy(name: str) -> DeliveryPolicy:
-        channels = config.channels
-        own = channels.section(name)
-        return DeliveryPolicy(
-            channels.send_progress if own.send_progress is None else own.send_progress,
-            channels.send_tool_hints if own.send_tool_hints is None else own.send_tool_hints,
-            channels.show_reasoning if own.show_reasoning is None else own.show_reasoning,
-            streams(name),
-        )
-
-    return policy
-
-
-def _most_at_once(environ: Mapping[str, str]) -> int:
-    try:
-        return int(environ.get("NANOBOT_MAX_CONCURRENT_REQUESTS", ""))
-    except ValueError:
-        return DEFAULT_MOST_AT_ONCE

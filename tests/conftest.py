@@ -18,6 +18,15 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     return cores + 1
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of one group run in one worker. xdist 3.8 notes the group where pytest since 9.2 does not look for it."""
+    for item in items:
+        noted = vars(item).get("_nodeid", item.nodeid)
+        if noted != item.nodeid:
+            item._id = item.id.parse(noted)
+
+
 @pytest.fixture(autouse=True)
 def what_litellm_drops(request: pytest.FixtureRequest) -> Iterator[None]:
     """LiteLLM leaves the socket of a call that failed to the garbage collector, which warns in whatever test it runs.

@@ -19,6 +19,8 @@ from nanobot.agent.memory import MemoryStore, read_capped
 from nanobot.agent.skills import Skill, SkillsLoader
 from nanobot.messages.shown import CONTEXT_CLOSE, CONTEXT_MARK
 from nanobot.messages.types import ChatMessage, with_context
+from nanobot.security.opening import Opener
+from nanobot.security.paths import PathPolicy
 from nanobot.utils.clock import Clock, SystemClock, zone_name
 
 BOOTSTRAP_FILES = ("AGENTS.md", "SOUL.md", "USER.md", "TOOLS.md", "IDENTITY.md")
@@ -89,10 +91,14 @@ class ContextBuilder:
         name: str = "nanobot",
         disabled_skills: Collection[str] = (),
         builtin_skills_dir: Path | None = None,
+        paths: PathPolicy | None = None,
     ) -> None:
+        """`paths` says where links in the workspace may lead."""
         self.workspace = workspace.expanduser().absolute()
-        self.memory = MemoryStore(self.workspace, clock=clock)
-        self.skills = SkillsLoader(self.workspace, builtin_skills_dir, disabled_skills)
+        self.files = Opener(paths or PathPolicy(self.workspace))
+        """Opens what nanobot itself reads and writes in the workspace."""
+        self.memory = MemoryStore(self.workspace, clock=clock, files=self.files)
+        self.skills = SkillsLoader(self.workspace, builtin_skills_dir, disabled_skills, self.files.descriptor)
         self._clock = clock or SystemClock()
         self._name = name
         places = (*(self.workspace / name for name in BOOTSTRAP_FILES), self.memory.memory_file)
@@ -152,7 +158,7 @@ class ContextBuilder:
         always = [skill.name for skill in skills if skill.always and skill.available]
         parts = [
             self._identity(),
-            *(_headed(f"## {name}", read_capped(self.workspace / name)) for name in BOOTSTRAP_FILES),
+            *(_headed(f"## {name}", read_capped(self.workspace / name, self.files)) for name in BOOTSTRAP_FILES),
             _headed("# Memory", self.memory.get_memory_context()),
             _headed("# Active Skills", self.skills.load_skills_for_context(always)),
             _headed(_HOW_TO_SKILL, self.skills.build_skills_summary()),

@@ -20,9 +20,11 @@ from typing import Protocol
 from nanobot.errors import NanobotError, StorageError
 from nanobot.messages.types import ChatMessage
 from nanobot.providers.base import LLMProvider
+from nanobot.security.opening import Opener, Place
+from nanobot.security.paths import PathDeniedError, PathPolicy
 from nanobot.utils.aio import finish
 from nanobot.utils.clock import Clock, SystemClock
-from nanobot.utils.files import append_durable, make_private_folder, sweep_temps, without_waiting, write_atomic
+from nanobot.utils.files import PRIVATE_FILE, sweep_temps
 from nanobot.utils.refusals import refusal
 from nanobot.utils.text import json_objects
 
@@ -57,9 +59,13 @@ class Conversation(Protocol):
 
 
 class MemoryStore:
-    """The memory of one workspace. Reading never raises; writing raises StorageError where the disk refuses."""
+    """The memory of one workspace. Reading never raises; writing raises StorageError where the disk refuses.
 
-    def __init__(self, workspace: Path, *, clock: Clock | None = None) -> None:
+    `files` opens what it reads and writes: a command may have put a link in the place of a file.
+    """
+
+    def __init__(self, workspace: Path, *, clock: Clock | None = None, files: Opener | None = None) -> None:
+        self._files = files or Opener(PathPolicy(workspace))
         self.memory_dir = workspace / "memory"
         self.memory_file = self.memory_dir / "MEMORY.md"
         self.history_file = self.memory_dir / "HISTORY.md"
@@ -67,7 +73,7 @@ class MemoryStore:
 
     def read_long_term(self) -> str:
         """MEMORY.md as it stands; empty where there is none."""
-        return read_or_empty(self.memory_file)
+        return read_or_empty(self.memory_file, self._files)
 
     def write_long_term(self, content: str) -> None:
         """Replace MEMORY.md in one step."""
@@ -76,7 +82,7 @@ class MemoryStore:
     def read_to_rewrite(self) -> str:
         """MEMORY.md for who will put another text in its place. Raises StorageError where it cannot be read whole."""
         try:
-            with open(self.memory_file, encoding="utf-8-sig", opener=without_waiting) as file:
+            with open(self.memory_file, encoding="utf-8-sig", opener=self._files.descriptor) as file:
                 return file.read()
         except FileNotFoundError:
             return ""
@@ -131,7 +137,7 @@ class MemoryStore:
 
     def get_memory_context(self) -> str:
         """Long-term memory as a part of the prompt, capped; empty where there is none."""
-        memory = read_capped(self.memory_file)
+        memory = read_capped(self.memory_file, self._files)
         return f"## Long-term Memory\n\n{memory}" if memory else ""
 
     def append_history(self, entry: str) -> None:
@@ -146,8 +152,8 @@ class MemoryStore:
     def read_history(self) -> list[HistoryEntry]:
         """The log, oldest first: HISTORY.md and the `history.jsonl` that later releases of the original wrote."""
         entries = [
-            *_entries_of_jsonl(read_or_empty(self.memory_dir / "history.jsonl")),
-            *_entries_of(read_or_empty(self.history_file)),
+            *_entries_of_jsonl(read_or_empty(self.memory_dir / "history.jsonl", self._files)),
+            *_entries_of(read_or_empty(self.history_file, self._files)),
         ]
         return sorted(entries, key=lambda entry: entry.timestamp)
 
@@ -157,7 +163,7 @@ class MemoryStore:
 
     def read_today(self) -> str:
         """Today's notes; empty where there are none."""
-        return read_or_empty(self.note_file())
+        return read_or_empty(self.note_file(), self._files)
 
     def append_today(self, content: str) -> None:
         """Add to today's notes, durably; the first of the day begins the file with its date."""
@@ -165,39 +171,43 @@ class MemoryStore:
         if not text:
             return
         path = self.note_file()
-        heading = "" if read_or_empty(path).strip() else f"# {path.stem}\n\n"
+        heading = "" if read_or_empty(path, self._files).strip() else f"# {path.stem}\n\n"
         self._append(path, f"{heading}{text}\n")
 
     def get_recent_memories(self, days: int = 7) -> str:
         """The notes of the last days, today's first, parted by lines."""
         today = self._today()
-        notes = (read_or_empty(self.note_file(today - timedelta(days=ago))).strip() for ago in range(days))
-        return "\n\n---\n\n".join(note for note in notes if note)
+        notes = (read_or_empty(self.note_file(today - timedelta(days=ago)), self._files) for ago in range(days))
+        return "\n\n---\n\n".join(note.strip() for note in notes if note.strip())
 
     def _today(self) -> date:
         return self._clock.now().date()
 
     def _write(self, path: Path, content: str) -> None:
         try:
-            make_private_folder(path.parent)
-            sweep_temps(path, older_than_s=_FORGOTTEN_S)
-            write_atomic(path, content.encode("utf-8", "replace"))
+            with self._files.own_place(path) as place:
+                sweep_temps(place.real, older_than_s=_FORGOTTEN_S)
+                place.replace(content.encode("utf-8", "replace"), PRIVATE_FILE)
+        except PathDeniedError as error:
+            raise StorageError(str(error)) from error
         except OSError as error:
             raise refusal(f"Cannot write {path.name}", error) from error
 
     def _append(self, path: Path, text: str) -> None:
         """Append a paragraph; it begins on a line of its own whatever an editor or a crash left at the end."""
         try:
-            make_private_folder(path.parent)
-            append_durable(path, (_gap_at_end(path) + text).encode("utf-8", "replace"))
+            with self._files.own_place(path) as place:
+                place.append((_gap_at_end(place) + text).encode("utf-8", "replace"))
+        except PathDeniedError as error:
+            raise StorageError(str(error)) from error
         except OSError as error:
             raise refusal(f"Cannot write {path.name}", error) from error
 
 
-def read_or_empty(path: Path, limit: int = -1) -> str:
+def read_or_empty(path: Path, files: Opener, limit: int = -1) -> str:
     """The text of a file, at most `limit` characters of it; empty where it cannot be read, with a line in the log."""
     try:
-        with open(path, encoding="utf-8-sig", errors="replace", opener=without_waiting) as file:
+        with open(path, encoding="utf-8-sig", errors="replace", opener=files.descriptor) as file:
             return file.read(limit)
     except FileNotFoundError:
         return ""
@@ -206,19 +216,19 @@ def read_or_empty(path: Path, limit: int = -1) -> str:
         return ""
 
 
-def read_capped(path: Path) -> str:
+def read_capped(path: Path, files: Opener) -> str:
     """The text of a file for a prompt; of a very long one the head, and a note that says so."""
-    text = read_or_empty(path, MAX_PROMPT_CHARS + 1).strip()
+    text = read_or_empty(path, files, MAX_PROMPT_CHARS + 1).strip()
     if len(text) <= MAX_PROMPT_CHARS:
         return text
     note = f"(Cut after {MAX_PROMPT_CHARS} characters. Read the rest with `read_file`: {path})"
     return f"{text[:MAX_PROMPT_CHARS]}\n\n{note}"
 
 
-def _gap_at_end(path: Path) -> str:
+def _gap_at_end(place: Place) -> str:
     """The newlines that are missing for a blank line at the end of the file."""
     try:
-        with open(path, "rb") as file:
+        with place.read() as file:
             size = file.seek(0, 2)
             file.seek(max(0, size - 4))
             tail = file.read().replace(b"\r\n", b"\n")

@@ -12,7 +12,7 @@ import shutil
 import stat
 import sys
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
@@ -28,9 +28,13 @@ MAX_BYTES = 256_000
 
 _FRONT_MATTER = re.compile(r"\A---[ \t]*\n(.*?)^---[ \t]*(?:\n|\Z)\n*", re.DOTALL | re.MULTILINE)
 _BARE_TEXT_WITH_COLON = re.compile(r"^([A-Za-z][\w-]*): +(?![\"'\[{|>&*!%@`#])(.*:.*)$", re.MULTILINE)
+_NESTING = "[{-:?"
+"""One of these stands at each level of YAML."""
+_MOST_LEVELS = 200
 _OUR_METADATA = ("nanobot", "openclaw")
 _SYSTEMS = {"macos": "darwin", "windows": "win32"}
 
+_Opens = Callable[[str, int], int]
 _Stamp = tuple[int, int, int]
 _File = tuple[str, str, str, _Stamp]
 """Of a SKILL.md: its source, its skill's name, its path."""
@@ -68,7 +72,15 @@ class _Manual:
 class SkillsLoader:
     """The skills of a workspace, before built-in ones of the same name. Those named in `disabled` do not exist."""
 
-    def __init__(self, workspace: Path, builtin_skills_dir: Path | None = None, disabled: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        workspace: Path,
+        builtin_skills_dir: Path | None = None,
+        disabled: Collection[str] = (),
+        opener: _Opens | None = None,
+    ) -> None:
+        """`opener` is handed to `open`: it says where links in the workspace may lead."""
+        self._opener = opener
         self._own = workspace / "skills"
         self._shipped = builtin_skills_dir or skills_dir()
         self._disabled = frozenset(disabled)
@@ -117,7 +129,7 @@ class SkillsLoader:
         skill = next((skill for skill in self.skills() if skill.name == name), None)
         if skill is None:
             return None
-        text, problem = _read_text(skill.path)
+        text, problem = _read_text(skill.path, self._opener)
         return None if problem else text.replace("{baseDir}", str(skill.path.parent))
 
     def load_skills_for_context(self, names: Iterable[str]) -> str:
@@ -142,7 +154,7 @@ class SkillsLoader:
     def _look_at(self, name: str, path: str, source: str, stamp: _Stamp) -> Skill:
         manual = self._manuals.get(path)
         if manual is None or manual.stamp != stamp:
-            manual = self._manuals[path] = _read_manual(Path(path), stamp)
+            manual = self._manuals[path] = _read_manual(Path(path), stamp, self._opener)
             self._known.pop(path, None)
         ours = _our_metadata(manual.front)
         missing = (manual.problem,) if manual.problem else tuple(_missing(ours))
@@ -176,10 +188,10 @@ def _skill_files(folder: Path) -> Iterator[tuple[str, str, _Stamp]]:
             yield name, path, (status.st_ino, status.st_mtime_ns, status.st_size)
 
 
-def _read_text(path: Path) -> tuple[str, str]:
+def _read_text(path: Path, opener: _Opens | None) -> tuple[str, str]:
     """The text of a SKILL.md with plain line ends, or why there is none."""
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=opener) as file:
             data = file.read(MAX_BYTES + 1)
     except OSError as error:
         return "", f"{SKILL_FILE} cannot be read: {error.strerror}"
@@ -194,8 +206,8 @@ def _read_text(path: Path) -> tuple[str, str]:
     return text.replace("\r\n", "\n"), ""
 
 
-def _read_manual(path: Path, stamp: _Stamp) -> _Manual:
-    text, problem = _read_text(path)
+def _read_manual(path: Path, stamp: _Stamp, opener: _Opens | None) -> _Manual:
+    text, problem = _read_text(path, opener)
     match = _FRONT_MATTER.match(text)
     if problem or match is None:
         return _Manual(stamp, problem=problem)  # without front matter, the folder's name is all that is known
@@ -210,9 +222,11 @@ def _parse(front_matter: str) -> tuple[dict[str, Any], str]:
     # Many skills in the world say `description: Use it when: ...`, which YAML takes for a table in a table.
     mended = _BARE_TEXT_WITH_COLON.sub(lambda match: f"{match[1]}: {json.dumps(match[2])}", front_matter)
     for text in dict.fromkeys((front_matter, mended)):
+        # The loader in C takes a tenth of the time; nested deeply enough, a file of somebody's ends the process there.
+        shallow = sum(map(text.count, _NESTING)) <= _MOST_LEVELS
+        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader) if shallow else yaml.SafeLoader
         try:
-            # Not the loader in C: nested deeply enough, a file of somebody's ends the process there.
-            front = yaml.safe_load(text)
+            front = yaml.load(text, loader)  # noqa: S506 - both are the safe ones
         except yaml.YAMLError as error:
             mark = getattr(error, "problem_mark", None)
             where = f", line {mark.line + 2}" if mark else ""

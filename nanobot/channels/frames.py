@@ -16,7 +16,7 @@ from typing import Any
 
 from nanobot.bus.events import OutboundKind, OutboundMessage
 from nanobot.channels.backlog import Backlog
-from nanobot.channels.media import MediaError, Outgoing, one_chunk, outgoing
+from nanobot.channels.media import MediaError, Outgoing, one_chunk, open_still, outgoing
 from nanobot.channels.text.pieces import sound
 from nanobot.errors import NanobotError
 from nanobot.utils.files import without_waiting
@@ -185,6 +185,6 @@ async def _read(path: Path) -> AsyncIterator[bytes]:
 
 
 def _part(path: Path, offset: int) -> bytes:
-    with open(path, "rb", opener=without_waiting) as file:
+    with open_still(path) as file:
         file.seek(offset)
         return file.read(PART)

@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
+from io import BufferedReader
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Protocol
 from urllib.parse import urlsplit
@@ -23,7 +24,8 @@ from urllib.parse import urlsplit
 from nanobot.errors import NanobotError
 from nanobot.utils.aio import finish
 from nanobot.utils.clock import Clock, SystemClock
-from nanobot.utils.files import O_BINARY, PRIVATE_FILE, make_private_folder, without_waiting, write_whole
+from nanobot.utils.files import O_BINARY, PRIVATE_FILE, make_private_folder, write_whole
+from nanobot.utils.no_links import open_exactly
 from nanobot.utils.text import human_size, in_a_tag
 
 log = logging.getLogger(__name__)
@@ -269,7 +271,7 @@ class Outgoing:
 
 
 async def outgoing(named: str, *, largest: int) -> Outgoing:
-    """What a message wants to send along: a path, or an http(s) address (stickers may have one).
+    """What a message wants to send along: a path without links, or an http(s) address (stickers may have one).
 
     Which paths the agent may name at all is for its tools to say. Raises MediaError, fit for the agent to
     read, where there is no such file, where it is none, empty or too large.
@@ -291,10 +293,17 @@ def _remote(url: str) -> Outgoing:
     return Outgoing(_kind_by_suffix(PurePosixPath(name).suffix.lower()) or MediaKind.FILE, name, url=url)
 
 
+def open_still(path: Path) -> BufferedReader:
+    """A file that a message names, opened for its bytes. Who named it has followed its links: one that was put in its
+    place while the message waited leads to what nobody meant to send. Blocking; raises OSError.
+    """
+    return os.fdopen(open_exactly(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb")
+
+
 def _local(named: str, largest: int) -> Outgoing:
     path = Path(named)
     try:
-        with open(path, "rb", opener=without_waiting) as file:
+        with open_still(path) as file:
             told = os.fstat(file.fileno())
             if not stat.S_ISREG(told.st_mode):
                 raise MediaError(f"{named} is no file that can be sent. Name a plain file.")

@@ -1,9 +1,6 @@
 """Which class serves which channel. Nothing of a platform is imported before its channel is enabled."""
 
-import os
 import re
-import shlex
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -11,6 +8,7 @@ from typing import TYPE_CHECKING
 from nanobot.channels.errors import ChannelSetupError
 from nanobot.errors import PluginError
 from nanobot.plugins import entry_points, load
+from nanobot.utils.extras import install_command
 from nanobot.utils.text import nearest
 
 if TYPE_CHECKING:
@@ -70,14 +68,9 @@ def load_channel(name: str) -> "type[BaseChannel]":
         if spec.extra is not None and isinstance(error.__cause__, ModuleNotFoundError):
             raise ChannelSetupError(
                 f"{spec.title} needs a package that is not installed ({error.__cause__.name}). Run "
-                f"`{_python()} -m pip install 'nanobot[{spec.extra}]'`, then start the gateway again."
+                f"`{install_command(spec.extra)}`, then start the gateway again."
             ) from error
         raise ChannelSetupError(str(error)) from error
-
-
-def _python() -> str:
-    """The interpreter that has to get the package: the pip that comes first on the PATH may be another's."""
-    return shlex.quote(sys.executable) if os.name == "posix" else f'"{sys.executable}"'
 
 
 def _load_plugin(name: str) -> "type[BaseChannel]":

@@ -113,10 +113,10 @@ class OwnBot:
     def __init__(self, runtime: "Runtime") -> None:
         """The agent gets the `message` tool as a gateway's has it, as far as this terminal reaches."""
         from nanobot.agent.tools.message import MessageTool  # not for who talks through a gateway
-        from nanobot.wiring.policies import tool_policies
+        from nanobot.wiring.walls import path_policy
 
         self._runtime = runtime
-        paths = tool_policies(runtime.config, runtime.data_dir, runtime.workspace).paths
+        paths = path_policy(runtime.config, runtime.data_dir, runtime.workspace)
         runtime.tools.register(MessageTool(runtime.bus, _OnlyHere(runtime), paths))
 
     @property

@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from shutil import get_terminal_size
 from textwrap import wrap
@@ -12,9 +13,10 @@ import typer
 
 from nanobot import __version__
 from nanobot.cli.checks.channels import channel_checks
-from nanobot.cli.checks.examination import Examined, examined
+from nanobot.cli.checks.examination import Examined, examined, told
 from nanobot.cli.checks.findings import Check, Finding, Patient, Severity
-from nanobot.cli.checks.table import HEALTH, SECURITY
+from nanobot.cli.checks.servers import server_checks
+from nanobot.cli.checks.table import CONFIG, HEALTH, SECURITY
 from nanobot.cli.common import ConfigOption, JsonOption, WorkspaceOption, one_line, show_json, unknown_name
 from nanobot.cli.through_gateway import ask_gateway
 from nanobot.config import paths
@@ -24,6 +26,7 @@ from nanobot.config.schema import Config
 from nanobot.errors import ConfigError, NanobotError
 from nanobot.security import vault
 from nanobot.security.secrets import named_secrets
+from nanobot.utils.text import counted
 
 _WIDEST = 110
 """Longer lines are hard to read."""
@@ -36,7 +39,7 @@ def doctor(
     ] = None,
     security: Annotated[bool, typer.Option("--security", help="What stands open, instead of what is broken.")] = False,
     fix: Annotated[bool, typer.Option("--fix", help="Repair what can be repaired safely.")] = False,
-    offline: Annotated[bool, typer.Option("--offline", help="Ask no model and no platform.")] = False,
+    offline: Annotated[bool, typer.Option("--offline", help="Ask no model, no MCP server and no platform.")] = False,
     config: ConfigOption = None,
     workspace: WorkspaceOption = None,
     json: JsonOption = False,
@@ -44,8 +47,10 @@ def doctor(
     """Find what is wrong; with --fix, repair it."""
     began = time.monotonic()
     patient = _patient(config, workspace, asks=not security)
-    checks = [*SECURITY] if security else [*HEALTH, *channel_checks(patient.config.channels.enabled)]
+    checks = [*SECURITY] if security else [*HEALTH, *_by_name(patient.config)]
     checks = [check for check in _named(checks, names or []) if not (offline and check.asks_outside)]
+    if patient.problem and CONFIG not in checks:  # most of them can say nothing then, which must not look like health
+        checks = [CONFIG, *checks]
     report = _Report(patient, checks, quiet=json)
     report.examine()
     repaired = report.repair() if fix else []
@@ -84,6 +89,11 @@ def _patient(config: Path | None, workspace: Path | None, *, asks: bool) -> Pati
     )
 
 
+def _by_name(config: Config) -> list[Check]:
+    """The checks of what the config names."""
+    return [*server_checks(config.tools.mcp_servers), *channel_checks(config.channels.enabled)]
+
+
 def _named(checks: Sequence[Check], names: Sequence[str]) -> list[Check]:
     """The checks of these ids, or of these beginnings of ids; all where none is named. Raises NanobotError."""
     known = dict.fromkeys(part for check in checks for part in (check.id, check.id.partition(".")[0]))
@@ -101,11 +111,12 @@ class _Report:
         self._checks = checks
         self._quiet = quiet
         self._found: dict[str, Examined] = {}
+        self._failed = False
 
     @property
     def is_well(self) -> bool:
-        """Whether nothing is wrong."""
-        return all(one.verdict == "ok" for one in self._found.values())
+        """Whether nothing is wrong, and nothing that was tried failed."""
+        return not self._failed and all(one.verdict == "ok" for one in self._found.values())
 
     def examine(self) -> None:
         """Run all checks."""
@@ -121,13 +132,15 @@ class _Report:
         for one in [*self._found.values()]:
             fixes = [finding.fix for finding in one.findings if finding.fix is not None]
             for fix in fixes:
+                mark = typer.style("fixed ", fg="green")
                 try:
                     did = fix()
                 except (NanobotError, OSError) as error:
-                    did = f"could not be repaired: {one_line(str(error))}"
+                    did, self._failed = f"could not be repaired: {one_line(told(error))}", True
+                    mark = typer.style("failed", fg="red")
                 done.append({"id": one.check.id, "done": did})
                 if not self._quiet:
-                    typer.echo(f"{typer.style('fixed', fg='green')}    {one.check.id}: {one_line(did)}")
+                    typer.echo(f"{mark}   {one.check.id}: {one_line(did)}")
             if fixes:
                 self._found.update((again.check.id, again) for again in examined([one.check], self._patient))
         return done
@@ -137,11 +150,13 @@ class _Report:
         findings = [finding for one in self._found.values() for finding in one.findings]
         errors, warnings = (sum(finding.severity is kind for finding in findings) for kind in
                             (Severity.ERROR, Severity.WARNING))  # fmt: skip
+        checks = counted(len(self._found), "check")
         if not errors and not warnings:
-            return f"{len(self._found)} checks, nothing is wrong."
+            return f"{checks}, nothing is wrong."
         can = sum(finding.fix is not None and finding.severity is not Severity.NOTE for finding in findings)
         hint = f" --fix repairs {can} of them." if can and not fixed else ""
-        return f"{len(self._found)} checks: {errors} wrong, {warnings} to look at.{hint}"
+        told = [f"{count} {what}" for count, what in ((errors, "wrong"), (warnings, "to look at")) if count]
+        return f"{checks}: {', '.join(told)}.{hint}"
 
     def as_json(self, repaired: list[dict[str, str]]) -> dict[str, Any]:
         """All of it, for programs."""
@@ -181,11 +196,14 @@ def _lines(one: Examined, width: int) -> Iterator[str]:
     if not loud:
         told = "; ".join(one_line(finding.text).removesuffix(".") for finding in notes)
         yield from _wrapped(head, told or one.check.about, indent)
-    for finding in loud:
-        yield from _wrapped(head, one_line(finding.text), indent)
-        head = " " * indent
-    for advice in dict.fromkeys(one_line(finding.advice) for finding in (loud or notes) if finding.advice):
-        yield from _wrapped(f"{' ' * indent}-> ", advice, indent + 3)
+    told_of = loud or notes
+    for finding, after in zip_longest(told_of, told_of[1:]):
+        if loud:
+            yield from _wrapped(head, one_line(finding.text), indent)
+            head = " " * indent
+        advice = one_line(finding.advice)
+        if advice and (after is None or one_line(after.advice) != advice):  # said once, below all that it is for
+            yield from _wrapped(f"{' ' * indent}-> ", advice, indent + 3)
 
 
 def _wrapped(head: str, text: str, indent: int) -> Iterable[str]:

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from nanobot.agent.tools.mcp.server import McpServer, ServerFailedError
+from nanobot.agent.tools.mcp.source import McpServers
 from nanobot.cli.common import (
     ConfigOption,
     JsonOption,
@@ -28,11 +29,14 @@ from nanobot.utils.clock import SystemClock
 from nanobot.utils.text import counted
 from nanobot.wiring.sources import mcp_servers
 
+_SLOW_S = 3.0
+_STILL_WAITING = "Waiting for it, a minute at most; `npx` and `uvx` download a server the first time. Ctrl+C ends this."
+
 
 def list_(config: ConfigOption = None, workspace: WorkspaceOption = None, json: JsonOption = False) -> None:
     """The servers of the config, and what each offered when it was last reached. None is started."""
     setup = read_setup(config, workspace)
-    servers, shown = asyncio.run(_recalled(setup)), _without_secrets(setup)
+    servers, shown = asyncio.run(_recalled(_servers(setup))), _without_secrets(setup)
     if json:
         show_json([_facts(server, shown) for server in servers])
         return
@@ -61,7 +65,7 @@ def test(
     setup = read_setup(config, workspace)
     shown = _without_secrets(setup)
     try:
-        server, took_s = asyncio.run(_met(name, setup))
+        server, took_s = asyncio.run(met(name, _servers(setup)))
     except ServerFailedError as error:
         raise NanobotError(shown(str(error))) from None
     if json:
@@ -91,25 +95,34 @@ def _without_secrets(setup: Setup) -> Callable[[str], str]:
     return Redactor(lambda: secrets_of(setup.config.model_dump(), os.environ)).text
 
 
-async def _recalled(setup: Setup) -> list[McpServer]:
-    servers = mcp_servers(setup.config, setup.data_dir, setup.workspace, SystemClock())
+def _servers(setup: Setup) -> McpServers | None:
+    return mcp_servers(setup.config, setup.data_dir, setup.workspace, SystemClock())
+
+
+async def _recalled(servers: McpServers | None) -> list[McpServer]:
     if servers is None:
         return []
     await servers.recall()
     return servers.servers
 
 
-async def _met(name: str, setup: Setup) -> tuple[McpServer, float]:
+async def met(name: str, of: McpServers | None) -> tuple[McpServer, float]:
+    """One of these servers, after it was started or reached once, and how long that took. It is ended again.
+
+    Raises ServerFailedError, and NanobotError where there is none of that name.
+    """
     logging.getLogger("nanobot.agent.tools.mcp").setLevel(logging.CRITICAL)  # what fails is said once, by the command
-    servers = {server.settings.name: server for server in await _recalled(setup)}
+    servers = {server.settings.name: server for server in await _recalled(of)}
     if name not in servers:
         raise unknown_name("MCP server", name, servers, "nanobot mcp list")
     server = servers[name]
     begun = time.perf_counter()
+    word = asyncio.get_running_loop().call_later(_SLOW_S, typer.echo, _STILL_WAITING, None, True, True)
     try:
         await server.connect()
         return server, time.perf_counter() - begun
     finally:
+        word.cancel()
         await server.close()
 
 

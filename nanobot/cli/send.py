@@ -29,7 +29,7 @@ def send(
     said = sys.stdin.buffer.read().decode("utf-8", "replace").rstrip("\r\n") if text == "-" else mended(text)
     if not said.strip() and not attach:
         raise UsageError("There is nothing to send. Write a text, or name a file with --attach.")
-    files = [str(file.expanduser().absolute()) for file in attach or ()]
+    files = [str(file.expanduser().resolve()) for file in attach or ()]
     answer = demand_gateway(
         places_of(config),
         {"do": "send", "channel": channel.lower(), "to": to, "text": said, "thread": thread, "media": files},

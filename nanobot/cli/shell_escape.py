@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from nanobot.agent.tools.base import ToolContext, ToolResult
-from nanobot.agent.tools.reach import Reach, ReachKind
+from nanobot.agent.tools.shell import typed_by_owner
 from nanobot.bus.events import Address
 from nanobot.cli.terminal import visible
 from nanobot.messages.types import text_of
@@ -32,9 +32,8 @@ async def shell_escape(
     command, problem = command_of(line, is_on=tools.has("exec"))
     if problem:
         return [problem], False
-    said_so = frozenset({Reach(ReachKind.COMMAND, command).rule})
-    context = ToolContext(session_key, address, turn_id="", workspace=workspace, clock=clock, granted=said_so)
-    result = await tools.call("exec", {"command": command}, context)
+    context = ToolContext(session_key, address, turn_id="", workspace=workspace, clock=clock)
+    result = await tools.call("exec", {"command": command}, typed_by_owner(command, context))
     return shown_output(text_of(result.content)), not result.error
 
 

@@ -21,7 +21,9 @@ from nanobot.config.sources import Setting, sources
 from nanobot.cron.service import CronService
 from nanobot.cron.wording import job_zone_or_host, told_instant
 from nanobot.errors import StorageError
+from nanobot.security.sandbox import walls
 from nanobot.session.manager import SessionManager
+from nanobot.wiring.walls import command_walls
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,8 @@ class Report:
     """Those that are switched on."""
     jobs: "Jobs"
     skills: tuple[Skill, ...]
+    sandbox: walls.Report
+    """What stands around the commands of the agent on this machine."""
     warnings: tuple[str, ...]
 
 
@@ -91,6 +95,7 @@ def _report(setup: Setup, *, everything: bool) -> Report:
         channels=tuple(setup.config.channels.enabled),
         jobs=_jobs(setup),
         skills=skills.skills(),
+        sandbox=_sandbox(setup),
         warnings=load_warnings(setup.config),
     )
 
@@ -104,6 +109,12 @@ def _jobs(setup: Setup) -> Jobs:
     if not jobs or jobs[0].state.next_run_at_ms is None:
         return Jobs(len(jobs))
     return Jobs(len(jobs), told_instant(jobs[0].state.next_run_at_ms, job_zone_or_host(jobs[0], service.timezone)))
+
+
+def _sandbox(setup: Setup) -> walls.Report:
+    if not setup.config.tools.exec.enable:
+        return walls.Report(False, "not needed: tools.exec.enable is false, no command runs")
+    return command_walls(setup.config, setup.data_dir, setup.workspace).report()
 
 
 def _gateway_words(gateway: Mapping[str, Any] | None) -> str:
@@ -154,6 +165,7 @@ def _lines(report: Report) -> Iterator[str]:
             ("Gateway", _gateway_words(report.gateway)),
             ("Channels", _channel_words(report)),
             ("Jobs", str(report.jobs)),
+            ("Sandbox", report.sandbox.summary),
             ("Skills", f"{len(report.skills)}" + (f", {lacking} without something they need" if lacking else "")),
         ]
     )
@@ -210,6 +222,7 @@ def _as_json(report: Report, trial: Trial | None) -> dict[str, Any]:
         "gateway": _of_gateway(report.gateway),
         "channels": _of_channels(report),
         "jobs": asdict(report.jobs),
+        "sandbox": asdict(report.sandbox),
         "skills": [{"name": skill.name, "available": skill.available} for skill in report.skills],
         "settings": [asdict(setting) for setting in report.settings],
         "warnings": list(report.warnings),

@@ -36,6 +36,7 @@ def heartbeat_member(runtime: Runtime, roster: Roster) -> Member | None:
         clock=runtime.clock,
         state_file=Places(runtime.data_dir).state / "heartbeat.json",
         last_user=heart.last_user,
+        opener=runtime.context.files.descriptor,
     )
     return Member("heartbeat", service.run, problem=lambda: service.paused or None)
 

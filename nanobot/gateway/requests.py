@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 
 from nanobot.agent.tools.base import ToolContext
-from nanobot.agent.tools.reach import Reach, ReachKind
+from nanobot.agent.tools.shell import typed_by_owner
 from nanobot.agent.turn import Answer, TurnEvent
 from nanobot.bus.events import DeliveryFailedError, InboundMessage, OutboundKind, OutboundMessage
 from nanobot.errors import NanobotError
@@ -124,11 +124,8 @@ class Requests:
         runtime, key = self._runtime, str(request["session"])
         address = _from_terminal("", key).address
         command = str(request["command"])
-        said_so = frozenset({Reach(ReachKind.COMMAND, command).rule})
-        context = ToolContext(
-            key, address, turn_id="", workspace=runtime.workspace, clock=runtime.clock, granted=said_so
-        )
-        result = await runtime.tools.call("exec", {"command": command}, context)
+        context = ToolContext(key, address, turn_id="", workspace=runtime.workspace, clock=runtime.clock)
+        result = await runtime.tools.call("exec", {"command": command}, typed_by_owner(command, context))
         talk.tell({"type": "ran", "text": text_of(result.content), "error": bool(result.error)})
 
     async def _turn(self, request: Frame, talk: Talk) -> None:

@@ -40,7 +40,7 @@ from nanobot.runtime import Runtime, build_runtime
 from nanobot.security import vault
 from nanobot.security.secrets import Redactor, secrets_of
 from nanobot.utils.clock import Clock
-from nanobot.wiring.policies import tool_policies
+from nanobot.wiring.walls import path_policy
 
 log = logging.getLogger(__name__)
 
@@ -193,7 +193,7 @@ async def _assemble(
     members = Members(clock)
     terminal = TerminalChannel(bus)
     await roster.open_terminal(terminal)
-    paths = tool_policies(config, runtime.data_dir, runtime.workspace).paths
+    paths = path_policy(config, runtime.data_dir, runtime.workspace)
     runtime.tools.register(MessageTool(bus, roster.manager, paths))
     pulse = Pulse(clock, roster.evidence)
     redactor = Redactor(lambda: secrets_of(config.model_dump(), environ))

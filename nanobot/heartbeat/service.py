@@ -29,7 +29,7 @@ from nanobot.providers.errors import (
     QuotaExceededError,
 )
 from nanobot.utils.clock import Clock, SystemClock
-from nanobot.utils.files import write_in_place
+from nanobot.utils.files import without_waiting, write_in_place
 
 log = logging.getLogger(__name__)
 
@@ -75,10 +75,12 @@ class HeartbeatService:
         clock: Clock | None = None,
         state_file: Path | None = None,
         last_user: Callable[[], datetime | None] = lambda: None,
+        opener: Callable[[str, int], int] = without_waiting,
     ) -> None:
         """`last_user` says when a person wrote last; None where that is not known, and then nothing pauses for it.
 
-        `state_file` is where it remembers what was decided; without one a restart asks again.
+        `state_file` is where it remembers what was decided; without one a restart asks again. `opener` is handed to
+        `open`: it says where HEARTBEAT.md may lead, should it be a link.
         """
         self.heartbeat_file = workspace / "HEARTBEAT.md"
         self.enabled = enabled
@@ -87,6 +89,7 @@ class HeartbeatService:
         self.paused = ""
         """Why no model is asked although there is a task; empty where nothing is in the way."""
         self._workspace = workspace
+        self._opener = opener
         self._provider = provider
         self._model = model
         self._on_execute = on_execute
@@ -191,7 +194,7 @@ class HeartbeatService:
 
     def _read(self) -> str:
         try:
-            with open(self.heartbeat_file, encoding="utf-8", errors="replace") as file:
+            with open(self.heartbeat_file, encoding="utf-8", errors="replace", opener=self._opener) as file:
                 return file.read(_LARGEST)
         except OSError:
             return ""

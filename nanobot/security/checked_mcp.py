@@ -1,14 +1,22 @@
-"""The checked transport for remote MCP servers: their library speaks over httpx2, whose types are its own."""
+"""The checked transport for remote MCP servers: their library speaks over httpx2, whose types are its own.
 
+That library reads answers to their end and unpacks them as it reads. So what has no end, and what a kilobyte unpacks
+to, is bounded here.
+"""
+
+import asyncio
 import ssl
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 
 import httpx2
 
 from nanobot.security.checked import Doors
 from nanobot.security.network import Gate, NetworkPolicy, Ways
+from nanobot.utils.unpacking import ACCEPTED, PackingError, Unpacker
 
+LARGEST_ANSWER = 64 * 1024 * 1024
+"""Bytes of an answer, or of one event of a stream of them, unpacked."""
 _CONNECT_S = 15.0
 _SILENCE_S = 300.0
 """How long a stream may say nothing: a server may hold an answer open for minutes."""
@@ -24,7 +32,7 @@ class CheckedTransport2(httpx2.AsyncBaseTransport):
         """httpx2: send it. Raises as the gate does, and as httpx2 does."""
 
         async def send(inner: httpx2.AsyncBaseTransport, ways: Ways, address: str | None) -> httpx2.Response:
-            return await inner.handle_async_request(_addressed(request, ways, address))
+            return _bounded(await inner.handle_async_request(_addressed(request, ways, address)))
 
         return await self._doors.through(str(request.url), send, (httpx2.ConnectError, httpx2.ConnectTimeout))
 
@@ -70,6 +78,7 @@ def _transport(context: ssl.SSLContext, proxy: str | None) -> httpx2.AsyncBaseTr
 def _addressed(request: httpx2.Request, ways: Ways, address: str | None) -> httpx2.Request:
     headers = request.headers.copy()
     headers["Host"] = ways.url.authority
+    headers["Accept-Encoding"] = ACCEPTED
     return httpx2.Request(
         request.method,
         httpx2.URL(str(ways.url)).copy_with(host=address or ways.url.host),
@@ -77,3 +86,48 @@ def _addressed(request: httpx2.Request, ways: Ways, address: str | None) -> http
         stream=request.stream,
         extensions={**request.extensions, "sni_hostname": ways.url.host},
     )
+
+
+def _bounded(response: httpx2.Response) -> httpx2.Response:
+    assert isinstance(response.stream, httpx2.AsyncByteStream)  # noqa: S101 - of an asynchronous transport
+    headers = response.headers.copy()
+    for name in ("content-encoding", "content-length"):
+        headers.pop(name, None)
+    stream = _BoundedStream(
+        response.stream,
+        response.headers.get("content-encoding", ""),
+        in_events=response.headers.get("content-type", "").startswith("text/event-stream"),
+    )
+    return httpx2.Response(response.status_code, headers=headers, stream=stream, extensions=response.extensions)
+
+
+class _BoundedStream(httpx2.AsyncByteStream):
+    """A body, unpacked piece by piece. Raises httpx2.ReadError where there is too much of it."""
+
+    def __init__(self, packed: httpx2.AsyncByteStream, encoding: str, *, in_events: bool) -> None:
+        self._packed = packed
+        self._encoding = encoding
+        self._in_events = in_events
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        size, before = 0, b""
+        try:
+            unpacker = Unpacker(self._encoding)
+            async for data in self._packed:
+                for piece in unpacker.pieces(data):
+                    size += len(piece)
+                    if self._in_events:
+                        joined = (before + piece).replace(b"\r\n", b"\n")
+                        if (end := joined.rfind(b"\n\n")) >= 0:
+                            size = len(joined) - end
+                        before = piece[-3:]
+                    if size > LARGEST_ANSWER:
+                        raise httpx2.ReadError(f"the answer is larger than {LARGEST_ANSWER >> 20} MB")
+                    yield piece
+                    await asyncio.sleep(0)  # a thousand pieces may come out of one
+        except PackingError as error:
+            raise httpx2.ReadError(str(error)) from None
+
+    async def aclose(self) -> None:
+        """httpx2: hang up."""
+        await self._packed.aclose()

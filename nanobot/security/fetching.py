@@ -133,7 +133,13 @@ class Fetcher:
         request = httpx.Request(
             "GET" if asked.body is None else "POST",
             str(url),
-            headers={"User-Agent": _USER_AGENT, "Accept": "*/*", "Accept-Encoding": ACCEPTED, **asked.headers},
+            headers={
+                "Host": url.authority,  # else httpx decodes the name for it, and stumbles over what DNS does not mind
+                "User-Agent": _USER_AGENT,
+                "Accept": "*/*",
+                "Accept-Encoding": ACCEPTED,
+                **asked.headers,
+            },
             content=asked.body,
             extensions={"timeout": {"connect": self.limits.connect_s}},
         )

@@ -20,7 +20,16 @@ from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 from nanobot.security.paths import PathDeniedError, PathPolicy
-from nanobot.utils.files import O_BINARY, remove_old, replace_in, write_atomic
+from nanobot.utils.files import (
+    O_BINARY,
+    PRIVATE_FILE,
+    PRIVATE_FOLDER,
+    remove_old,
+    replace_in,
+    sync_data,
+    write_atomic,
+    write_whole,
+)
 from nanobot.utils.no_links import make_folder, open_exactly, open_folder
 
 _TRIES = 200
@@ -59,6 +68,15 @@ class Opener:
         """The same, after where it really lies."""
         return self._settled(path, self.policy.readable, lambda real: self._opened(path, real))
 
+    def descriptor(self, path: str, flags: int = 0) -> int:
+        """The same as an opener for the `open` of Python, for who knows only errors of the disk."""
+        del flags
+        try:
+            with self.read(path) as file:
+                return os.dup(file.fileno())
+        except PathDeniedError as error:
+            raise PermissionError(errno.EACCES, str(error), path) from error
+
     def to_send(self, path: str | Path) -> Path:
         """Where a plain file really lies that may go to a chat."""
         real, file = self._settled(path, lambda path, _: self.policy.sendable(path), lambda at: self._opened(path, at))
@@ -75,15 +93,28 @@ class Opener:
 
     def place(self, path: str | Path, *, make: bool = False) -> "AbstractContextManager[Place]":
         """Where a file is, or will be, to be read and replaced as long as the block lasts. `make` missing folders."""
+        return self._place(path, self.policy.writable, make=make)
 
+    def own_place(self, path: str | Path) -> "AbstractContextManager[Place]":
+        """The same of a file that nanobot itself keeps in the workspace; missing folders are made, ours alone."""
+        return self._place(path, lambda path, _: self.policy.kept(path), make=True, mode=PRIVATE_FOLDER)
+
+    def _place(
+        self,
+        path: str | Path,
+        judge: Callable[[str | Path, Collection[str]], Path],
+        *,
+        make: bool,
+        mode: int = 0o777,
+    ) -> "AbstractContextManager[Place]":
         def placed(real: Path) -> Place:
             if os.name == "nt":
                 if make:
-                    real.parent.mkdir(parents=True, exist_ok=True)
+                    real.parent.mkdir(mode, parents=True, exist_ok=True)
                 return Place(self, path, real, None)
-            return Place(self, path, real, make_folder(real.parent) if make else open_folder(real.parent))
+            return Place(self, path, real, make_folder(real.parent, mode) if make else open_folder(real.parent))
 
-        return _closing(lambda: self._settled(path, self.policy.writable, placed))
+        return _closing(lambda: self._settled(path, judge, placed))
 
     def _folder(self, real: Path) -> "OpenFolder":
         return OpenFolder(self, real, None if os.name == "nt" else open_folder(real))
@@ -159,6 +190,19 @@ class Place:
             write_atomic(self.real, data, mode=mode)
         else:
             replace_in(self._folder, self._name, data, mode=mode)
+
+    def append(self, data: bytes) -> None:
+        """Add to the file, made if it is missing, and see it to the disk."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+        descriptor = os.open(self._name, flags | O_BINARY, PRIVATE_FILE, dir_fd=self._folder)
+        try:
+            _check_kind(self._path, os.fstat(descriptor), str(self.real))
+            write_whole(descriptor, data)
+            sync_data(descriptor)
+        finally:
+            os.close(descriptor)
+        if self._folder is not None:
+            os.fsync(self._folder)
 
     def remove_old_neighbours(self, older_than_s: float) -> None:
         """Delete the files of its folder that were not changed for so long."""

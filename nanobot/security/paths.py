@@ -149,6 +149,18 @@ class PathPolicy:
             )
         return real
 
+    def kept(self, path: str | Path) -> Path:
+        """Where a file of the workspace that nanobot itself writes really lies. A command may have put a link in its
+        place: it is followed within what tools may write, and to nothing of our own. Raises PathDeniedError."""
+        real = self._resolved(path)
+        itself = Path(path).name == real.name and followed(self.workspace / Path(path).parent) == str(real.parent)
+        if self._outside(real) or self._secret_at(real) or (self._own.holds(real) and not itself):
+            raise PathDeniedError(
+                f"{path} leads to {real}, where it is not written. Remove the link, or have the owner add its folder "
+                "to tools.allowedPaths."
+            )
+        return real
+
     def wanted_to_read(self, path: str | Path) -> list[Want]:
         """What the owner must have said yes to before this may be read. Raises PathDeniedError where no yes helps."""
         real = self._resolved(path)

@@ -57,6 +57,11 @@ class FileBook:
         self._stamp: tuple[int, int] | None = None
         self._marks: dict[str, Provenance] = {}
 
+    @property
+    def is_sound(self) -> bool:
+        """Whether the book can be read. One that is not there yet can."""
+        return self._read() is not None
+
     def of(self, file: Path) -> Provenance | None:
         """Whose words the file holds, as far as the book knows; None for what is the owner's own. Never raises.
 

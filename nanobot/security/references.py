@@ -67,7 +67,9 @@ class References:
             return error
 
     def _told(self, target: str) -> bytes:
-        from nanobot.security.asking import told  # brings child processes; only a config with a command waits for it
+        from nanobot.security.secret_commands import (
+            told,  # brings child processes; only a config with a command waits for it
+        )
 
         return told(target, self._folder, LONGEST)
 

@@ -96,10 +96,11 @@ def secrets_of(settings: Mapping[str, Any], environ: Mapping[str, str]) -> set[s
 def named_secrets(settings: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, str]:
     """These values, each with the name of where it stands: `providers.openai.api_key`, `GITHUB_TOKEN`."""
     found = {value: name for name, value in (*_values_in(settings), *_values_in(environ))}
-    return {value: name for value, name in found.items() if _is_worth_hiding(value)}
+    return {value: name for value, name in found.items() if is_worth_hiding(value)}
 
 
-def _is_worth_hiding(value: str) -> bool:
+def is_worth_hiding(value: str) -> bool:
+    """Whether a value under a telling name is a secret at all: no word for "none needed", and no path to a file."""
     long_enough = len(value) >= 8 or (len(value) >= 4 and not value.isalpha())
     return long_enough and not _STANDS_FOR_NONE.fullmatch(value) and not _is_place(value)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nanobot.errors import NanobotError
+from nanobot.utils.extras import install_command
 from nanobot.utils.text import human_size
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def fitted(data: bytes) -> Picture:
         from PIL import Image, ImageOps, UnidentifiedImageError
     except ImportError as error:
         raise NoDecoderError(
-            "Pictures can be shown where Pillow is installed: pip install 'nanobot[images]'. Tell the owner."
+            f"Pictures can be shown where Pillow is installed: {install_command('images')}. Tell the owner."
         ) from error
     Image.init()
     Image.MAX_IMAGE_PIXELS = None  # it would warn on stderr of what is judged here

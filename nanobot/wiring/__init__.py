@@ -1,6 +1,6 @@
 """The config, mapped to the small policies and parts that the lower rooms take.
 
-For `runtime`, which puts them together, and for commands that need one of them alone. Read policies first: what tools
-may do. sources brings the tools that come and go, models the models, people says who may what in which chat, jobs opens
-the calendar.
+For `runtime`, which puts them together, and for commands that need one of them alone. Read walls first: what tools may
+touch; then policies: what each may do. sources brings the tools that come and go, models the models, people says who
+may what in which chat, jobs opens the calendar, loop says how much is done at once and what is sent of it.
 """

@@ -1,7 +1,7 @@
 """What the built-in tools may do, as the config says."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from nanobot.agent.tools.builtin import ToolPolicies
@@ -11,14 +11,11 @@ from nanobot.agent.tools.web.engines import ENVIRONMENT
 from nanobot.agent.tools.web.policy import SearchPolicy, WebPolicy
 from nanobot.bus.events import Address
 from nanobot.config.paths import Places
-from nanobot.config.saver import BACKUPS
 from nanobot.config.schema import Config
 from nanobot.security import vault
 from nanobot.security.network import NetworkPolicy
-from nanobot.security.paths import PathPolicy
-from nanobot.security.places import key_places
 from nanobot.utils.clock import zone_named
-from nanobot.utils.resources import skills_dir
+from nanobot.wiring.walls import path_policy
 
 
 def tool_policies(
@@ -31,7 +28,7 @@ def tool_policies(
 ) -> ToolPolicies:
     """What the built-in tools may do, as the config says. `is_private`: where the owner's mails may be told of."""
     return ToolPolicies(
-        _path_policy(config, data_dir, workspace),
+        path_policy(config, data_dir, workspace),
         _exec_policy(config, data_dir),
         _inbox_policy(config, is_private),
         _web_policy(config, os.environ if environ is None else environ),
@@ -41,22 +38,6 @@ def tool_policies(
 def network_policy(config: Config) -> NetworkPolicy:
     """Where requests of the agent may go, as the config says."""
     return NetworkPolicy(tuple(config.tools.ssrf_whitelist), proxy=config.tools.web.proxy or None)
-
-
-def _path_policy(config: Config, data_dir: Path, workspace: Path) -> PathPolicy:
-    places = Places(data_dir)
-    file = config.loaded_from.file or places.config
-    with_keys = [file, *(file.with_name(file.name + ending) for ending in BACKUPS)]
-    return PathPolicy(
-        workspace,
-        restrict=config.tools.restrict_to_workspace,
-        allowed=named_places(config.tools.allowed_paths),
-        protected=named_places(config.tools.protected_paths),
-        unreadable=(*with_keys, places.pairing, places.state, *key_places(Path.home())),
-        sealed=tuple(with_keys),
-        data_folder=data_dir,
-        library=(skills_dir(),),
-    )
 
 
 def _exec_policy(config: Config, data_dir: Path) -> ExecPolicy | None:
@@ -100,8 +81,3 @@ def _inbox_policy(config: Config, is_private: Callable[[Address], bool]) -> Inbo
         return MailReader(lambda: config.channels.email, zone_named(config.agents.defaults.timezone))
 
     return InboxPolicy(open_mailbox, is_private)
-
-
-def named_places(names: Sequence[str]) -> tuple[Path, ...]:
-    """Folders and files as the config names them."""
-    return tuple(Path(name).expanduser() for name in names)

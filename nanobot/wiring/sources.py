@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from nanobot.config.paths import Places
 from nanobot.config.schema import Config
 from nanobot.utils.clock import Clock
-from nanobot.wiring.policies import named_places, network_policy
+from nanobot.wiring.policies import network_policy
+from nanobot.wiring.walls import named_places
 
 if TYPE_CHECKING:
     from nanobot.agent.tools.mcp.source import McpServers

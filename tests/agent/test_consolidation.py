@@ -411,6 +411,7 @@ from pathlib import Path
 from contextlib import nullcontext
 import tests.agent.test_consolidation as here
 from nanobot.agent import memory
+from nanobot.security.opening import Place
 from nanobot.session.manager import SessionManager
 
 point = sys.argv[2]
@@ -427,7 +428,7 @@ def around(owner, name):
     setattr(owner, name, wrapped)
 
 for owner, name in [(memory.MemoryStore, "append_history"), (memory.MemoryStore, "write_long_term"),
-                    (memory, "append_durable"), (memory, "write_atomic"), (SessionManager, "save")]:
+                    (Place, "append"), (Place, "replace"), (SessionManager, "save")]:
     around(owner, name)
 
 async def main():
@@ -438,7 +439,7 @@ async def main():
 asyncio.run(main())
 """
 
-STEPS = ("append_history", "append_durable", "write_long_term", "write_atomic", "save")
+STEPS = ("append_history", "append", "write_long_term", "replace", "save")
 POINTS = [f"{when} {step}" for step in STEPS for when in ("before", "after")]
 
 

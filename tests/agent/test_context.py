@@ -11,6 +11,7 @@ import pytest
 
 from nanobot.agent.context import ContextBuilder, as_sent, with_attachments
 from nanobot.messages.types import ChatMessage
+from nanobot.security.paths import PathPolicy
 from nanobot.utils.clock import FrozenClock
 from nanobot.utils.resources import templates_dir
 
@@ -245,3 +246,21 @@ def test_a_workspace_behind_a_link_keeps_the_name_the_person_gave_it(workspace, 
     link.symlink_to(workspace)
 
     assert f"Your workspace is {link}\n" in ContextBuilder(link).build_system_prompt()
+
+
+def test_links_in_the_workspace_show_no_key_to_a_model(workspace: Path, tmp_path: Path):
+    key, plain = tmp_path / "keys/id_ed25519", tmp_path / "shared.md"
+    key.parent.mkdir()
+    key.write_text("canary-88")
+    plain.write_text("said for all bots")
+    for name in ("AGENTS.md", "USER.md", "memory/MEMORY.md", "memory/2026-02-26.md", "skills/own/SKILL.md"):
+        place = workspace / name
+        place.unlink(missing_ok=True)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.symlink_to(plain if name == "USER.md" else key)
+    context = ContextBuilder(workspace, paths=PathPolicy(workspace, unreadable=(key.parent,)))
+
+    prompt = context.build_system_prompt() + context.memory.read_today() + str(context.skills.load_skill("own"))
+
+    assert "canary-88" not in prompt
+    assert "said for all bots" in prompt

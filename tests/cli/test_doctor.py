@@ -3,7 +3,10 @@
 import json
 import os
 import sqlite3
+import stat
+import sys
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -16,6 +19,9 @@ from nanobot.cli.checks.table import HEALTH, SECURITY
 from nanobot.cli.commands import app
 from nanobot.config.paths import Places, use_config
 from nanobot.config.schema import Config
+from nanobot.pairing.store import PairingStore
+from nanobot.security.grants import Grants
+from nanobot.utils.clock import FrozenClock
 from tests.fake_models import Calls, Fail, FakeModels, Say
 
 RUNNER = CliRunner()
@@ -69,6 +75,48 @@ def test_a_config_that_cannot_be_used_is_told_and_the_rest_is_examined(data):
     assert "free" in checks["disk"]["findings"][0]["text"]
 
 
+@pytest.mark.parametrize("words", [("--security",), ("model",)])
+def test_what_cannot_be_examined_for_a_broken_config_does_not_look_well(data, words):
+    data.mkdir()
+    (data / "config.json").write_text('{"agents": {')
+
+    checks, told = examination(*words)
+
+    assert not told["ok"]
+    assert "config.json:1" in texts(checks["config"])
+
+
+def test_a_workspace_that_leads_nowhere_is_found(data):
+    data.mkdir(mode=0o700)
+    (data / "workspace").symlink_to(data / "gone")
+
+    checks, _ = examination("files.folders")
+
+    assert "leads nowhere" in texts(checks["files.folders"])
+
+
+def test_a_repair_that_fails_is_no_success(data):
+    configured(data, agents={"defaults": {"workspace": str(data / "config.json" / "in-a-file")}})
+
+    ran = RUNNER.invoke(app, ["doctor", "files.folders", "--fix"])
+
+    assert ran.exit_code == 1
+    assert "failed   files.folders: could not be repaired: " in ran.stdout
+    assert "in-a-file: Not a directory." in ran.stdout
+
+
+@POSIX
+def test_a_workspace_that_everybody_can_write_is_closed(data):
+    configured(data)
+    (data / "workspace").mkdir()
+    (data / "workspace").chmod(0o777)
+
+    _, told = examination("--security", "--fix", "paths")
+
+    assert told["ok"]
+    assert stat.S_IMODE((data / "workspace").stat().st_mode) == 0o775
+
+
 def test_a_secret_that_is_not_where_the_config_says_is_told(data):
     configured(data, providers={"openai": {"apiKey": "file:nowhere"}})
 
@@ -114,11 +162,14 @@ def test_a_damaged_store_is_found(data):
     (data / "workspace" / "cron" / "jobs.json").write_text("{")
     (data / "workspace" / "sessions" / "cli_x.jsonl").write_text('{"role": "user", "content": "hi"}\n{"role\n')
     (data / "pairing.json").write_text("[")
+    (data / "state" / "grants.json").write_text("[")
+    (data / "state" / "provenance.json").write_text("[")
 
     checks, told = examination("--offline")
 
     wrong = {name for name, check in checks.items() if check["verdict"] == "error" and name.startswith("stores.")}
-    assert wrong == {"stores.journal", "stores.jobs", "stores.pairing"}
+    assert wrong == {"stores.journal", "stores.jobs", "stores.pairing", "stores.approvals"}
+    assert len(checks["stores.approvals"]["findings"]) == 2
     assert "1 line cannot be read" in checks["stores.sessions"]["findings"][0]["text"]
     assert not told["ok"]
     assert not list(data.rglob("*.corrupt"))
@@ -230,7 +281,7 @@ OPEN = {
     "paths.wide": {"tools": {"allowedPaths": ["~"]}},
     "network.whitelist": {"tools": {"ssrfWhitelist": ["169.254.0.0/16"]}},
     "network.doors": {"api": {"host": "0.0.0.0"}},
-    "network.plain": {"providers": {"custom": {"apiKey": "k", "apiBase": "http://models.example.com/v1"}}},
+    "network.plain": {"providers": {"custom": {"apiKey": "k0123456789", "apiBase": "http://models.example.com/v1"}}},
     "code.foreign": {"tools": {"mcpServers": {"x": {"command": "npx", "args": ["-y", "server-everything@latest"]}}}},
 }
 NARROW = {
@@ -289,6 +340,71 @@ def test_a_key_in_plain_text_is_advice_and_no_finding(data):
     assert "sk-plain" not in json.dumps(told)
 
 
+def test_what_was_allowed_long_ago_is_brought_to_mind(data):
+    configured(data)
+    (data / "state").mkdir(mode=0o700)
+    clock = FrozenClock(datetime.now(UTC) - timedelta(days=20))
+    Grants(data / "state" / "grants.json", clock).add(["folder:/srv/old"], outside=False)
+    clock.advance(timedelta(days=15).total_seconds())
+    Grants(data / "state" / "grants.json", clock).add(["folder:/srv/new"], outside=False)
+
+    checks, _ = examination("--security")
+
+    assert "folder:/srv/old" in texts(checks["approval.always"])
+    assert "folder:/srv/new" not in texts(checks["approval.always"])
+
+
+@pytest.mark.parametrize(("wish", "verdict"), [("bwrap", "error"), ("auto", "ok"), ("none", "ok")])
+def test_the_wall_is_told_as_this_machine_has_it(data, monkeypatch, wish, verdict):
+    configured(data, tools={"exec": {"sandbox": wish}})
+    monkeypatch.setenv("PATH", str(data))
+
+    checks, _ = examination("sandbox")
+
+    found = checks["sandbox"]["findings"][0]
+    assert (checks["sandbox"]["verdict"], "bwrap is not installed" in found["text"]) == (verdict, wish != "none")
+    assert sorted(path.name for path in data.iterdir()) == ["config.json"]
+
+
+def test_a_channel_on_which_people_speak_and_nobody_is_owner_is_told(data):
+    configured(data, channels={"telegram": {"enabled": True, "token": "t"}, "slack": {"enabled": False}})
+    PairingStore(Places(data)).admit("telegram", "7")
+
+    checks, _ = examination("stores.pairing")
+
+    assert "1 person may speak, and nobody is owner" in texts(checks["stores.pairing"])
+
+
+def test_an_mcp_server_that_does_not_start_is_told_with_its_last_words(data):
+    script = "import sys; sys.exit('no such account')"
+    configured(data, tools={"mcpServers": {"x": {"command": sys.executable, "args": ["-c", script]}}})
+
+    checks, _ = examination("mcp")
+
+    assert "no such account" in texts(checks["mcp.x"])
+
+
+def test_what_stands_for_no_key_is_none(data):
+    configured(data, providers={"custom": {"apiKey": "not-needed", "apiBase": "http://models.example.com/v1"}})
+
+    checks, _ = examination("--security")
+
+    assert not checks["secrets.plain"]["findings"]
+    assert not checks["network.plain"]["findings"]
+
+
+def test_each_finding_has_its_advice_right_below(data):
+    configured(data, tools={"mcpServers": {"a": {"command": "no-such-a"}, "b": {"command": "no-such-b"}}})
+
+    ran = RUNNER.invoke(app, ["doctor", "programs"])
+
+    told = " ".join(ran.stdout.split())
+    assert (
+        told.index("mcpServers.a.command") < told.index("server b is started by") < told.index("mcpServers.b.command")
+    )
+    assert "1 check: 2 wrong." in ran.stdout
+
+
 def test_a_person_reads_lines_with_what_to_do(data):
     configured(data, tools={"approval": "off"})
 
@@ -297,12 +413,13 @@ def test_a_person_reads_lines_with_what_to_do(data):
     assert ran.exit_code == 1
     assert "error    approval.off" in ran.stdout
     assert '-> Set tools.approval to "ask".' in ran.stdout
-    assert f"{len(SECURITY)} checks: 1 wrong, 0 to look at." in ran.stdout
+    assert f"{len(SECURITY)} checks: 1 wrong." in ran.stdout
 
 
 def test_one_thing_is_examined_by_its_id(data):
     assert [*examination("stores", "disk")[0]] == [
-        "disk", "stores.journal", "stores.sessions", "stores.ledger", "stores.jobs", "stores.pairing"
+        "disk", "stores.journal", "stores.sessions", "stores.ledger", "stores.jobs", "stores.pairing",
+        "stores.approvals",
     ]  # fmt: skip
 
     ran = RUNNER.invoke(app, ["doctor", "store"])

@@ -53,6 +53,15 @@ def test_a_fresh_machine_is_told_what_holds_and_nothing_is_made():
     assert list(Path.home().iterdir()) == []
 
 
+def test_what_stands_around_commands_is_told(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PATH", "")
+    without = facts()["sandbox"]
+    write_config(tools={"exec": {"enable": False}})
+
+    assert "bwrap is not installed" in without["summary"]
+    assert "Sandbox not needed: tools.exec.enable is false" in " ".join(status().stdout.split())
+
+
 def test_the_model_and_why_it_was_chosen(models: FakeModels):
     path = write_config(**openai_at(models.v1))
 

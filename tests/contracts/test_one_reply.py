@@ -22,7 +22,7 @@ from nanobot.config.schema import Config
 from nanobot.pairing.store import PairingStore
 from nanobot.runtime import build_runtime
 from nanobot.testing import Line, Pause, ScriptedProvider, calls
-from nanobot.wiring.policies import tool_policies
+from nanobot.wiring.walls import path_policy
 from tests.contracts.life import until
 from tests.contracts.platform_board import BoardPlatform
 
@@ -84,7 +84,7 @@ async def on_the_board(folder: Path, *script: Line, streaming: bool) -> AsyncIte
         async with build_runtime(
             config, data_dir=folder, provider=provider, environ={}, bus=bus, streams=manager.streams
         ) as bot:
-            bot.tools.register(MessageTool(bus, manager, tool_policies(config, folder, bot.workspace).paths))
+            bot.tools.register(MessageTool(bus, manager, path_policy(config, folder, bot.workspace)))
             living = [asyncio.create_task(one) for one in (manager.run(), bot.loop.run())]
             try:
                 await until(lambda: channel.is_running)

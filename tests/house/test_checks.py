@@ -33,3 +33,11 @@ def test_the_house_is_in_order(command):
     )
 
     assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout[-6_000:]}{done.stderr[-3_000:]}"
+
+
+@pytest.mark.xdist_group("house")
+def test_tests_of_a_group_run_in_one_worker(request: pytest.FixtureRequest):
+    if not hasattr(request.config, "workerinput"):
+        pytest.skip("all tests run in one process")
+
+    assert request.node.nodeid.endswith("@house")

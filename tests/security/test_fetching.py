@@ -174,3 +174,13 @@ async def test_a_request_that_holds_a_secret_is_not_sent():
                 await fetcher.fetch(asked)
 
     assert server.connections == 0
+
+
+@pytest.mark.parametrize("host", ["xn--i-7iq.ws", "xn--a", "xn---a.example", "a_b.example"])
+async def test_a_name_that_only_servers_of_names_understand_is_asked_as_it_is(host: str):
+    gate = Gate(NetworkPolicy(whitelist=("127.0.0.0/8",)), look_up=names({host: ["127.0.0.1"]}))
+    async with serving(saying(b"hi")) as server:
+        came = await Fetcher(gate).fetch(Asked(f"http://{host}:{server.port}/"))
+
+    assert came.body == b"hi"
+    assert f"\r\nhost: {host}:{server.port}\r\n" in server.heads[0].lower()

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from nanobot.errors import SecretUnavailableError
-from nanobot.security import asking
+from nanobot.security import secret_commands
 from nanobot.security.references import LONGEST, References
 
 PYTHON = shlex.quote(sys.executable)
@@ -95,7 +95,7 @@ def test_nobody_waits_for_a_pipe(tmp_path):
 
 @pytest.mark.skipif(os.name != "posix", reason="a shell is needed")
 def test_a_command_that_does_not_end_is_ended_with_all_that_it_started(tmp_path, monkeypatch):
-    monkeypatch.setattr(asking, "TIMEOUT_S", 0.3)
+    monkeypatch.setattr(secret_commands, "TIMEOUT_S", 0.3)
     command = "cmd:sh -c 'echo $$ > pid; sleep 30 & wait'"
 
     began = time.monotonic()

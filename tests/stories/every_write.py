@@ -12,6 +12,7 @@ life finds a disk that works.
 
 import asyncio
 import errno
+import gc
 import itertools
 import json
 import os
@@ -377,6 +378,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         template = Path(folder) / "template"
         asyncio.run(warm(template))
+        gc.freeze()  # else each life copies what the collector looks at
         home = Path(folder) / "counted"
         shutil.copytree(template, home)
         _, told = life(home, QUESTION, -1, "before")
@@ -396,13 +398,16 @@ def main() -> None:
 
 
 async def warm(home: Path) -> None:
-    """A workspace that is there already, modules that are loaded, and what was said before."""
+    """A workspace that is there already, modules and tables that are loaded, and what was said before."""
     async with runtime(home, Planned()) as bot:
         session = bot.sessions.get_or_create(SESSION)
         for number in range(kind.earlier // 2):
             session.add_message("user", f"question {number}", turn_id=f"before-{number}")
             session.add_message("assistant", f"answer {number}", turn_id=f"before-{number}")
         bot.sessions.save(session)
+    another = home.parent / "another"
+    await spend(another, QUESTION)
+    shutil.rmtree(another)
 
 
 if __name__ == "__main__":

@@ -172,7 +172,7 @@ def _rules(reaches: Iterable[Reach]) -> frozenset[str]:
 
 def _in_play(planned: PlannedCall) -> InPlay:
     """The words from outside on which this call may rest."""
-    context, rows = planned.context, planned.rows
+    context, rows = planned.context, [*planned.told, *planned.rows]
     if is_outside(context.entered):
         brought = entered_rows(rows, context.turn_id)
         named = [*(shown_source(row, rows) for row in brought), *filter(None, [planned.source])]

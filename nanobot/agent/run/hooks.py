@@ -16,6 +16,7 @@ class PlannedCall:
     """A call that is about to begin. `rows` is what stands in the window; `emit` tells the turn's watchers.
 
     What hooks before this one found to come into the turn stands in `context.entered`, and in `source` what it is.
+    `told`: what the requests carry beside the window and is not the owner's, as rows of no turn.
     """
 
     call: ToolCallRequest
@@ -24,6 +25,7 @@ class PlannedCall:
     rows: Sequence[ChatMessage]
     emit: Emitter
     source: str = ""
+    told: Sequence[ChatMessage] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,9 +87,26 @@ async def _judged(call: ToolCallRequest, bench: ToolBench) -> Verdict:
     if not bench.hooks or call.problem is not None:
         return Verdict()
     reaches = await bench.tools.reaches(call.name, call.arguments, bench.context)
-    verdict = await judged(bench.hooks, PlannedCall(call, reaches, bench.context, bench.rows, bench.emit))
+    told = _told_by_others(call, bench) if reaches else ()
+    verdict = await judged(bench.hooks, PlannedCall(call, reaches, bench.context, bench.rows, bench.emit, told))
     bench.entered(verdict.entered)
     return verdict
+
+
+def _told_by_others(call: ToolCallRequest, bench: ToolBench) -> list[ChatMessage]:
+    """What others say of the tools they offer: in each request, and where the model looked for a tool."""
+    own = bench.tools.get(call.name)
+    told = [_words(source, text) for source, text in bench.tools.told_by_others(call.name).items()]
+    for row in bench.rows:
+        tool = bench.tools.get(str(row.get("name"))) if row["role"] == "tool" else None
+        known = row.get("own_provenance") or row.get("provenance", Provenance.TOOL)
+        if tool is not None and tool.source and not is_outside(known) and (own is None or tool.source != own.source):
+            told.append(_words(tool.source, text_of(row["content"])))
+    return told
+
+
+def _words(source: str, text: str) -> ChatMessage:
+    return {"role": "tool", "name": f"what {source} says of its tools", "content": text, "provenance": Provenance.MCP}
 
 
 async def outcome_unknown(call: ToolCallRequest, bench: ToolBench) -> ChatMessage:

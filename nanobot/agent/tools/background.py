@@ -1,6 +1,7 @@
 """What commands left running on purpose. It lives behind a wall of its own, where no later command can see it."""
 
 import os
+import select
 import signal
 import sys
 from collections.abc import Sequence
@@ -9,23 +10,26 @@ from contextlib import suppress
 from nanobot.agent.tools.base import ToolResult
 from nanobot.utils.processes import Process
 
-_MOST = 200
 _SIGNALS = {name.removeprefix("SIG"): number for name, number in signal.Signals.__members__.items()}
 
 
 class Background:
     """The processes of earlier commands, held so that a number given again is not taken for one of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = 200) -> None:
+        """Of more than `most` that live, the newest are not held."""
+        self._most = most
         self._held: dict[int, int] = {}
 
     def remember(self, processes: Sequence[Process]) -> None:
         """These go on after their command."""
         if sys.platform != "linux":
             return  # there a later command sees them itself
+        for pid in [pid for pid, held in self._held.items() if _has_ended(held)]:
+            self._let_go(pid)
         for process in processes:
             self._let_go(process.pid)
-            if len(self._held) < _MOST:
+            if len(self._held) < self._most:
                 with suppress(OSError):
                     self._held[process.pid] = os.pidfd_open(process.pid)
 
@@ -51,6 +55,13 @@ class Background:
         held = self._held.pop(pid, None)
         if held is not None:
             os.close(held)
+
+
+def _has_ended(held: int) -> bool:
+    """Whether the process of this descriptor is gone: then it can be read, pidfd_open(2)."""
+    look = select.poll()
+    look.register(held, select.POLLIN)
+    return bool(look.poll(0))
 
 
 def _read(words: Sequence[str]) -> tuple[int | None, list[int]]:

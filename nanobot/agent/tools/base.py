@@ -99,6 +99,8 @@ class Tool(ABC):
     provenance: ClassVar[Provenance] = Provenance.TOOL
     derives: ClassVar[bool] = False
     """Whether what it brings may be made of anything the window holds: then it is trusted as little as that."""
+    source: str = ""
+    """Who tells of it, where that is not us: each request carries their words, and they are not the owner's."""
 
     @abstractmethod
     async def execute(self, *args: Any, **kwargs: Any) -> str | ToolResult:  # any signature of named arguments fits
@@ -129,3 +131,10 @@ class Tool(ABC):
     def wants_context(self) -> bool:
         """Whether `execute` asks for the turn."""
         return "ctx" in inspect.signature(self.execute).parameters
+
+
+async def passed_on(tool: Tool, arguments: dict[str, Any], ctx: ToolContext | None) -> ToolResult:
+    """What another tool makes of a call that is meant for it. The arguments fit its schema."""
+    given = {**arguments, "ctx": ctx} if ctx is not None and tool.wants_context else arguments
+    result: str | ToolResult = await tool.execute(**given)
+    return result if isinstance(result, ToolResult) else ToolResult(result)

@@ -49,8 +49,6 @@ _EXPLAINED = {
     errno.EPERM: "The system does not allow that on {path}. Choose another place, or ask the owner.",
     errno.EISDIR: "{path} is a folder, not a file. Use list_dir to see what is in it.",
     errno.EEXIST: "A part of {path} is a file, so that no folder can be made there. Choose another path.",
-    errno.ENOTDIR: "A part of {path} is a file, not a folder. Choose another path.",
-    errno.ENOENT: "There is no {path}.",
     errno.ENOSPC: "The disk is full: {path} was not written, what was there is unchanged. Free some space first.",
     errno.EDQUOT: "The disk quota is used up: {path} was not written. Free some space first.",
     errno.EROFS: "{path} is on a read-only file system. Choose another place.",

@@ -3,7 +3,8 @@
 Run as a script in a child process of its own, with the open file as its stdin: a document that is made to never end, or
 to fill the memory, ends this process and nothing else. It has no path, and opens no other file of the user's.
 
-Prints lines of JSON: `{"unit", "total"}`, then `{"text"}` for each page, sheet or slide as it is read; or `{"error"}`.
+Prints lines of JSON: `{"unit", "total"}`, then `{"text"}` for each page, sheet or slide as it is read; or `{"error"}`,
+or `{"missing"}` where no reader is installed.
 """
 
 import json
@@ -151,7 +152,7 @@ def main(kind: str) -> None:
     try:
         _read(kind, sys.stdin.buffer)
     except ImportError:
-        _tell({"error": "no reader is installed here: pip install 'nanobot[docs]'. Tell the owner"})
+        _tell({"missing": True})
     except _RefusedError as error:
         _tell({"error": str(error)})
     except MemoryError:

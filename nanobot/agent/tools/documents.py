@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from nanobot.agent.tools.base import ToolResult
+from nanobot.utils.extras import install_command
 from nanobot.utils.processes import child_process
 from nanobot.utils.text import counted, human_size
 
@@ -125,6 +126,8 @@ class _Reading:
     def take(self, line: bytes) -> str | None:
         """One line of the child. Why no more is wanted, if so."""
         told = json.loads(line)
+        if "missing" in told:
+            return f"no reader is installed here: {install_command('docs')}. Tell the owner"
         if "error" in told:
             return str(told["error"])
         if "unit" in told:

@@ -24,6 +24,12 @@ _NO_SERVICE = re.compile(
     r"docker daemon|docker\.sock|Failed to connect to bus|D-Bus|system bus|podman\.sock", re.IGNORECASE
 )
 _NOT_THERE = re.compile(r"(/(?:tmp|run)/[^\s'\":]+)[^\n]*No such file|No such file[^\n]*?(/(?:tmp|run)/[^\s'\":]+)")
+_NO_ROOT = re.compile(
+    r"(?:^|\W)(?:sudo|doas|su|pkexec): |no new privileges|are you root\?|must be (?:super-?user|root)"
+    r"|superuser privileges|setuid root|dpkg/lock|rpm/\.rpm\.lock",
+    re.IGNORECASE,
+)
+_NO_TMP = re.compile(r"(?<![\w/])/tmp/[^\n]*Permission denied|Permission denied[^\n]*[ '\"]/tmp/")
 _NO_ROOM = re.compile(r"MemoryError|Cannot allocate memory|std::bad_alloc|out of memory", re.IGNORECASE)
 _MOST_NAMED = 5
 
@@ -94,11 +100,13 @@ def _reach_of(need: str, place: Path, paths: PathPolicy) -> tuple[Reach, Path]:
         raise PathDeniedError(
             f"{need} belongs to nanobot's own state or is protected by the owner: no command writes it."
         )
-    folder = place if place.is_dir() else place.parent
-    if not folder.is_dir():
+    folder = place if os.path.isdir(place) else place.parent  # noqa: PTH112 - also where we may not look
+    if not os.path.isdir(folder):  # noqa: PTH112
         raise PathDeniedError(f"{need} does not exist. Name the folder in which the command is to write.")
     if folder.parent == folder:
         raise PathDeniedError("The whole disk cannot be asked for. Name the folder in which the command is to write.")
+    if any(folder.is_relative_to(made) for made in ("/proc", "/sys", "/dev")):
+        raise PathDeniedError(f"{need} is made by the kernel and cannot be asked for. Name a single device in /dev.")
     return Reach(ReachKind.FOLDER, str(folder), beyond=True), folder
 
 
@@ -154,5 +162,11 @@ _ADVICE = (
         '["/that/folder"]; the owner is asked.',
     ),
     (_NO_SERVICE, "Services of this machine are out of reach. Name the socket in needs; the owner is asked."),
+    (_NO_TMP, "This wall gives commands no /tmp: write to $TMPDIR instead, which is kept for later commands."),
+    (
+        _NO_ROOT,
+        "Commands have no powers of root and cannot get them: no sudo, no system packages, no services. Do it in the "
+        "workspace (a venv, npm without -g, a prefix there), or tell the owner which command to run.",
+    ),
     (_NO_ROOM, "A command may not take all memory of this machine. Do it in smaller pieces."),
 )

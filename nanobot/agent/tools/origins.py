@@ -14,6 +14,11 @@ def nothing_known(path: Path) -> Provenance | None:
     return None
 
 
+def trust_in(real: Path, words_of: WordsOf, own: Provenance = Provenance.FILE) -> Provenance:
+    """The least trusted of what such a file is by itself and whose words it holds."""
+    return least_trusted([own, words_of(real) or own])
+
+
 MarkChanged = Callable[[Sequence[Path], int, Provenance], None]
 """Told that what was changed in these folders since that moment (`time.time_ns`) holds such words. Blocks; raises
 StorageError."""
@@ -21,8 +26,3 @@ StorageError."""
 
 def nothing_marked(folders: Sequence[Path], since_ns: int, words: Provenance) -> None:
     """Nobody keeps account of files."""
-
-
-def trust_in(real: Path, words_of: WordsOf, own: Provenance = Provenance.FILE) -> Provenance:
-    """The least trusted of what such a file is by itself and whose words it holds."""
-    return least_trusted([own, words_of(real) or own])

@@ -112,6 +112,15 @@ class ToolRegistry:
             self._weight = (definitions, estimate_tokens(json.dumps(definitions)) if definitions else 0)
         return self._weight[1]
 
+    def told_by_others(self, but: str) -> dict[str, str]:
+        """What each request says of tools in others' words, by who says it; not who also has the tool `but`."""
+        tool = self.get(but)
+        told: dict[str, list[str]] = {}
+        for other in self._tools.values():
+            if other.source and (tool is None or other.source != tool.source):
+                told.setdefault(other.source, []).append(f"{other.description}\n{_texts_in(other.parameters)}")
+        return {source: "\n".join(words) for source, words in told.items()}
+
     async def reaches(self, name: str, params: dict[str, Any], ctx: ToolContext) -> tuple[Reach, ...]:
         """What this call would reach for. Never raises; of a call that cannot run, nothing."""
         tool = self.get(name)
@@ -191,3 +200,9 @@ def _as_result(returned: Any) -> ToolResult:
         return ToolResult(json.dumps(returned, ensure_ascii=False, default=str))
     except (TypeError, ValueError, RecursionError):
         return ToolResult(str(returned))
+
+
+def _texts_in(value: Any) -> str:
+    if isinstance(value, dict | list):
+        return "\n".join(filter(None, map(_texts_in, value.values() if isinstance(value, dict) else value)))
+    return value if isinstance(value, str) else ""

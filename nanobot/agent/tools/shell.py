@@ -17,13 +17,13 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nanobot.agent.tools.background import Background
-from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult
+from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, passed_on
 from nanobot.agent.tools.cron_command import cron_call
 from nanobot.agent.tools.execution import Bounds, Execution
 from nanobot.agent.tools.origins import MarkChanged, nothing_marked
@@ -32,6 +32,7 @@ from nanobot.agent.tools.schema import array, number, string, takes
 from nanobot.agent.tools.spill import SPILL_CAP
 from nanobot.errors import StorageError
 from nanobot.messages.types import Provenance, is_outside, least_trusted
+from nanobot.security.environment import needed_of
 from nanobot.security.paths import PathDeniedError, PathPolicy
 from nanobot.utils.aio import finish
 from nanobot.utils.processes import Argv
@@ -43,12 +44,6 @@ if TYPE_CHECKING:  # the walls take 10 ms to import, which a turn without a comm
 
 log = logging.getLogger(__name__)
 
-_SAFE_KEYS = frozenset({
-    "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR",
-    # what programs on Windows do not start without
-    "SYSTEMROOT", "SYSTEMDRIVE", "WINDIR", "COMSPEC", "PATHEXT", "TEMP", "TMP", "USERPROFILE", "HOMEDRIVE", "HOMEPATH",
-    "USERNAME", "APPDATA", "LOCALAPPDATA", "PROGRAMDATA", "PROGRAMFILES", "PROGRAMFILES(X86)", "NUMBER_OF_PROCESSORS",
-})  # fmt: skip
 _NO_TERMINAL = {"TERM": "dumb", "PAGER": "cat", "GIT_PAGER": "cat", "GIT_TERMINAL_PROMPT": "0"}
 """Programs that look here know that nobody can answer them."""
 
@@ -111,7 +106,10 @@ class ExecTool(Tool):
 
     @cached_property
     def _walls(self) -> "Walls":
-        return walls_of(self._paths, self._policy)
+        from nanobot.security.sandbox.walls import Walls
+
+        policy = self._policy
+        return Walls(self._paths, policy.sandbox, network=policy.network, cache=policy.cache, tmp=policy.tmp)
 
     @cached_property
     def _guard(self) -> "Guard":
@@ -129,6 +127,8 @@ class ExecTool(Tool):
         if meant := self._meant(plain):
             tool, wanted = meant
             return await tool.reaches(wanted, ctx)
+        if self._walls.required and not stands:
+            return ()  # no yes would make it run
         unwalled = self._walls.wanted and not stands
         detail = "Nothing walls it off on this machine." if unwalled else ""
         needs = await asyncio.to_thread(self._needs, arguments.get("needs"), command)
@@ -163,10 +163,7 @@ class ExecTool(Tool):
             tool, wanted = meant
             if problems := tool.validate_params(wanted):
                 return ToolResult.failed(f"{tool.name} was not called. {' '.join(problems)}")
-            if ctx is not None and tool.wants_context:
-                wanted = {**wanted, "ctx": ctx}
-            result = await tool.execute(**wanted)
-            return result if isinstance(result, ToolResult) else ToolResult(result)
+            return await passed_on(tool, wanted, ctx)
         if (done := self._background.ended_by(judgement.single)) is not None:
             return done
         granted = ctx.granted if ctx is not None else frozenset()
@@ -272,21 +269,15 @@ class ExecTool(Tool):
         return self._walls.advice
 
 
-def walls_of(paths: PathPolicy, policy: ExecPolicy) -> "Walls":
-    """The walls around the commands of such a tool; `report()` says in words what holds on this machine."""
-    from nanobot.security.sandbox.walls import Walls
-
-    return Walls(paths, policy.sandbox, network=policy.network, cache=policy.cache, tmp=policy.tmp)
+def typed_by_owner(command: str, ctx: ToolContext) -> ToolContext:
+    """The context of a command that the owner typed: about running it they need not be asked."""
+    return replace(ctx, granted=frozenset({Reach(ReachKind.COMMAND, command).rule}))
 
 
 def environment(ours: Mapping[str, str], policy: ExecPolicy) -> dict[str, str]:
     """What a command may know of our environment: what programs need to run, and what the owner allowed."""
     allowed = {name.upper() for name in policy.allowed_env_keys}
-    passed = {
-        name: value
-        for name, value in ours.items()
-        if name.upper() in _SAFE_KEYS or name.upper() in allowed or name.startswith("LC_")
-    }
+    passed = needed_of(ours, allowed)
     if policy.path_append:
         passed["PATH"] = os.pathsep.join(filter(None, (passed.get("PATH", os.defpath), policy.path_append)))
     return {**passed, **{name: value for name, value in _NO_TERMINAL.items() if name.upper() not in allowed}}

@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import discord
@@ -13,7 +14,7 @@ from nanobot.channels.discord.link import GUILDS_S, Link, gateway_at
 from nanobot.channels.discord.outbound import as_send_errors, nonce_of, quoting, view_of
 from nanobot.channels.discord.past import remembered
 from nanobot.channels.errors import ChannelSetupError, NotConnectedError, UndeliverableError
-from nanobot.channels.media import Outgoing
+from nanobot.channels.media import Outgoing, open_still
 from nanobot.channels.posting import Posting, PostingChannel
 from nanobot.channels.text.dialects import DISCORD
 from nanobot.channels.text.pieces import Piece
@@ -84,13 +85,14 @@ class DiscordChannel(PostingChannel):
         if file.path is None:
             return await self._send(to, how, content=file.url or file.name)
         try:
-            attached = await asyncio.to_thread(discord.File, file.path, file.name)
+            attached = await asyncio.to_thread(_attached, file.path, file.name)
         except OSError as error:
             raise UndeliverableError(f"{file.path} cannot be read any more ({error.strerror})") from error
         try:
             return await self._send(to, how, file=attached)
         finally:
             attached.close()
+            attached.fp.close()  # which it leaves to who has opened it
 
     async def show_typing(self, to: Address) -> None:
         """Ten seconds of it."""
@@ -156,6 +158,10 @@ class DiscordChannel(PostingChannel):
         if self._link is None or not self.is_running:
             raise NotConnectedError("Discord is not connected")
         return self._link
+
+
+def _attached(path: Path, name: str) -> discord.File:
+    return discord.File(open_still(path), name)
 
 
 def _way_in(settings: DiscordConfig) -> tuple[str, str | None]:

@@ -30,7 +30,7 @@ from nanobot.channels.email.outgoing import Attached, Letter, first_subject, mes
 from nanobot.channels.email.quotes import parted, without_signature
 from nanobot.channels.email.settings import MailSettings
 from nanobot.channels.errors import ChannelSetupError, NotConnectedError, UndeliverableError
-from nanobot.channels.media import Attachment, Kept, MediaError, MediaKind, one_chunk, outgoing
+from nanobot.channels.media import Attachment, Kept, MediaError, MediaKind, one_chunk, open_still, outgoing
 from nanobot.channels.text.dialects import EMAIL
 from nanobot.channels.text.pieces import pieces
 from nanobot.errors import StorageError
@@ -313,6 +313,11 @@ async def _about(message: OutboundMessage, book: MailBook) -> Known | None:
     return known or (Known(root, message.thread_id, "", ()) if "@" in root else None)
 
 
+def _bytes_of(path: Path) -> bytes:
+    with open_still(path) as file:
+        return file.read()
+
+
 async def _files(named: list[str]) -> tuple[list[Attached], list[str]]:
     """What goes along, and a word on what does not."""
     files: list[Attached] = []
@@ -324,7 +329,7 @@ async def _files(named: list[str]) -> tuple[list[Attached], list[str]]:
             if found.path is None:
                 notes.append(f"{found.name}: {found.url}")
                 continue
-            data = await asyncio.to_thread(found.path.read_bytes)
+            data = await asyncio.to_thread(_bytes_of, found.path)
         except (MediaError, OSError) as error:
             notes.append(f"({error})")
             continue

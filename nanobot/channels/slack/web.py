@@ -26,7 +26,7 @@ from nanobot.channels.errors import (
     SendError,
     UndeliverableError,
 )
-from nanobot.channels.media import MediaError, Outgoing
+from nanobot.channels.media import MediaError, Outgoing, open_still
 from nanobot.channels.slack.incoming import Me, RemoteFile, address_of, described
 from nanobot.config.channels import SlackConfig
 from nanobot.utils.clock import Clock
@@ -171,7 +171,7 @@ class Web:
         room = await self.room_of(chat)
         place = await self._ask(self._sdk.files_getUploadURLExternal, filename=file.name, length=file.size)
         try:
-            opened = await asyncio.to_thread(open, path, "rb")
+            opened = await asyncio.to_thread(open_still, path)
         except OSError as error:
             raise UndeliverableError(f"{path} cannot be read any more ({error.strerror})") from error
         with opened, _as_send_errors():

@@ -26,7 +26,7 @@ from telegram.error import ChatMigrated, Conflict, InvalidToken, TelegramError
 
 from nanobot.bus.events import Address, Button, MenuEntry
 from nanobot.channels.errors import ChannelSetupError, NotConnectedError, RateLimitedError, UndeliverableError
-from nanobot.channels.media import MediaKind, Outgoing
+from nanobot.channels.media import MediaKind, Outgoing, open_still
 from nanobot.channels.posting import Posting
 from nanobot.channels.telegram import api
 from nanobot.channels.telegram.incoming import Remote, menu_name, number_of
@@ -148,7 +148,7 @@ class Line:
             with ExitStack() as opened:
                 what: InputFile | str = file.url or ""  # an address is Telegram's to fetch
                 if file.path is not None:
-                    handle = opened.enter_context(await asyncio.to_thread(file.path.open, "rb"))
+                    handle = opened.enter_context(await asyncio.to_thread(open_still, file.path))
                     what = InputFile(handle, filename=file.name, read_file_handle=False)
                 sent: Message = await getattr(self.bot, f"send_{method}")(
                     chat, what, message_thread_id=thread, reply_parameters=answered, reply_markup=buttons,

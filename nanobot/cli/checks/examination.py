@@ -3,6 +3,7 @@
 A check that hangs is a finding, and keeps nobody: its thread is left behind with the process.
 """
 
+import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -44,11 +45,18 @@ class _Run:
         try:
             self.findings = tuple(self.check.find(self.patient))
         except (NanobotError, OSError) as refused:
-            self.findings = (error(cleaned(str(refused)), "Put this right, and run it again."),)
+            self.findings = (error(cleaned(told(refused)), "Put this right, and run it again."),)
         except Exception as broken:  # the wall of a check: one that breaks is a finding, and our bug
-            told = cleaned(f"{type(broken).__name__}: {broken}")
-            self.findings = (error(f"This check broke: {told}", "This is a bug in nanobot; please report it."),)
+            said = cleaned(f"{type(broken).__name__}: {broken}")
+            self.findings = (error(f"This check broke: {said}", "This is a bug in nanobot; please report it."),)
         self.seconds = time.monotonic() - self.began
+
+
+def told(refused: NanobotError | OSError) -> str:
+    """What refused, in words: an error of the disk without its number."""
+    if isinstance(refused, OSError) and refused.strerror and refused.filename:
+        return f"{os.fsdecode(refused.filename)}: {refused.strerror}."
+    return str(refused)
 
 
 def examined(checks: Sequence[Check], patient: Patient) -> Iterator[Examined]:

@@ -12,7 +12,7 @@ from nanobot.cli.checks.findings import Finding, Patient, error, note, warning
 from nanobot.config.saver import BACKUPS
 from nanobot.utils.files import PRIVATE_FILE, PRIVATE_FOLDER, make_private_folder
 from nanobot.utils.resources import templates_dir
-from nanobot.utils.text import human_size
+from nanobot.utils.text import counted, human_size
 from nanobot.utils.workspace import prepare_workspace
 
 _TIGHT, _FULL = 1_000_000_000, 100_000_000
@@ -23,7 +23,11 @@ _MOST_NAMED = 5
 def folders_are_there(patient: Patient) -> Iterator[Finding]:
     """The data folder and the workspace can be written."""
     for folder, what in ((patient.places.data, "data folder"), (patient.workspace, "workspace")):
-        if not folder.exists():
+        if folder.is_symlink() and not folder.exists():
+            yield error(
+                f"The {what} {folder} is a link that leads nowhere.", f"Make {folder.readlink()}, or unlink it."
+            )
+        elif not folder.exists():
             yield note(f"The {what} {folder} is made at the first message.", fix=partial(_make, folder))
         elif not folder.is_dir():
             yield error(f"The {what} {folder} is not a folder.", "Move that file away, or name another place.")
@@ -75,7 +79,8 @@ def files_are_private(patient: Patient) -> Iterator[Finding]:
         )
     rest = open_ones[_MOST_NAMED:]
     if rest:
-        yield error(f"{len(rest)} more files can be read by others.", "--fix closes them.", partial(_close_all, rest))
+        more = counted(len(rest), "more file", "more files")
+        yield error(f"{more} can be read by others.", "--fix closes what others can read.", partial(_close_all, rest))
 
 
 def _close(path: Path) -> str:
@@ -86,7 +91,7 @@ def _close(path: Path) -> str:
 def _close_all(paths: list[Path]) -> str:
     for path in paths:
         _close(path)
-    return f"{len(paths)} files are yours alone now"
+    return f"{counted(len(paths), 'more file is', 'more files are')} yours alone now"
 
 
 def files_are_ours(patient: Patient) -> Iterator[Finding]:
@@ -126,7 +131,7 @@ def nothing_is_left_over(patient: Patient) -> Iterator[Finding]:
     ]
     if found:
         yield warning(
-            f"{len(found)} files are left of writes that were killed, such as {found[0]}.",
+            f"{counted(len(found), 'file is', 'files are')} left of writes that were killed, such as {found[0]}.",
             "--fix deletes them; what they were to replace is whole.",
             lambda: _delete(found),
         )
@@ -135,7 +140,7 @@ def nothing_is_left_over(patient: Patient) -> Iterator[Finding]:
 def _delete(paths: list[Path]) -> str:
     for path in paths:
         path.unlink(missing_ok=True)
-    return f"deleted {len(paths)} leftovers"
+    return f"deleted {counted(len(paths), 'leftover')}"
 
 
 def _existing(path: Path) -> Path:

@@ -80,4 +80,4 @@ class Check:
     reads_config: bool = True
     """Whether it says nothing of use without a config."""
     asks_outside: bool = False
-    """Whether it asks a model or a platform."""
+    """Whether it asks a model, a platform or an MCP server."""

@@ -5,13 +5,18 @@ from contextlib import closing
 from datetime import date
 from pathlib import Path
 
+from nanobot.channels.registry import find
 from nanobot.cli.checks.findings import Finding, Patient, error, note, warning
 from nanobot.cron.service import CronService
 from nanobot.errors import StorageError
+from nanobot.pairing.book import NOBODY
 from nanobot.pairing.store import PairingStore
+from nanobot.security.grants import Grants
+from nanobot.security.provenance import FileBook
 from nanobot.session.folder import SessionFolder
 from nanobot.session.lines import Found
 from nanobot.usage.ledger import LedgerReader
+from nanobot.utils.clock import SystemClock
 from nanobot.utils.text import counted
 
 _BEFORE_ALL = date(2000, 1, 1)
@@ -100,9 +105,31 @@ def pairing_can_be_read(patient: Patient) -> Iterator[Finding]:
     except StorageError as refused:
         yield error(str(refused), "Until then nobody is let in by pairing.")
         return
-    owners = sum(map(len, book.owners.values()))
-    if patient.config.channels.enabled and not owners:
+    people = book.people()
+    for name in patient.config.channels.enabled:
+        spec, paired = find(name), people.get(name, NOBODY)
+        if paired.approved and not paired.owners and spec is not None and spec.owners_are_known:
+            yield warning(
+                f"{spec.title}: {counted(len(paired.approved), 'person', 'people')} may speak, and nobody is owner. "
+                "What needs your yes is refused there.",
+                "If one of them is you: write /pairing there, and run the command it answers with.",
+            )
+    if patient.config.channels.enabled and not any(book.owners.values()):
         yield note(
             "No channel has an owner: approvals and owner's commands work in the terminal only.",
             "Write to the bot, then `nanobot pairing approve CODE --owner`.",
+        )
+
+
+def approvals_can_be_read(patient: Patient) -> Iterator[Finding]:
+    """What was allowed for always, and which files hold somebody else's words."""
+    try:
+        Grants(patient.places.grants, SystemClock()).all()
+    except StorageError as refused:
+        yield error(str(refused), "Until then you are asked about everything again.")
+    book = FileBook(patient.places.file_book, patient.places.media)
+    if not book.is_sound:
+        yield error(
+            f"{book.path} cannot be read, so every file counts as somebody else's words.",
+            "Move it away; what it knew of counts as yours then.",
         )

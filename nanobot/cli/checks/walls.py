@@ -4,6 +4,8 @@ import os
 import re
 import stat
 from collections.abc import Iterator
+from datetime import datetime, timedelta
+from functools import partial
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any
@@ -14,11 +16,17 @@ from pydantic import BaseModel
 from nanobot.cli.checks.findings import Finding, Patient, error, note, warning
 from nanobot.config.environment import is_pointer, secret_files, texts_in
 from nanobot.config.keys import dotted
+from nanobot.security.grants import Grants
 from nanobot.security.references import References
-from nanobot.security.secrets import is_telling
+from nanobot.security.secrets import is_telling, is_worth_hiding
+from nanobot.utils.clock import SystemClock
 from nanobot.utils.http import is_loopback
+from nanobot.utils.text import counted
+from nanobot.wiring.walls import command_walls
 
 _METADATA = ip_address("169.254.169.254")
+_LONG_AGO = timedelta(days=14)
+_MOST_NAMED = 5
 _WIDE_V4, _WIDE_V6 = 16, 48
 _RUNNERS = frozenset({"npx", "bunx", "pnpx", "uvx", "pipx", "dlx"})
 _PINNED = re.compile(r".@\d|==\d")
@@ -43,7 +51,7 @@ def keys_are_kept_elsewhere(patient: Patient) -> Iterator[Finding]:
     found = [
         dotted(path)
         for path, value in texts_in(patient.config.loaded_from.written)
-        if path and is_telling(str(path[-1])) and value and not is_pointer(path, value) and "${" not in value
+        if path and is_telling(str(path[-1])) and _is_key(value) and not is_pointer(path, value)
     ]
     if found:
         yield note(
@@ -83,11 +91,28 @@ def commands_stay_inside(patient: Patient) -> Iterator[Finding]:
         yield error(
             "tools.exec.sandbox is none: commands reach all that you can reach.", 'Set tools.exec.sandbox to "auto".'
         )
+    else:
+        report = command_walls(patient.config, patient.places.data, patient.workspace).report()
+        yield from map(note, (report.summary, *report.lacks))
     told = [name for name in settings.allowed_env_keys if is_telling(name)]
     if told:
         yield warning(
             f"tools.exec.allowedEnvKeys hands every command {', '.join(told)}.",
             "Take them out, or give the command a key that can do little.",
+        )
+
+
+def little_is_allowed_for_always(patient: Patient) -> Iterator[Finding]:
+    """What nobody is asked about any more."""
+    clock = SystemClock()
+    grants = Grants(patient.places.grants, clock).all()
+    if grants:
+        yield note(f"{counted(len(grants), 'rule')} of yours, as `nanobot approvals list` shows")
+    old = [one for one in grants if clock.now() - datetime.fromisoformat(one.made) > _LONG_AGO]
+    for one in old[:_MOST_NAMED]:
+        yield warning(
+            f'You said "always" to {one.rule} more than {_LONG_AGO.days} days ago.',
+            "`nanobot approvals forget RULE` has you asked again.",
         )
 
 
@@ -111,7 +136,13 @@ def places_are_narrow(patient: Patient) -> Iterator[Finding]:
     if workspace in (home, *home.parents):
         yield error(f"The workspace is {workspace}: all of your home.", "Give the agent a folder of its own.")
     elif os.name == "posix" and workspace.is_dir() and workspace.stat().st_mode & stat.S_IWOTH:
-        yield error(f"Everybody on this machine can write in {workspace}.", f"chmod o-w {workspace}")
+        closing = partial(_close_to_others, workspace)
+        yield error(f"Everybody on this machine can write in {workspace}.", f"chmod o-w {workspace}", closing)
+
+
+def _close_to_others(folder: Path) -> str:
+    folder.chmod(stat.S_IMODE(folder.stat().st_mode) & ~stat.S_IWOTH)
+    return f"nobody else can write in {folder} now"
 
 
 def requests_stay_outside(patient: Patient) -> Iterator[Finding]:
@@ -168,7 +199,7 @@ def keys_travel_hidden(patient: Patient) -> Iterator[Finding]:
     """Keys that go over the network in plain text."""
     config = patient.config
     targets = [
-        (f"providers.{name}.apiBase", section.api_base, bool(section.api_key or section.extra_headers))
+        (f"providers.{name}.apiBase", section.api_base, _is_key(section.api_key or "") or bool(section.extra_headers))
         for name, section in config.providers.by_name().items()
     ]
     targets += [
@@ -179,6 +210,11 @@ def keys_travel_hidden(patient: Patient) -> Iterator[Finding]:
         parts = urlsplit(url or "")
         if has_key and parts.scheme == "http" and not is_loopback(parts.hostname or ""):
             yield warning(f"{key} is plain http: its key can be read on the way.", "Use https, or a tunnel.")
+
+
+def _is_key(value: str) -> bool:
+    """Whether the text is itself a key; local servers take any, and people write `not-needed`."""
+    return is_worth_hiding(value) and "${" not in value
 
 
 def _plain(section: object) -> dict[str, Any]:

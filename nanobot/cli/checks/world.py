@@ -8,6 +8,7 @@ from datetime import datetime
 from nanobot.cli.checks.findings import Finding, Patient, error, note, warning
 from nanobot.gateway.lock import holder_of
 from nanobot.utils.clock import zone_named
+from nanobot.wiring.walls import command_walls
 
 _FIRST_YEAR = 2025
 _AHEAD_S = 86_400.0
@@ -57,18 +58,13 @@ def programs_are_there(patient: Patient) -> Iterator[Finding]:
 
 
 def commands_are_walled(patient: Patient) -> Iterator[Finding]:
-    """What the exec tool runs in."""
-    settings = patient.config.tools.exec
-    if not settings.enable:
+    """What the exec tool runs in, on this machine."""
+    if not patient.config.tools.exec.enable:
         yield note("exec is switched off")
-    elif settings.sandbox == "none":
-        yield note("commands run without a sandbox, as the config says")
-    elif shutil.which("bwrap", path=patient.environ.get("PATH")) is not None:
-        yield note("bwrap is here")
-    elif settings.sandbox == "bwrap":
-        yield error(
-            "The config wants commands in bwrap, which is not installed.",
-            "Install it (apt install bubblewrap, dnf install bubblewrap), or set tools.exec.sandbox to auto.",
-        )
+        return
+    walls = command_walls(patient.config, patient.places.data, patient.workspace)
+    report = walls.report()
+    if walls.required and not report.stands:
+        yield error(report.summary, "Do that, or set tools.exec.sandbox to auto.")
     else:
-        yield note("no bwrap here", "apt install bubblewrap gives commands a wall of their own.")
+        yield note(report.summary)

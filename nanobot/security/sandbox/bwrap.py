@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from nanobot.security.sandbox.view import _ALSO_OF_RUN, SYSTEM, Access, View
+from nanobot.security.sandbox.view import ALSO_OF_RUN, SYSTEM, Access, View
 
 INSIDE_UID = 1000
 """Who root is inside: nobody special. What it writes belongs to root outside."""
@@ -98,7 +98,7 @@ def _run_and_tmp(view: View) -> Iterator[str]:
     if not view.whole:
         yield from ("--perms", "1777", "--tmpfs", "/var/tmp", "--symlink", "/run", "/var/run")  # noqa: S108
     names = Path(os.path.realpath("/etc/resolv.conf"))
-    shown = [*_ALSO_OF_RUN, *([str(names)] if not view.whole or names.is_relative_to("/run") else [])]
+    shown = [*ALSO_OF_RUN, *([str(names)] if not view.whole or names.is_relative_to("/run") else [])]
     for place in shown:
         if Path(place).exists() and not place.startswith("/etc/"):
             yield from ("--ro-bind", place, place)

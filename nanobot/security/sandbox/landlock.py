@@ -7,6 +7,7 @@ and exec: a thread is made for one command, gives up its rights, starts it and e
 
 import ctypes
 import os
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -28,7 +29,11 @@ _OF_FILES = 1 << 0 | 1 << 1 | 1 << 2 | 1 << 14 | 1 << 15
 _BY_ABI = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 5: (1 << 16) - 1}
 _SCOPES_SINCE, _NET_SINCE = 6, 4
 _LAST_CAPABILITY = 63
-_DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts", "fd", "stdin", "stdout", "stderr", "shm")
+_LOCAL_FAMILIES = (socket.AF_UNIX, 16)
+"""Sockets that leave the machine by no road; 16 is AF_NETLINK, by which a program asks which interfaces there are."""
+_FAMILIES = (*_LOCAL_FAMILIES, socket.AF_INET, socket.AF_INET6)
+"""The others pass by every namespace: AF_VSOCK, say, calls the machine that runs this one."""
+_DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts", "shm")
 
 
 class _Rules(ctypes.Structure):
@@ -65,7 +70,7 @@ def harden_thread() -> None:
     scopes, it talks to nobody outside by abstract sockets or signals either.
     """
     _check(_libc().prctl(_NO_NEW_PRIVS, *map(ctypes.c_ulong, (1, 0, 0, 0))))
-    _check(forbid_calls(_libc().prctl))
+    _check(forbid_calls(_libc().prctl, _FAMILIES))
     if can_scope():
         ruleset = _create(_Rules(0, 0, _SCOPES))
         try:
@@ -85,6 +90,7 @@ class Fence:
         self._fs = max(rights for since, rights in _BY_ABI.items() if since <= abi())
         net = _TCP if not view.network and abi() >= _NET_SINCE else 0
         rules = _Rules(self._fs, net, _SCOPES if can_scope() else 0)
+        self._families = _FAMILIES if view.network else _LOCAL_FAMILIES
         self._ruleset = _create(rules)
         try:
             for place, rights in self._given(view):
@@ -97,7 +103,7 @@ class Fence:
         """The thread that calls this goes behind it for good, without any power of root."""
         _drop_powers()
         _check(_libc().prctl(_NO_NEW_PRIVS, *map(ctypes.c_ulong, (1, 0, 0, 0))))
-        _check(forbid_calls(_libc().prctl))
+        _check(forbid_calls(_libc().prctl, self._families))
         _call(_RESTRICT, ctypes.c_int(self._ruleset), ctypes.c_uint32(0))
 
     def close(self) -> None:

@@ -36,8 +36,8 @@ class Found:
     """Whether the thread that starts it may give up what a view does not close."""
 
 
-def probe(look: Callable[[], View], cache: Path | None = None) -> Found:
-    """Find out with the view of a command, or remember. Blocking; never raises."""
+def probe(look: Callable[[], View], cache: Path | None = None, *, keep: bool = True) -> Found:
+    """Find out with the view of a command, or remember; `keep` what was found. Blocking; never raises."""
     program = shutil.which("bwrap")
     if program is None:
         where = "Commands are walled off on Linux only" if platform.system() != "Linux" else INSTALL
@@ -51,7 +51,8 @@ def probe(look: Callable[[], View], cache: Path | None = None) -> Found:
         for hardened in (True, False):
             failure = _failure(way, view, hardened=hardened)
             if failure is None:
-                _keep(cache, valid_for, way, hardened=hardened)
+                if keep:
+                    _keep(cache, valid_for, way, hardened=hardened)
                 return Found(way, hardened=hardened)
             problem = problem or failure
     return Found(None, f"bwrap is installed, but does not work here: {problem}")

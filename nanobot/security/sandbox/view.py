@@ -17,7 +17,7 @@ SYSTEM = (
     "/var/lib/dpkg", "/var/lib/rpm", "/var/lib/apt/lists", "/var/cache/apt", "/home/linuxbrew",
 )  # fmt: skip
 """What programs need; all that is left of the host where commands are restricted to the workspace."""
-_ALSO_OF_RUN = ("/run/current-system", "/run/opengl-driver", "/run/booted-system")
+ALSO_OF_RUN = ("/run/current-system", "/run/opengl-driver", "/run/booted-system")
 """Programs of NixOS. The rest of /run is sockets of services, which start processes outside."""
 _OF_THE_COMMAND = tuple(map(Path, ("/run", "/tmp", "/dev", "/proc")))  # noqa: S108 - places inside
 """Here a command finds nothing of the host's."""
@@ -81,17 +81,19 @@ def view_of(
     tmp: Path | None = None,
     grants: Grants | None = None,
     sockets: Iterable[Path] = (),
+    make: bool = True,
 ) -> View:
     """The view these policies give to a command that begins in `folder`, which may be read by them. `sockets` are
     services of the host that it must not talk to.
 
-    Blocking: it looks where places lead, and makes those of ours that must be there to be guarded.
+    Blocking: it looks where places lead, and makes those of ours that must be there to be guarded (unless `make` is
+    false: then the view is one to look at, not to run a command in).
     """
     grants = grants or Grants()
     tmp = Path(os.path.realpath(tmp)) if tmp is not None else None
     home = Path(os.path.realpath(Path.home()))
-    writable = _real((paths.workspace, *paths.allowed, *grants.folders))
-    secrets = _real(grants.secrets)
+    writable = (*_real((paths.workspace, *paths.allowed)), *_unmoved(grants.folders))
+    secrets = _unmoved(grants.secrets)
     there = (place for place in paths.unreadable if os.path.lexists(os.path.expanduser(place)))  # noqa: PTH111
     hidden = tuple(place for place in _real(there) if not _inside(place, secrets))
     places: dict[Path, Access] = {}
@@ -101,14 +103,15 @@ def view_of(
             places[place] = max(places.get(place, access), access)
 
     add(writable, Access.WRITE)
-    add(_real((*paths.library, *((folder,) if folder is not None else ()))), Access.READ_TOO)
+    begins = (folder,) if folder is not None and not paths.restrict else ()  # restricted, it lies in what is given
+    add(_real((*paths.library, *begins)), Access.READ_TOO)
     if not _inside(home, writable):
         if paths.restrict:
             add((home,), Access.COVER)
         elif _inside(home, _OF_THE_COMMAND):
             add((home,), Access.READ_TOO)
-    add(_guarded(paths, writable), Access.READ)
     covered = _covered(paths, home)
+    add(_guarded(paths, writable, covered, make=make), Access.READ)
     if covered is not None:
         add((covered,), Access.COVER)
         add(_beside(covered, hidden, tmp, writable), Access.READ)
@@ -139,31 +142,38 @@ def _real(places: Iterable[Path]) -> tuple[Path, ...]:
     return tuple(map(Path, dict.fromkeys(os.path.realpath(os.path.expanduser(place)) for place in places)))  # noqa: PTH111
 
 
+def _unmoved(places: Iterable[Path]) -> tuple[Path, ...]:
+    """What was granted, where it still is what was asked for: a link that came since leads elsewhere."""
+    return tuple(place for place in places if os.path.realpath(place) == os.fspath(place))
+
+
 def _inside(path: Path, places: Iterable[Path]) -> bool:
     text = os.fspath(path) + os.sep  # by their texts: this runs before each command, and pathlib takes its time
     return any(text.startswith(os.fspath(place).rstrip(os.sep) + os.sep) for place in places)
 
 
-def _guarded(paths: PathPolicy, writable: tuple[Path, ...]) -> list[Path]:
+def _guarded(paths: PathPolicy, writable: tuple[Path, ...], covered: Path | None, *, make: bool) -> list[Path]:
     """The places inside the writable ones that are never written. One that is missing is made: a mount needs it."""
     workspace = Path(os.path.realpath(paths.workspace))
+    uncovered = tuple(place for place in writable if covered is None or covered in place.parents)
     found = []
     for place in _real(paths.never_written):
-        if not _inside(place, writable):
+        open_there = uncovered if covered is not None and _inside(place, (covered,)) else writable
+        if not _inside(place, open_there):
             continue
         first = workspace / place.relative_to(workspace).parts[0] if workspace in place.parents else place
         guarded = first if first.name in _NEVER_THE_AGENTS else place
-        if _is_there(guarded):
+        if _visible(guarded) or (make and _made(guarded)):
             found.append(guarded)
     return found
 
 
-def _is_there(place: Path) -> bool:
+def _made(place: Path) -> bool:
     try:
-        if place.suffix and not _visible(place):
+        if place.suffix:
             place.parent.mkdir(parents=True, exist_ok=True)
             os.close(os.open(place, os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600))
-        elif not _visible(place):
+        else:
             place.mkdir(parents=True, exist_ok=True)
     except OSError:
         return _visible(place)

@@ -14,7 +14,7 @@ from typing import Literal
 from nanobot.errors import NanobotError
 from nanobot.security.paths import PathPolicy
 from nanobot.security.sandbox.landlock import Fence, can_scope, harden_thread
-from nanobot.security.sandbox.probe import INSTALL, Found, probe
+from nanobot.security.sandbox.probe import Found, probe
 from nanobot.security.sandbox.sockets import listening_sockets
 from nanobot.security.sandbox.view import Grants, View, view_of
 from nanobot.utils.files import make_private_folder
@@ -89,12 +89,12 @@ class Walls:
     @property
     def stand(self) -> bool:
         """Whether commands run behind a wall here."""
-        return self._wish != "none" and (self.found.bwrap is not None or self.fenced)
+        return self.wanted and (self.found.bwrap is not None or self.fenced)
 
     @property
     def fenced(self) -> bool:
         """Whether Landlock is all there is of it."""
-        return self._wish == "auto" and self.found.bwrap is None and can_scope()
+        return self._is_fence(self.found)
 
     @property
     def wanted(self) -> bool:
@@ -128,11 +128,11 @@ class Walls:
         """What commands know as /tmp, where it outlives them."""
         return self._tmp
 
-    def view(self, folder: Path | None = None, grants: Grants | None = None) -> View:
-        """What a command that begins in this folder may see and write just now."""
-        tmp = _ready(self._tmp) if self._tmp is not None else None
+    def view(self, folder: Path | None = None, grants: Grants | None = None, *, make: bool = True) -> View:
+        """What a command that begins in this folder may see and write just now; `make` as in `view_of`."""
+        tmp = _ready(self._tmp) if make and self._tmp is not None else None
         sockets = listening_sockets()
-        return view_of(self._paths, folder, network=self._network, tmp=tmp, grants=grants, sockets=sockets)
+        return view_of(self._paths, folder, network=self._network, tmp=tmp, grants=grants, sockets=sockets, make=make)
 
     def behind(self, command: Sequence[str], folder: Path, grants: Grants | None = None) -> "Behind":
         """How to start this command behind the wall. Raises NoWallError where none stands."""
@@ -150,21 +150,25 @@ class Walls:
     @property
     def advice(self) -> str:
         """What to do where none stands."""
+        others = ['"none" runs them with all the rights of nanobot itself']
+        if self.required:
+            others.insert(0, f'"auto" {"has Landlock hold them" if can_scope() else "asks the owner about each"}')
         return (
-            f"Commands cannot be walled off on this machine: {self.found.problem} {INSTALL}, or ask the owner to set "
-            'tools.exec.sandbox to "none" in the config, which runs them with all the rights of nanobot itself.'
+            f"Commands cannot be walled off on this machine: {self.found.problem} "
+            f"Or the owner sets tools.exec.sandbox in the config: {', '.join(others)}."
         )
 
     def report(self) -> Report:
-        """What holds here, for `status` and `doctor`."""
+        """What holds here, for `status` and `doctor`: it makes no file and no folder."""
         if not self.wanted:
             return Report(False, "off: tools.exec.sandbox is none, commands may do all that nanobot itself may do")
-        bwrap = self.found.bwrap
-        if self.fenced:
-            return Report(True, f"Landlock alone: {self.found.problem}", _FENCE_HOLDS, _FENCE_LACKS)
+        found = self._found or probe(partial(self.view, make=False), self._cache, keep=False)
+        bwrap = found.bwrap
+        if self._is_fence(found):
+            return Report(True, f"Landlock alone: {found.problem}", _FENCE_HOLDS, _FENCE_LACKS)
         if bwrap is None:
             then = "commands do not run" if self.required else "the owner is asked about each command"
-            return Report(False, f"none: {self.found.problem} Until then {then}.")
+            return Report(False, f"none: {found.problem} Until then {then}.")
         holds = [
             "Commands write only in the workspace, tools.allowedPaths and a /tmp of their own.",
             "They read nothing else." if self._paths.restrict else "They read the rest of the disk, but no keys.",
@@ -178,17 +182,20 @@ class Walls:
             lacks.append("The names of other processes can be seen: this container allows no /proc of its own.")
         if not bwrap.no_more_userns:
             lacks.append("Commands may make user namespaces: this bwrap cannot forbid it.")
-        if not self.found.hardened:
+        if not found.hardened:
             lacks.append("Keyrings of the kernel can be asked: threads may not give up rights here.")
         if (owner := _foreign_owner(self._paths.workspace)) is not None:
             lacks.append(f"The workspace belongs to user {owner}: commands, which are no root, cannot write in it.")
-        if self._network and not (self.found.hardened and can_scope()):
+        if self._network and not (found.hardened and can_scope()):
             lacks.append(
                 "Services with a socket that is no file (as X11's) can be called: this kernel cannot forbid it."
             )
         if self._network:
             lacks.append("Services on loopback can be reached: tools.exec.network is on.")
         return Report(True, f"bwrap ({bwrap.program})", tuple(holds), tuple(lacks))
+
+    def _is_fence(self, found: Found) -> bool:
+        return self._wish == "auto" and found.bwrap is None and can_scope()
 
 
 def _foreign_owner(workspace: Path) -> int | None:

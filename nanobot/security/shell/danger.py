@@ -136,11 +136,7 @@ def _systemctl(command: Command, ground: Ground) -> str | None:
 
 def _init(command: Command, ground: Ground) -> str | None:
     del ground
-    return (
-        "it stops or restarts the machine. Ask the owner to do that."
-        if operands(command)[:1] in (["0"], ["6"])
-        else None
-    )
+    return _STOPS if operands(command)[:1] in (["0"], ["6"]) else None
 
 
 def _kill(command: Command, ground: Ground) -> str | None:

@@ -54,7 +54,7 @@ class Guard:
     @cached_property
     def _ground(self) -> Ground:
         paths = self._paths
-        real = [Path(place).expanduser().resolve() for place in (*paths.protected, *paths.library, *paths._ours())]  # noqa: SLF001
+        real = [Path(place).expanduser().resolve() for place in paths.never_written]
         hidden = [Path(place).expanduser().resolve() for place in paths.unreadable]
         workspace = paths.workspace.resolve()
         return Ground(workspace, workspace, Path.home().resolve(), tuple(real), tuple(hidden))

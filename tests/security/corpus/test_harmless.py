@@ -6,11 +6,12 @@ from datetime import datetime
 import pytest
 
 from nanobot.agent.tools.base import ToolContext
-from nanobot.agent.tools.shell import ExecTool, walls_of
+from nanobot.agent.tools.shell import ExecTool
 from nanobot.bus.events import Address
 from nanobot.config.schema import Config
 from nanobot.utils.clock import FrozenClock
 from nanobot.wiring.policies import tool_policies
+from nanobot.wiring.walls import command_walls
 from tests.security.home import Home
 
 pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bwrap is not installed")
@@ -90,11 +91,12 @@ def test_there_are_enough_of_them():
 
 
 def test_the_default_config_walls_commands_off(home: Home):
-    policies = tool_policies(Config(), home.data, home.workspace)
-    assert policies.exec is not None
+    walls, kept = command_walls(Config(), home.data, home.workspace), home.data / "state/sandbox.json"
 
-    report = walls_of(policies.paths, policies.exec).report()
+    report, only_looked = walls.report(), not kept.exists()
 
     assert report.stands
     assert "Processes outside cannot be touched." in report.holds
-    assert (home.data / "state/sandbox.json").exists()
+    assert only_looked
+    assert walls.stand
+    assert kept.exists()

@@ -5,6 +5,7 @@ import platform
 import shutil
 import socket
 import subprocess
+import sys
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -38,8 +39,8 @@ def fenced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     tool = ExecTool(home.paths, ExecPolicy(tmp=home.data / "tmp"))
     context = ToolContext("a:b", Address("a", "b"), "t", home.workspace, FrozenClock(datetime(2026, 1, 2)))
 
-    async def run(command: str) -> str:
-        return str((await tool.execute(command, ctx=context)).content)
+    async def run(command: str, by: ExecTool = tool) -> str:
+        return str((await by.execute(command, ctx=context)).content)
 
     return home, run, tool
 
@@ -48,9 +49,11 @@ async def test_it_writes_in_the_workspace_and_nowhere_else(fenced):
     home, run, _ = fenced
 
     inside = await run("echo x > new && cat new; touch $TMPDIR/t && echo tmp")
+    no_tmp = await run("echo x > /tmp/handed")
     outside = await run("touch ~/bad /etc/bad /var/tmp/bad; echo bad >> ~/notes.txt")
 
     assert inside.startswith("x\ntmp\n")
+    assert "write to $TMPDIR instead" in no_tmp
     assert outside.count("Permission denied") == 4
     assert not (home.path / "bad").exists()
     assert Walls(home.paths).report().summary.startswith("Landlock alone")
@@ -113,3 +116,41 @@ async def test_calls_that_reach_past_every_view_are_refused(home: Home, call: st
     code = f"import ctypes; c = ctypes.CDLL(None, use_errno=True); c.{call}; print(ctypes.get_errno())"
 
     assert str((await tool.execute(f"/usr/bin/python3 -c '{code}'")).content).startswith("1\n")
+
+
+def test_it_stands_also_where_our_own_output_is_a_pipe(home: Home):
+    code = """
+import sys
+from pathlib import Path
+from nanobot.security.paths import PathPolicy
+from nanobot.security.sandbox.landlock import Fence
+from nanobot.security.sandbox.view import view_of
+Fence(view_of(PathPolicy(Path(sys.argv[1])))).enter()
+print("behind it")
+"""
+
+    ran = subprocess.run(
+        [sys.executable, "-c", code, str(home.workspace)], capture_output=True, text=True, check=False, timeout=20
+    )
+
+    assert (ran.stdout, ran.stderr) == ("behind it\n", "")
+
+
+async def test_without_network_no_socket_leaves_by_any_road(fenced):
+    home, run, _ = fenced
+    shut = ExecTool(home.paths, ExecPolicy(network=False))
+    ask = """python3 - <<'END'
+import socket
+for family in (1, 2, 10, 16, 40, 38):
+    try:
+        socket.socket(family, socket.SOCK_DGRAM).close()
+        print(family, "given")
+    except OSError as error:
+        print(family, error.strerror)
+END"""
+
+    open_to_all = await run(ask)
+    closed = await run(ask, shut)
+
+    assert [line.split()[0] for line in open_to_all.splitlines() if "given" in line] == ["1", "2", "10", "16"]
+    assert [line.split()[0] for line in closed.splitlines() if "given" in line] == ["1", "16"]

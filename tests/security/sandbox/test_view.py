@@ -1,49 +1,65 @@
+"""What a command may see and write, where somebody has a hand in the places while it is worked out."""
+
+import os
 import socket
-import tempfile
-from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from nanobot.agent.tools.needs import Needs
-from nanobot.security.paths import PathPolicy
 from nanobot.security.sandbox.sockets import listening_sockets
-from nanobot.security.sandbox.view import view_of
-from tests.nobody import nobody_special
+from nanobot.security.sandbox.view import Access, Grants, view_of
+from tests.security.home import Home
+
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="walls stand on Linux")
 
 
-@pytest.fixture
-def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder that everybody may enter, with a workspace in it and one that is closed."""
-    with tempfile.TemporaryDirectory() as name:
-        place = Path(name)
-        (place / "workspace").mkdir()
-        (place / "closed").mkdir()
-        for folder in (place, place / "workspace"):
-            folder.chmod(0o777)
-        monkeypatch.setenv("HOME", name)
-        yield place
-        (place / "closed").chmod(0o700)
+def test_a_folder_to_begin_in_that_became_a_link_shows_nothing_more(home: Home):
+    home = home.restricted()
+    (home.path / "private").mkdir()
+    (home.workspace / "swapped").symlink_to(home.path / "private")
+
+    view = view_of(home.paths, home.workspace / "swapped")
+
+    assert home.path / "private" not in dict(view.places)
 
 
-def test_what_lies_in_somebody_elses_closed_folder_disturbs_no_command(place: Path):
-    closed = place / "closed"
+def test_a_granted_folder_that_became_a_link_is_granted_no_more(home: Home):
+    (home.path / "project").mkdir()
+    (home.path / "project/asked").symlink_to(home.path)
+
+    view = view_of(home.paths, grants=Grants((home.path / "project/asked",)))
+
+    assert not view.may_write(home.path / "x")
+
+
+def test_a_home_to_write_in_gets_no_files_of_ours_among_our_own(home: Home):
+    before = sorted(home.data.rglob("*"))
+
+    view = view_of(replace(home.paths, allowed=(home.path,)))
+
+    assert sorted(home.data.rglob("*")) == before
+    assert dict(view.places)[home.data] is Access.COVER
+    assert not view.may_write(home.workspace / "sessions/cli_direct.jsonl")
+
+
+def test_a_service_that_we_may_not_even_look_at_is_passed_over(tmp_path: Path):
+    table = tmp_path / "unix"
+    row = f"0000: 00000002 00000000 00010000 0001 01 2149 /{'a' * 5000}\n"  # fails to be looked at, as EACCES does
+    table.write_text(f"Num RefCount Protocol Flags Type St Inode Path\n{row}")
+
+    assert listening_sockets(table) == ()
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root sees into everybody's folders")
+def test_a_service_in_a_closed_folder_of_another_user_takes_no_wall_down(home: Home, tmp_path: Path):
+    closed = tmp_path / "others"
+    closed.mkdir(mode=0o700)
     with socket.socket(socket.AF_UNIX) as service:
-        service.bind(str(closed / "s"))
+        service.bind(str(closed / "sock"))
         service.listen()
-        closed.chmod(0)
+        os.chown(closed, 65534, 65534)
 
-        with nobody_special():
-            view = view_of(PathPolicy(place / "workspace"), sockets=[*listening_sockets(), closed / "s"])
+        ran = home.sh("echo runs")
 
-    assert closed / "s" not in [path for path, _ in view.places]
-
-
-@pytest.mark.parametrize("need", ["s", "deeper/folder"])
-def test_asking_for_what_is_closed_to_us_says_so(place: Path, need: str):
-    (place / "closed").chmod(0)
-
-    with nobody_special():
-        needs = Needs.of([str(place / "closed" / need)], "true", PathPolicy(place / "workspace"), network=True)
-
-    assert "closed to nanobot" in needs.problem
+    assert (ran.stdout, ran.stderr) == ("runs\n", "")

@@ -3,5 +3,5 @@
 Used by runtime and the commands; everything else meets its tools in the registry. Reading order: settings -> source
 (what a turn is offered; shelf: where that would be too much) -> tool (one call) -> server (a life: asleep, connected,
 failed) -> link (one connection) -> stdio, remote (its wires) -> keeper (ends a program with us); and beside them
-schema, names, listing, results.
+incoming, schema, names, listing, results.
 """

@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
@@ -20,6 +20,8 @@ logger = logging.getLogger(__name__)
 MOST_TOOLS = 500
 _MOST_PAGES = 50
 _LONGEST_SCHEMA = 2_000_000
+_MOST_OF_ALL = 6_000_000
+"""Characters of all the tools of a server."""
 _LONGEST_WORDS = 20_000
 _REMEMBERED_AS_SLOW = timedelta(minutes=10)
 _FILE_CAP = 16 * 1024 * 1024
@@ -65,7 +67,7 @@ async def listing_of(client: "Client") -> Listing:
         cursor = page.next_cursor
         if not cursor or len(found) >= MOST_TOOLS:
             break
-    kept = {tool.name: _tool(tool) for tool in found[:MOST_TOOLS] if _is_bearable(tool)}
+    kept = {tool.name: _tool(tool) for tool in _bearable(found)}
     return Listing(
         tuple(kept[name] for name in sorted(kept)),
         resources=capabilities.resources is not None and await _has_resources(client),
@@ -107,11 +109,17 @@ def _tool(tool: "SdkTool") -> ServerTool:
     )
 
 
-def _is_bearable(tool: "SdkTool") -> bool:
-    try:
-        return 0 < len(tool.name) <= 1000 and len(json.dumps(tool.input_schema)) <= _LONGEST_SCHEMA
-    except (RecursionError, ValueError):
-        return False
+def _bearable(tools: "Sequence[SdkTool]") -> "Iterator[SdkTool]":
+    """Those that are not too many, each not too large, nor all of them together."""
+    left = _MOST_OF_ALL
+    for tool in tools[:MOST_TOOLS]:
+        try:
+            size = len(json.dumps(tool.input_schema)) + min(len(tool.description or ""), _LONGEST_WORDS)
+        except (RecursionError, ValueError):
+            continue
+        if 0 < len(tool.name) <= 1000 and size <= min(left, _LONGEST_SCHEMA):
+            left -= size
+            yield tool
 
 
 class ListingFile:

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+from nanobot.agent.tools.mcp.incoming import bearable
 from nanobot.agent.tools.mcp.settings import ServerSettings, Wire
 from nanobot.security.network import NetworkPolicy
 
@@ -38,10 +39,14 @@ async def open_client(
 
 @asynccontextmanager
 async def remote_streams(
-    settings: ServerSettings, open_client: OpenClient, on_end: Callable[[], None], on_refusal: Callable[[], None]
+    settings: ServerSettings,
+    open_client: OpenClient,
+    on_end: Callable[[], None],
+    on_refusal: Callable[[], None],
+    on_answer: Callable[[int], None],
 ) -> AsyncIterator["TransportStreams"]:
     """Talk with the server at that address. `on_end` is called when it has hung up, `on_refusal` when it has forgotten
-    our session: then it has done nothing of what it was asked since.
+    our session: then it has done nothing of what it was asked since. `on_answer` hears how each request was answered.
 
     What cannot be reached is an error of the SDK's or of its client, then or later, maybe in a group.
     """
@@ -52,6 +57,8 @@ async def remote_streams(
 
     async def judge(response: "httpx2.Response") -> None:
         request = response.request
+        if request.method == "POST" or settings.wire is Wire.SSE:  # a GET asks for news, which need not be there
+            on_answer(response.status_code)
         if response.status_code in _REFUSED and request.method == "POST" and _SESSION in request.headers:
             on_refusal()
 
@@ -88,7 +95,7 @@ async def _watched(streams: "TransportStreams", on_end: Callable[[], None]) -> A
         try:
             async with to_us:
                 async for message in theirs:
-                    await to_us.send(message)
+                    await to_us.send(message if isinstance(message, Exception) else bearable(message))
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
             pass
         finally:

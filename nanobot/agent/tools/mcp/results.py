@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from nanobot.agent.tools.base import ToolResult
 from nanobot.messages.types import ToolFailure
-from nanobot.utils.files import make_private_folder, write_atomic
+from nanobot.security.opening import Opener
+from nanobot.security.paths import PathDeniedError, PathPolicy
+from nanobot.utils.files import PRIVATE_FILE
 from nanobot.utils.text import clip
 
 if TYPE_CHECKING:
@@ -33,6 +35,7 @@ class Received:
 
     def __init__(self, workspace: Path) -> None:
         self._folder = workspace / ".nanobot" / "received"
+        self._files = Opener(PathPolicy(workspace))
 
     async def keep(self, data: str, mime_type: str | None) -> Path | None:
         """Decode it and keep it; None where it is too large, broken, or the disk refuses."""
@@ -45,10 +48,10 @@ class Received:
             content = base64.b64decode(data, validate=False)
             name = hashlib.sha256(content).hexdigest()[:20]
             ending = _PICTURES.get(mime_type) or mimetypes.guess_extension(mime_type) or ".bin"
-            path = make_private_folder(self._folder) / f"{name}{ending}"
-            if not path.exists():
-                write_atomic(path, content)
-        except (OSError, ValueError, binascii.Error):
+            path = self._folder / f"{name}{ending}"
+            with self._files.own_place(path) as place:
+                place.replace(content, PRIVATE_FILE)
+        except (OSError, ValueError, binascii.Error, PathDeniedError):
             return None
         return path
 
@@ -81,7 +84,7 @@ async def prompt_of(answer: "GetPromptResult", received: Received) -> ToolResult
 async def _content_of(blocks: "list[ContentBlock]", received: Received) -> str | list[dict[str, Any]]:
     parts = [await _block(block, received) for block in blocks[:MOST_BLOCKS]]
     if len(blocks) > MOST_BLOCKS:
-        parts.append(f"[{len(blocks) - MOST_BLOCKS} more parts are left out]")
+        parts.append(f"[there are more than {MOST_BLOCKS} parts; the rest is left out]")
     return _joined(parts)
 
 

@@ -37,6 +37,8 @@ logger = logging.getLogger(__name__)
 RESOURCES, PROMPTS = "resources", "prompts"
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
+_ERRORS = 400
+"""From here on a status of HTTP is one."""
 _WORTH_WAITING_S = 3.0
 _TO_KNOW_WHY_S = 0.5
 """Why a connection ended is known a moment later than that it did."""
@@ -108,6 +110,8 @@ class McpServer:
         self._patience = patience or McpPatience()
         self._client = client
         self._link: Link | None = None
+        self._status = 0
+        """How an address answered what it was last asked, as HTTP says it."""
         self._opening: asyncio.Task[Link] | None = None
         self._spoken = Spoken()
         self._reason = ""
@@ -273,7 +277,7 @@ class McpServer:
 
     async def _open(self) -> Link:
         old = self.listing is not None and self.listing.old
-        self._spoken = Spoken()
+        self._spoken, self._status = Spoken(), 0
         link = Link(self._streams, self._note_change, old=old)
         try:
             async with asyncio.timeout(self._patience.to_connect_s):
@@ -318,7 +322,7 @@ class McpServer:
     def _streams(self, link: Link) -> AbstractAsyncContextManager["TransportStreams"]:
         if self.settings.wire is Wire.STDIO:
             return stdio_streams(self.settings, self._workspace, self._spoken, link.hung_up)
-        return remote_streams(self.settings, self._client, link.hung_up, link.forgotten)
+        return remote_streams(self.settings, self._client, link.hung_up, link.forgotten, self._answered)
 
     async def _list(self, link: Link) -> None:
         self._changed = False
@@ -326,6 +330,9 @@ class McpServer:
         if listing != self.listing:
             self.listing = listing
             await asyncio.to_thread(self._file.save, listing)
+
+    def _answered(self, status: int) -> None:
+        self._status = status
 
     def _note_change(self) -> None:
         self._changed = True
@@ -347,7 +354,13 @@ class McpServer:
 
     async def _because(self, error: Exception) -> str:
         """Why, for whoever has to mend it: what went wrong, and what the server itself said."""
-        said = "it did not answer in time" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
+        said = str(error) or type(error).__name__
+        if isinstance(error, TimeoutError):
+            said = f"it did not answer in time ({self._patience.to_connect_s:g} s)"
+        elif _was_never_sent(error) and not isinstance(error, NoSuchHostError):
+            said = f"nothing answers at {self.settings.place}"
+        elif self._link is None and self._status >= _ERRORS:  # the SDK says of each of them the same
+            said = f"{self.settings.place} answers {self._status}; look at the url and the headers"
         spoken = await self._spoken.last_words() if self.settings.wire is Wire.STDIO else ""
         return "; ".join(part for part in (said, spoken) if part)[:1000]
 

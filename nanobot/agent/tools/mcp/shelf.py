@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult
+from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, passed_on
 from nanobot.agent.tools.reach import Reach, ReachKind
 from nanobot.agent.tools.schema import string, takes
 from nanobot.agent.tools.validation import mended
@@ -33,10 +33,14 @@ def shelved(tools: Sequence[Tool], servers: dict[str, int]) -> list[Tool]:
     return [FindTool(tools, servers), CallTool(tools)]
 
 
+_SOURCE = "the MCP servers"
+
+
 class FindTool(Tool):
     """Which tools there are for a purpose, and how they are called."""
 
     name = "mcp_find"
+    source = _SOURCE
     effect = Effect.READ  # its words are trusted as those in the definitions of a request are, where they would stand
     parameters = takes("query", query=string("What the tool is to do, in a few words, or part of its name"))
 
@@ -62,6 +66,7 @@ class CallTool(Tool):
     """Any of them, by its name."""
 
     name = "mcp_call"
+    source = _SOURCE
     description = "Call a tool that mcp_find told of."
     provenance = Provenance.MCP
     parameters = takes(
@@ -75,7 +80,7 @@ class CallTool(Tool):
 
     async def execute(
         self, name: str, arguments: dict[str, Any] | None = None, *, ctx: ToolContext | None = None
-    ) -> ToolResult | str:
+    ) -> ToolResult:
         """Call it, once its own schema is met."""
         tool = self._tools.get(name)
         if tool is None:
@@ -86,10 +91,7 @@ class CallTool(Tool):
         if problems := tool.validate_params(given):
             schema = json.dumps(tool.parameters, ensure_ascii=False)
             return ToolResult.failed(f"{name} was not run. {' '.join(problems)} Its arguments are: {schema}")
-        if ctx is not None and tool.wants_context:
-            given = {**given, "ctx": ctx}
-        result: ToolResult | str = await tool.execute(**given)
-        return result
+        return await passed_on(tool, given, ctx)
 
     async def reaches(self, arguments: dict[str, Any], ctx: ToolContext) -> Sequence[Reach]:
         """What the called tool reaches for."""

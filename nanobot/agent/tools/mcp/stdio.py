@@ -18,8 +18,10 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nanobot.agent.tools.mcp.incoming import parsed
 from nanobot.agent.tools.mcp.settings import ServerSettings
 from nanobot.errors import NanobotError
+from nanobot.security.environment import needed_of
 
 if TYPE_CHECKING:
     from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
@@ -35,15 +37,8 @@ _PARSED_ASIDE = 512 * 1024
 _TAIL = 4096
 
 _TO_END_S = 0.3
-# fmt: off
-_INHERITED = frozenset({
-    "HOME", "LANG", "LANGUAGE", "LOGNAME", "PATH", "SHELL", "TEMP", "TMP", "TMPDIR", "TZ", "USER",
-    "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME",
-    "APPDATA", "COMSPEC", "HOMEDRIVE", "HOMEPATH", "LOCALAPPDATA", "PATHEXT", "PROCESSOR_ARCHITECTURE", "PROGRAMDATA",
-    "PROGRAMFILES", "SYSTEMDRIVE", "SYSTEMROOT", "USERNAME", "USERPROFILE", "WINDIR",
-})
-# fmt: on
-"""What programs need to run. Keys are not among it: what a server needs of them stands in its `env`."""
+_ALSO = frozenset({"XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"})
+"""Where a server keeps things from one start to the next."""
 
 
 class NoSuchProgramError(NanobotError):
@@ -52,8 +47,7 @@ class NoSuchProgramError(NanobotError):
 
 def server_environment(ours: Mapping[str, str], settings: ServerSettings) -> dict[str, str]:
     """What a server may know of our environment, and what its owner gives it."""
-    passed = {name: value for name, value in ours.items() if name.upper() in _INHERITED or name.startswith("LC_")}
-    return {**passed, **settings.env}
+    return {**needed_of(ours, _ALSO), **settings.env}
 
 
 class Spoken:
@@ -304,16 +298,7 @@ async def _lines(stdout: asyncio.StreamReader) -> AsyncIterator[bytes]:
 
 
 async def _parsed(line: bytes) -> "SessionMessage | None":
-    from mcp.shared.message import SessionMessage
-    from mcp.types import jsonrpc_message_adapter
-
-    def parse() -> SessionMessage:
-        return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
-
-    try:
-        return await asyncio.to_thread(parse) if len(line) > _PARSED_ASIDE else parse()
-    except ValueError:
-        return None
+    return await asyncio.to_thread(parsed, line) if len(line) > _PARSED_ASIDE else parsed(line)
 
 
 async def _write(

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
@@ -30,6 +31,8 @@ T = TypeVar("T")
 LONGEST_DESCRIPTION = 2000
 LONGEST_CALL = timedelta(hours=1)
 """A call that says now and then how far it is may take longer than the time-out, but not for ever."""
+_TOLD_EVERY_S = 0.2
+"""How often a person is told of how far it is."""
 _MOST_LISTED = 200
 
 
@@ -40,6 +43,7 @@ class _FromServer(Tool):
 
     def __init__(self, server: McpServer, name: str, description: str, workspace: Path) -> None:
         self.server = server
+        self.source = f"the MCP server {server.settings.name}"
         self.name = name
         self.description = description
         self._received = Received(workspace)
@@ -121,9 +125,14 @@ class McpTool(_FromServer):
         asked = CallToolRequest(params=given)
 
         async def request(client: "Client", still_at_it: Callable[[], None]) -> CallToolResult:
+            last_told = -math.inf
+
             async def progress(progress: float, total: float | None, message: str | None) -> None:
+                nonlocal last_told
                 still_at_it()
-                if ctx is not None and (message or total):
+                now = asyncio.get_running_loop().time()
+                if ctx is not None and (message or total) and now - last_told >= _TOLD_EVERY_S:
+                    last_told = now
                     ctx.emit(clip_line(message or f"{progress:g} of {total:g}", 200))
 
             return await client.session.send_request(asked, CallToolResult, progress_callback=progress)

@@ -10,6 +10,7 @@ from nanobot.messages.types import ToolFailure
 from nanobot.security.vault import holding
 from tests.agent.tools.mcp.conftest import OpenBench
 from tests.agent.tools.mcp.remote_server import remote_server
+from tests.fake_models import FakeModels
 
 
 async def test_a_call_carries_the_headers_of_the_config(bench: OpenBench):
@@ -80,6 +81,17 @@ async def test_an_address_where_nobody_answers_costs_only_its_own_tools(bench: O
 
     assert not any(result.error for result in results)
     assert both.servers.servers[0].state.phase is Phase.FAILED
+
+
+async def test_why_an_address_is_no_server_is_said_in_words_of_the_config(bench: OpenBench):
+    with FakeModels(kind="web") as page:
+        both = await bench(
+            ServerSettings("gone", url="http://127.0.0.1:9/mcp"), ServerSettings("page", url=f"{page.url}/mcp")
+        )
+
+    gone, other = (server.state.reason for server in both.servers.servers)
+    assert gone == "nothing answers at http://127.0.0.1:9/mcp"
+    assert other == f"{page.url}/mcp answers 404; look at the url and the headers"
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 
 from nanobot.config.loader import load_config, save_config
 from nanobot.security.paths import PathDeniedError
-from nanobot.wiring.policies import tool_policies
+from nanobot.wiring.walls import path_policy
 
 
 @pytest.mark.parametrize("name", ["config.json", "another.json"])
@@ -18,7 +18,7 @@ def test_no_file_tool_reads_the_config_in_use_or_its_backups(tmp_path: Path, nam
     config.agents.defaults.max_tokens = 100
     save_config(config, path)
 
-    paths = tool_policies(config, tmp_path, tmp_path / "workspace").paths
+    paths = path_policy(config, tmp_path, tmp_path / "workspace")
 
     for file in tmp_path.glob("*.json*"):
         with pytest.raises(PathDeniedError):
@@ -29,7 +29,7 @@ def test_no_file_tool_reads_the_config_in_use_or_its_backups(tmp_path: Path, nam
 @pytest.mark.parametrize("name", ["config.json", "another.json"])
 def test_no_yes_lets_a_tool_write_the_config_in_use_or_what_is_ours(tmp_path: Path, name: str):
     (tmp_path / name).write_text("{}", encoding="utf-8")
-    paths = tool_policies(load_config(tmp_path / name), tmp_path, tmp_path / "workspace").paths
+    paths = path_policy(load_config(tmp_path / name), tmp_path, tmp_path / "workspace")
     everything = {f"folder:{tmp_path}", f"secrets:{tmp_path}"}
 
     paths.readable(tmp_path / name, everything)

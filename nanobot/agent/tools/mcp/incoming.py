@@ -1,0 +1,44 @@
+"""What a server sends, made bearable before the SDK looks at it: that judges each part, on the event loop."""
+
+import json
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mcp.shared.message import SessionMessage
+
+LONGEST_LIST = 2000
+"""Tools, resources, parts of a result: of more in one message the rest is left away."""
+
+
+def parsed(line: bytes) -> "SessionMessage | None":
+    """The message in a line; None where there is none. Blocks for as long as the line is long."""
+    from mcp.shared.message import SessionMessage
+    from mcp.types import jsonrpc_message_adapter
+
+    try:
+        return bearable(SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False)))
+    except ValueError:
+        pass
+    try:  # NaN, and half a pair of surrogates: what Python and JavaScript write, and no JSON
+        loose = json.loads(line.decode(errors="replace"), parse_constant=lambda _: None)
+        return bearable(SessionMessage(jsonrpc_message_adapter.validate_python(_sound(loose), by_name=False)))
+    except (ValueError, RecursionError):
+        return None
+
+
+def bearable(message: "SessionMessage") -> "SessionMessage":
+    """The same message, its lists no longer than anybody reads."""
+    result = getattr(message.message, "result", None)
+    if isinstance(result, dict):
+        for name, value in result.items():
+            if isinstance(value, list) and len(value) > LONGEST_LIST:
+                result[name] = value[:LONGEST_LIST]
+    return message
+
+
+def _sound(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, dict):
+        return {_sound(name): _sound(inner) for name, inner in value.items()}
+    return [_sound(inner) for inner in value] if isinstance(value, list) else value
