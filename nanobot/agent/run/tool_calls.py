@@ -88,7 +88,7 @@ async def _judged(call: ToolCallRequest, bench: ToolBench) -> Verdict:
         return Verdict()
     reaches = await bench.tools.reaches(call.name, call.arguments, bench.context)
     told = _told_by_others(call, bench) if reaches else ()
-    verdict = await judged(bench.hooks, PlannedCall(call, reaches, bench.context, bench.rows, bench.emit, told))
+    verdict = await judged(bench.hooks, PlannedCall(call, reaches, bench.context, bench.rows, bench.emit, told=told))
     bench.entered(verdict.entered)
     return verdict
 
