@@ -6,6 +6,7 @@ and exec: a thread is made for one command, gives up its rights, starts it and e
 """
 
 import ctypes
+import errno
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -130,6 +131,11 @@ class Fence:
                     rule = _Beneath(allowed, held)
                     pointer = ctypes.byref(rule)
                     _call(_ADD, ctypes.c_int(self._ruleset), ctypes.c_int(_PATH_BENEATH), pointer, ctypes.c_uint32(0))
+            except OSError as error:
+                if (
+                    error.errno != errno.EBADFD
+                ):  # /dev/stdout is a pipe or a socket: Landlock judges none, nor denies it
+                    raise
             finally:
                 os.close(held)
 

@@ -14,7 +14,7 @@ import pytest
 from nanobot.agent.tools.base import ToolContext
 from nanobot.agent.tools.shell import ExecPolicy, ExecTool
 from nanobot.bus.events import Address
-from nanobot.security.sandbox.landlock import can_scope
+from nanobot.security.sandbox.landlock import Fence, can_scope
 from nanobot.security.sandbox.walls import Walls
 from nanobot.utils.clock import FrozenClock
 from tests.security.home import CANARY, Home, make_home
@@ -113,3 +113,13 @@ async def test_calls_that_reach_past_every_view_are_refused(home: Home, call: st
     code = f"import ctypes; c = ctypes.CDLL(None, use_errno=True); c.{call}; print(ctypes.get_errno())"
 
     assert str((await tool.execute(f"/usr/bin/python3 -c '{code}'")).content).startswith("1\n")
+
+
+def test_where_our_own_output_is_a_pipe_the_fence_stands_as_well(home: Home):
+    reading, writing = os.pipe()
+    view = replace(home.walls.view(), devices=(Path(f"/proc/self/fd/{writing}"),))  # as /dev/stdout is one then
+
+    Fence(view).close()
+
+    os.close(reading)
+    os.close(writing)

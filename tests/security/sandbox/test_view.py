@@ -1,3 +1,4 @@
+import os
 import socket
 import tempfile
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from nanobot.agent.tools.needs import Needs
 from nanobot.security.paths import PathPolicy
 from nanobot.security.sandbox.sockets import listening_sockets
 from nanobot.security.sandbox.view import view_of
-from tests.nobody import nobody_special
+from tests.nobody import NOBODY, nobody_special
 
 
 @pytest.fixture
@@ -37,6 +38,20 @@ def test_what_lies_in_somebody_elses_closed_folder_disturbs_no_command(place: Pa
             view = view_of(PathPolicy(place / "workspace"), sockets=[*listening_sockets(), closed / "s"])
 
     assert closed / "s" not in [path for path, _ in view.places]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root sees into the folders of others")
+def test_root_commands_keep_their_wall_where_another_user_listens_in_a_closed_folder(place: Path):
+    closed = place / "closed"
+    closed.chmod(0o700)
+    os.chown(closed, NOBODY, NOBODY)
+    with socket.socket(socket.AF_UNIX) as service:
+        service.bind(str(closed / "s"))
+        service.listen()
+
+        found = listening_sockets()
+
+    assert closed / "s" not in found
 
 
 @pytest.mark.parametrize("need", ["s", "deeper/folder"])
