@@ -48,4 +48,10 @@ def _lets_through(folder: Path) -> bool:
     if found.st_uid == os.geteuid():
         return bool(found.st_mode & stat.S_IXUSR)
     ours = {os.getegid(), *os.getgroups()}
-    return bool(found.st_mode & (stat.S_IXGRP if found.st_gid in ours else stat.S_IXOTH))
+    if found.st_gid in ours:
+        return bool(found.st_mode & stat.S_IXGRP)
+    return bool(found.st_mode & stat.S_IXOTH) or _ACL in os.listxattr(folder)
+
+
+_ACL = "system.posix_acl_access"
+"""Where a folder has a list of who may enter, its mode says too little."""
