@@ -4,6 +4,8 @@ import asyncio
 import json
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -56,6 +58,28 @@ async def test_the_socket_is_the_owners_alone_and_gone_when_the_gateway_is(runni
     assert not path.exists()
     async with dial(here.home / "state") as line:
         assert line is None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="walls stand on Linux")
+async def test_a_command_of_the_agent_is_turned_away_also_where_it_finds_the_socket(running: OpenGateway):
+    ask = """
+import socket, sys
+from nanobot.security.sandbox.landlock import harden_thread
+{walled}
+with socket.socket(socket.AF_UNIX) as line:
+    line.connect(sys.argv[1])
+    print(len(line.recv(9999)) > 0)
+"""
+    async with running() as here:
+        path = str(here.home / "state" / "gateway.sock")
+        said = [
+            await asyncio.to_thread(
+                subprocess.run, [sys.executable, "-c", ask.format(walled=how), path], capture_output=True, check=False
+            )
+            for how in ("harden_thread()", "")
+        ]
+
+    assert [ran.stdout for ran in said] == [b"False\n", b"True\n"]
 
 
 async def test_stopping_a_turn_keeps_what_was_said(running: OpenGateway):

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import json
+import os
 import time
 from itertools import pairwise
 
@@ -98,6 +99,20 @@ async def test_images_go_out_as_data_and_missing_or_damaged_ones_as_a_word(serve
     assert image["image_url"]["url"] == f"data:image/png;base64,{encoded}"
     assert "no longer there" in gone["text"]
     assert "not delivered" in bad["text"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="pipes and links of POSIX")
+async def test_what_came_in_the_place_of_a_picture_stops_nobody(server, tmp_path):
+    os.mkfifo(tmp_path / "pipe.png")
+    (tmp_path / "endless.png").symlink_to("/dev/zero")
+    media = [str(tmp_path / "pipe.png"), str(tmp_path / "endless.png")]
+
+    async with asyncio.timeout(5):
+        await ask(server, [{"role": "user", "content": "see", "media": media}])
+
+    assert [block["text"] for block in server.chats[0].json["messages"][0]["content"][1:]] == [
+        f"[image: {path}, no longer there]" for path in media
+    ]
 
 
 async def test_half_a_surrogate_pair_does_not_stop_a_message(server):

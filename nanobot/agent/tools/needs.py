@@ -133,11 +133,17 @@ def told_tmp(tmp: Path | None) -> frozenset[str]:
         return frozenset()
 
 
-def advice_for(outcome: Outcome, command: str, network: bool, tmp: Path | None, before: frozenset[str]) -> list[str]:
+def advice_for(
+    outcome: Outcome, command: str, tmp: Path | None, before: frozenset[str], *, network: bool, fenced: bool
+) -> list[str]:
     """What a model should know of the wall that its command met, and of where its files are. Blocking."""
     advice = []
     if outcome.code != 0:
         advice = [text for pattern, text in _ADVICE if pattern.search(outcome.said)]
+        if fenced and _NO_TMP.search(outcome.said):
+            advice.append(
+                "This wall gives commands no /tmp: write to $TMPDIR instead, which is kept for later commands."
+            )
         if not network and _NO_NETWORK.search(outcome.said):
             advice.append('Commands have no network here. If it must have it, call exec again with needs: ["network"].')
         if (
@@ -162,7 +168,6 @@ _ADVICE = (
         '["/that/folder"]; the owner is asked.',
     ),
     (_NO_SERVICE, "Services of this machine are out of reach. Name the socket in needs; the owner is asked."),
-    (_NO_TMP, "This wall gives commands no /tmp: write to $TMPDIR instead, which is kept for later commands."),
     (
         _NO_ROOT,
         "Commands have no powers of root and cannot get them: no sudo, no system packages, no services. Do it in the "

@@ -18,7 +18,7 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -224,7 +224,9 @@ class ExecTool(Tool):
         self._background.remember(outcome.left)
         advice = []
         if walled:
-            advice = await asyncio.to_thread(advice_for, outcome, command, policy.network, self._walls.tmp, before)
+            walls = self._walls
+            look = partial(advice_for, network=policy.network, fenced=walls.fenced)
+            advice = await asyncio.to_thread(look, outcome, command, walls.tmp, before)
         return ToolResult(
             "\n".join([outcome.text, *advice]),
             error=outcome.code != 0,

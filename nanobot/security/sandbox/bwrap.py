@@ -7,11 +7,13 @@ import os
 import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 
+from nanobot.security.sandbox.limits import GOES_FIRST
 from nanobot.security.sandbox.view import ALSO_OF_RUN, SYSTEM, Access, View
 
+_GOES_FIRST = ("/bin/sh", "-c", f'{GOES_FIRST} 2>/dev/null; exec "$@"', "sh")
+"""Said before it starts: where /proc is read-only, a command cannot say it of itself."""
 INSIDE_UID = 1000
 """Who root is inside: nobody special. What it writes belongs to root outside."""
 
@@ -31,6 +33,7 @@ class Bwrap:
         """Run `command` in `folder` with this view. On `init_fd` it says which process is the head of the command's."""
         said = ("--info-fd", str(init_fd)) if init_fd is not None else ()
         return [
+            *(_GOES_FIRST if self.as_root or not self.own_proc else ()),
             self.program,
             *self._namespaces(view),
             *_ground(view),
@@ -71,20 +74,7 @@ def _proc(*, as_root: bool) -> Iterator[str]:
     """
     yield from ("--proc", "/proc")
     if as_root:
-        yield from _knobs()
-
-
-@cache
-def _knobs() -> tuple[str, ...]:
-    """Everything of /proc that is no process: to be read, and not even that where root alone may."""
-    options: list[str] = []
-    with os.scandir("/proc") as entries:
-        for entry in sorted(entries, key=lambda entry: entry.name):
-            if not entry.name.isdigit() and not entry.is_symlink():
-                about = entry.stat(follow_symlinks=False)
-                for_all = stat.S_ISDIR(about.st_mode) or about.st_mode & stat.S_IROTH
-                options += ("--ro-bind-try", entry.path if for_all else os.devnull, entry.path)
-    return tuple(options)
+        yield from ("--remount-ro", "/proc")
 
 
 def _devices(view: View) -> Iterator[str]:

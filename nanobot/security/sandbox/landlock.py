@@ -7,7 +7,6 @@ and exec: a thread is made for one command, gives up its rights, starts it and e
 
 import ctypes
 import os
-import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -29,9 +28,9 @@ _OF_FILES = 1 << 0 | 1 << 1 | 1 << 2 | 1 << 14 | 1 << 15
 _BY_ABI = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 5: (1 << 16) - 1}
 _SCOPES_SINCE, _NET_SINCE = 6, 4
 _LAST_CAPABILITY = 63
-_LOCAL_FAMILIES = (socket.AF_UNIX, 16)
-"""Sockets that leave the machine by no road; 16 is AF_NETLINK, by which a program asks which interfaces there are."""
-_FAMILIES = (*_LOCAL_FAMILIES, socket.AF_INET, socket.AF_INET6)
+_LOCAL_FAMILIES = (1, 16)  # AF_UNIX; AF_NETLINK, by which a program asks which interfaces there are
+"""Sockets that leave the machine by no road."""
+_FAMILIES = (*_LOCAL_FAMILIES, 2, 10)  # AF_INET, AF_INET6
 """The others pass by every namespace: AF_VSOCK, say, calls the machine that runs this one."""
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts", "shm")
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 
 _GB = 1024**3
 _SHARE = 0.75
-_OOM_SCORE = 500
+GOES_FIRST = "echo 500 >/proc/self/oom_score_adj"
+"""When memory runs out, the command ends before the bot does."""
 
 
 def _most_memory() -> int:
@@ -38,6 +39,6 @@ class Limits:
             f"ulimit -f {self.file_size // 512}",
             f"ulimit -n {self.open_files}",
             f"ulimit -u {self.processes} || ulimit -p {self.processes}",  # bash and dash
-            f"echo {_OOM_SCORE} >/proc/self/oom_score_adj",  # when memory runs out, the command goes first
+            GOES_FIRST,
         )
         return "; ".join(set_all) + "; "

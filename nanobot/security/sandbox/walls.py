@@ -32,7 +32,7 @@ _FENCE_HOLDS = (
 )
 _FENCE_LACKS = (
     "Sessions, jobs and history inside the workspace are kept from commands by the guard only, not by a wall.",
-    "Services of this machine that listen on a file or on loopback can be called.",
+    "Services of this machine that listen on a file or on loopback can be called, but for the gateway's own.",
     "Other processes can be seen, and the names of hidden files.",
 )
 
