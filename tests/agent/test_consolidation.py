@@ -414,7 +414,7 @@ from nanobot.agent import memory
 from nanobot.security.opening import Place
 from nanobot.session.manager import SessionManager
 
-point = sys.argv[2]
+point = ""
 
 def die(): os.kill(os.getpid(), signal.SIGKILL)
 
@@ -431,12 +431,18 @@ for owner, name in [(memory.MemoryStore, "append_history"), (memory.MemoryStore,
                     (Place, "append"), (Place, "replace"), (SessionManager, "save")]:
     around(owner, name)
 
-async def main():
-    home = here.Home(Path(sys.argv[1]))
+async def main(folder):
+    home = here.Home(folder)
     home.model.script(here.saving())
     await home.consolidator.compact(here.KEY, nullcontext())
 
-asyncio.run(main())
+for folder in map(Path, sys.argv[1:]):  # each in a process of its own, that dies at the point its folder is called
+    point = folder.name
+    child = os.fork()
+    if not child:
+        asyncio.run(main(folder))
+        os._exit(0)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
 STEPS = ("append_history", "append", "write_long_term", "replace", "save")
@@ -444,17 +450,22 @@ POINTS = [f"{when} {step}" for step in STEPS for when in ("before", "after")]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="kill -9 is POSIX")
-@pytest.mark.parametrize("point", POINTS)
-async def test_a_kill_between_the_steps_loses_no_message_and_no_words(tmp_path: Path, point: str):
-    home = Home(tmp_path)
-    await home.talk(0, 10)
+async def test_a_kill_between_the_steps_loses_no_message_and_no_words(tmp_path: Path):
+    folders = [tmp_path / point for point in POINTS]
+    for folder in folders:
+        folder.mkdir()
+        await Home(folder).talk(0, 10)
 
-    child = await asyncio.to_thread(
-        subprocess.run, [sys.executable, "-c", CHILD, str(tmp_path), point], capture_output=True, text=True
+    killer = await asyncio.to_thread(
+        subprocess.run, [sys.executable, "-c", CHILD, *map(str, folders)], capture_output=True, text=True
     )
 
-    assert child.returncode == -9, child.stderr
-    after = Home(tmp_path)
+    assert killer.stdout.split() == ["-9"] * len(POINTS), killer.stderr
+    for folder in folders:
+        await what_a_kill_leaves(Home(folder), folder.name)
+
+
+async def what_a_kill_leaves(after: Home, point: str) -> None:
     assert len(after.sessions.get_or_create(KEY).messages) == 20
     if after.cursor:
         assert after.log == "[2026-02-26 13:21] Talked.\n\n"

@@ -85,8 +85,8 @@ def kill_many(folder: Path, kills: int, seed: int) -> None:
     assert re.fullmatch(r"Knows of \d+\.\n", MemoryStore(folder).read_long_term())
 
 
-def test_fifty_kills_lose_no_words(tmp_path: Path):
-    kill_many(tmp_path, 50, 1)
+def test_twenty_kills_lose_no_words(tmp_path: Path):
+    kill_many(tmp_path, 20, 1)
 
 
 @pytest.mark.slow

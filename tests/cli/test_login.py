@@ -12,7 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from nanobot.cli.commands import app
 from nanobot.providers.oauth.accounts import Account, AccountStore
 from tests.fake_authority import EMAIL, FakeAuthority, encrypted
 from tests.fake_models import Calls, Fail, Say
@@ -59,6 +61,11 @@ class Home:
         finally:
             process.kill()
         return process.returncode, out, aside
+
+    def run_here(self, *words: str) -> tuple[int, str, str]:
+        """The same without a process of its own."""
+        done = CliRunner().invoke(app, words, env=self.environ)
+        return done.exit_code, done.stdout, done.stderr
 
     def log_in(self, name: str) -> tuple[int, str, str]:
         return self.run("provider", "login", name, "--authority", self.server.url)
@@ -206,7 +213,7 @@ def test_who_is_logged_in_stands_in_the_lists_without_a_token(home, server):
 def test_an_end_that_no_clock_knows_is_not_shown(home, server, expires_at):
     home.accounts.save(replace(server.openai_account(), expires_at=expires_at))
 
-    code, listed, aside = home.run("provider", "list")
+    code, listed, aside = home.run_here("provider", "list")
 
     assert (code, aside) == (0, "")
     assert f"{EMAIL} (plus)" in listed and "token until" not in listed
@@ -279,7 +286,7 @@ def test_nobody_logged_in_is_said_with_what_to_run(home):
     ("name", "said"), [("gitlab", "cannot log in to 'gitlab'"), ("anthropic", "takes a key, not a login")]
 )
 def test_what_one_cannot_log_in_to_is_refused_with_what_one_can(home, command, name, said):
-    code, _, aside = home.run("provider", command, name)
+    code, _, aside = home.run_here("provider", command, name)
 
     assert code == 2
     assert said in aside
@@ -290,7 +297,7 @@ def test_what_one_cannot_log_in_to_is_refused_with_what_one_can(home, command, n
     "address", ["http://login.example.org", "login.example.org", "https://", "file:///etc", "http://["]
 )
 def test_tokens_are_fetched_from_no_address_that_anybody_can_read(home, address):
-    code, _, aside = home.run("provider", "login", "openai-codex", "--authority", address)
+    code, _, aside = home.run_here("provider", "login", "openai-codex", "--authority", address)
 
     assert code == 2
     assert "cannot be used" in aside

@@ -172,7 +172,7 @@ def test_kill_9_in_the_middle_of_a_save_leaves_a_file_that_loads(tmp_path):
 
         path, chance = sys.argv[1], random.Random(7)
         save_config(Config(api={"port": 1}), path)
-        for _ in range(100):
+        for _ in range(40):
             saved, tell = os.pipe()
             child = os.fork()
             if child == 0:
@@ -193,4 +193,4 @@ def test_kill_9_in_the_middle_of_a_save_leaves_a_file_that_loads(tmp_path):
     result = subprocess.run([sys.executable, "-c", script, str(tmp_path / "c.json")], capture_output=True, text=True)
 
     assert result.returncode == 0, result.stderr
-    assert int(result.stdout) > 100  # each of the hundred had saved, and none of it was lost
+    assert int(result.stdout) > 40  # each of the forty had saved, and none of it was lost

@@ -5,11 +5,13 @@ plays turns of the same session until SIGKILL meets it at a random moment; the p
 """
 
 import asyncio
+import gc
 import json
 import os
 import random
 import signal
 import sys
+import tempfile
 import time
 from collections import Counter
 from pathlib import Path
@@ -28,21 +30,23 @@ A_MOMENT_S = 0.03
 def live(home: Path, life: int, acknowledged: int) -> None:
     """Play turns until killed; each reply that the person has seen is told through the pipe."""
 
-    async def turns() -> None:
-        async with open_bot(home) as bot:
-            for turn in range(10_000):
-                name = f"{life}-{turn}"
-                os.write(acknowledged, f"asked {name}\n".encode())
-                bot.provider.script(
-                    calls(("list_dir", {"path": "."}), ("write_file", {"path": "n.txt", "content": name * 50})),
-                    calls(("read_file", {"path": "n.txt"}), text=f"reading {name}"),
-                    f"reply {name}",
-                )
-                if await bot.say(f"question {name}") != f"reply {name}":
-                    os.write(acknowledged, f"wrong {name}\n".encode())
-                os.write(acknowledged, f"replied {name}\n".encode())
+    asyncio.run(play(home, life, acknowledged, 10_000))
 
-    asyncio.run(turns())
+
+async def play(home: Path, life: int, acknowledged: int, turns: int) -> None:
+    """So many turns."""
+    async with open_bot(home) as bot:
+        for turn in range(turns):
+            name = f"{life}-{turn}"
+            os.write(acknowledged, f"asked {name}\n".encode())
+            bot.provider.script(
+                calls(("list_dir", {"path": "."}), ("write_file", {"path": "n.txt", "content": name * 50})),
+                calls(("read_file", {"path": "n.txt"}), text=f"reading {name}"),
+                f"reply {name}",
+            )
+            if await bot.say(f"question {name}") != f"reply {name}":
+                os.write(acknowledged, f"wrong {name}\n".encode())
+            os.write(acknowledged, f"replied {name}\n".encode())
 
 
 def look(home: Path, told: list[tuple[str, str]], sound: Counter[str]) -> list[str]:
@@ -69,6 +73,9 @@ def main() -> None:
     home, lives, chance = Path(sys.argv[1]), int(sys.argv[2]), random.Random(int(sys.argv[3]))
     counts: Counter[str] = Counter()
     problems: list[str] = []
+    with tempfile.TemporaryDirectory() as elsewhere, open(os.devnull, "wb") as nobody:
+        asyncio.run(play(Path(elsewhere), -1, nobody.fileno(), 1))  # what a turn loads is loaded once
+    gc.freeze()
     for life in range(lives):
         reading, writing = os.pipe()
         child = os.fork()

@@ -108,7 +108,8 @@ async def test_a_session_file_cut_anywhere_goes_on(
     written = file.read_bytes()
     ends = [at for at, byte in enumerate(written) if byte == ord("\n")]
 
-    for number, end in enumerate(sorted({*ends, *(end + 20 for end in ends[:-1])})):
+    cuts = sorted({*ends, *(end + 20 for end in ends[:-1])})
+    for number, end in enumerate(cuts if config is openai else cuts[::3]):  # the file does not know the wire
         other = Home(tmp_path / f"cut-{number}", **config(server))
         shutil.copytree(home.workspace, other.workspace)
         (other.workspace / file.relative_to(home.workspace)).write_bytes(written[: end + 1])
@@ -157,18 +158,19 @@ async def test_a_switch_in_the_middle_of_a_task_is_taken_over(tmp_path: Path, se
 
 
 @on_each_wire
-async def test_fifty_turns_with_tools_and_thoughts_and_restarts_keep_their_head(
+async def test_many_turns_with_tools_and_thoughts_and_restarts_keep_their_head(
     tmp_path: Path, server: FakeModels, config: Callable[..., dict[str, Any]]
 ):
     home = Home(tmp_path, **config(server))
+    turns = 10 if config is openai else 5  # what is sent grows with the square of them
     for _ in range(5):
         async with home.open() as bot:
-            for _ in range(10):
+            for _ in range(turns):
                 server.script(*WORK)
                 assert (await bot.run("work")).text == "Done."
 
     assert server.problems == []
-    assert len(server.chats) == 150
+    assert len(server.chats) == 15 * turns
     assert heads_of_each_other(server) if config is openai else same_head(server)
 
 
