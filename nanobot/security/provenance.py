@@ -94,7 +94,7 @@ class FileBook:
         found = self._files_in(command, folder)
         if found and only_handles(command):
             found = {}
-        if marks and (patterns := run_by_custom(command)):
+        if marks and (patterns := run_by_custom(command, folder)):
             root = _key(folder if self._workspace is None else self._workspace) + os.sep
             found |= {
                 file: mark

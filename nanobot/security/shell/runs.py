@@ -5,6 +5,7 @@ A command that may do what somebody else's file says is that somebody's word. Re
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 from nanobot.security.shell.words import Command, read_line
 from nanobot.security.shell.wrappers import SHELLS, unwrapped
@@ -45,7 +46,7 @@ _NODE = "package.json *.js *.mjs *.cjs *.ts *.mts *.cts"
 _BY_CUSTOM = {
     name: frozenset(patterns.split())
     for names, patterns in {
-        "python pytest py.test pip pipx uv poetry tox nox ruff mypy pdm hatch ipython jupyter": _PYTHON,
+        "python pypy pytest py.test pip pipx uv poetry tox nox ruff mypy pdm hatch ipython jupyter": _PYTHON,
         "make gmake bmake": "Makefile makefile GNUmakefile *.mk",
         "cmake ctest": "CMakeLists.txt *.cmake",
         "ninja": "build.ninja",
@@ -77,9 +78,49 @@ def only_handles(text: str) -> bool:
     return line.whole and all(map(_only_handles, unwrapped(line)))
 
 
-def run_by_custom(text: str) -> frozenset[str]:
-    """Patterns of the files that the programs of this line run unnamed."""
-    return frozenset().union(*(_BY_CUSTOM.get(_plain_name(one), ()) for one in unwrapped(read_line(text))))
+def run_by_custom(text: str, folder: Path) -> frozenset[str]:
+    """Patterns of the files that the programs of this line run unnamed, as it runs in this folder."""
+    return frozenset().union(*(_by_custom(one, folder) for one in unwrapped(read_line(text))))
+
+
+def _by_custom(command: Command, folder: Path) -> frozenset[str]:
+    name = _plain_name(command)
+    modules = _imported(command, folder) if name in ("python", "pypy") else None
+    if modules is None:
+        return _BY_CUSTOM.get(name, frozenset())
+    return frozenset(pattern for one in modules for pattern in (f"{one}.py", f"*/{one}/*.py"))
+
+
+def _imported(command: Command, folder: Path) -> frozenset[str] | None:
+    """The modules that a call of Python imports, by those that lie beside what it runs; None where that is not told."""
+    words = iter(command.argv[1:])
+    first = next((word for word in words if word == "-" or not word.startswith("-") or _CODE.fullmatch(word)), None)
+    if first is None or first == "-" or (first.startswith("-") and first.endswith("m")):
+        return None
+    script = folder / first
+    texts = [next(words, "")] if _CODE.fullmatch(first) else [_text_of(script)]
+    base = folder if _CODE.fullmatch(first) else script.parent
+    found: set[str] = {"sitecustomize", "usercustomize"}
+    while texts and len(found) < _MOST_MODULES:
+        names = {name for line in _IMPORTS.findall(texts.pop()) for name in _NAME.findall(line)} - found
+        found |= names
+        texts += [_text_of(base / f"{name}.py") for name in names]
+    return frozenset(found)
+
+
+def _text_of(file: Path) -> str:
+    try:
+        with file.open(encoding="utf-8", errors="replace") as text:
+            return text.read(_LONGEST_SCRIPT)
+    except (OSError, ValueError):
+        return ""
+
+
+_CODE = re.compile(r"-[a-zA-Z]*[cm]")
+_IMPORTS = re.compile(r"\b(?:import|from|__import__|import_module|run_path|run_module|exec|open)\b([^\n;]*)")
+_NAME = re.compile(r"[A-Za-z_]\w*")
+_MOST_MODULES = 500
+_LONGEST_SCRIPT = 1_000_000
 
 
 def words_of(text: str) -> Iterator[str]:
