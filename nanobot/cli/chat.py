@@ -69,7 +69,13 @@ class Chat:
         colour = wants_colour(sys.stdout)
         self._paint = Paint(colour)
         completer = ChatCompleter({**bot.commands(), "exit": "leave"}, bot.skills, bot.workspace)
-        actions = PromptActions(self._take_line, self._stop, lambda: list(self._waiting), self._bottom_line)
+        actions = PromptActions(
+            self._take_line,
+            self._stop,
+            lambda: list(self._waiting),
+            self._bottom_line,
+            lambda: self._asked is not None,
+        )
         self._prompt = Prompt(actions, completer, places.cli_history, colour=colour)
         self._draws = draws(markdown=markdown, colour=colour)
         self._screen = Screen(self._prompt, self._draws, self._paint)

@@ -49,7 +49,12 @@ from nanobot.cli.surface import BEGIN_UPDATE, END_UPDATE, live_rows_of
 from nanobot.cli.terminal import say
 
 MENU_ROWS = 8
-_COLOURS = {"prompt": "fg:ansigreen", "bottom": "fg:ansibrightblack", "queued": "fg:ansibrightblack italic"}
+_COLOURS = {
+    "prompt": "fg:ansigreen",
+    "bottom": "fg:ansibrightblack",
+    "asked": "fg:ansiyellow bold",
+    "queued": "fg:ansibrightblack italic",
+}
 LEAVE_WINDOW_S = 2.0
 _SHIFT_ENTER = ("\x1b[13;2u", "\x1b[27;2;13~")
 
@@ -96,6 +101,8 @@ class PromptActions:
     queued: Callable[[], Sequence[str]]
     """Lines that wait for their turn."""
     bottom_line: Callable[[], str]
+    is_asked: Callable[[], bool]
+    """Whether an answer is waited for: then the bottom line, which says how to give it, stands out."""
 
 
 class Prompt:
@@ -243,7 +250,7 @@ class Prompt:
     def _bottom(self) -> StyleAndTextTuples:
         asked = time.monotonic() - self._leave_asked < LEAVE_WINDOW_S
         text = "Ctrl+C again leaves" if asked and self._leave_asked else self._actions.bottom_line()
-        return [("class:bottom", text[: self.columns])]
+        return [("class:asked" if self._actions.is_asked() else "class:bottom", text[: self.columns])]
 
     def _keys(self) -> KeyBindings:
         keys = KeyBindings()

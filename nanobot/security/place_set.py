@@ -5,6 +5,7 @@ spellings of the same letters, may mean the same file, the disk is asked; where 
 """
 
 import errno
+import itertools
 import os
 import stat
 import sys
@@ -73,7 +74,7 @@ class PlaceSet:
 
     def __init__(self, places: Iterable[Path]) -> None:
         self._written = tuple(dict.fromkeys(os.path.abspath(place.expanduser()) for place in places))  # noqa: PTH100
-        self._watched = sorted({above for place in self._written for above in list(with_parents(place))[1:]})
+        self._watched = sorted(_folders_above(self._written))
         self._seen: _Looked | None = None
         self._checked_at = 0.0
         self._linked: tuple[float, dict[int, list[str]]] | None = None
@@ -164,6 +165,16 @@ class PlaceSet:
             except OSError:
                 continue
         return found
+
+
+def _folders_above(places: Iterable[str]) -> set[str]:
+    found: set[str] = set()
+    for place in places:
+        for above in itertools.islice(with_parents(place), 1, None):
+            if above in found:
+                break
+            found.add(above)
+    return found
 
 
 def _stamp(folder: str) -> int:

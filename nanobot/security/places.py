@@ -3,6 +3,7 @@
 One table for file tools and commands alike. A place may be a folder or a file; whether it is there does not matter.
 """
 
+from functools import lru_cache
 from pathlib import Path
 
 _IN_HOME = (
@@ -37,6 +38,7 @@ _OF_THE_HOST = (
 )  # fmt: skip
 
 
+@lru_cache(maxsize=16)
 def key_places(home: Path) -> tuple[Path, ...]:
     """Where keys are kept, for the person whose home this is and for the host."""
     return (*(home / name for name in _IN_HOME), *map(Path, _OF_THE_HOST))

@@ -306,15 +306,15 @@ class _Space:
     async def _is_over(self, patience_s: float) -> bool:
         if not self.is_alive or self._held is None:
             return True
-        loop, gone = asyncio.get_running_loop(), asyncio.Event()
-        loop.add_reader(self._held, gone.set)
+        loop, gone, held = asyncio.get_running_loop(), asyncio.Event(), self._held  # it may be let go of meanwhile
+        loop.add_reader(held, gone.set)
         try:
             async with asyncio.timeout(patience_s):
                 await gone.wait()
         except TimeoutError:
             return False
         finally:
-            loop.remove_reader(self._held)
+            loop.remove_reader(held)
         return True
 
     def close(self) -> None:

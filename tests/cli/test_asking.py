@@ -93,7 +93,7 @@ def test_the_chat_asks_above_its_prompt_and_esc_says_no(home: GatewayHome, serve
     child = at_a_terminal(home)
     child.expect("for commands")
     child.send("do it\r")
-    child.expect("y yes, this once")
+    child.expect("y yes, this once · a always · n no, then Enter")
     child.send("\x1b")
     child.expect("not allowed")
     child.expect("as you wish")

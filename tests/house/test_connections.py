@@ -28,7 +28,8 @@ LIBRARIES: dict[str, AbstractSet[str]] = {
     "litellm": {"providers/litellm_provider"},
     "mcp": {"agent/tools/mcp"},
     "anyio": {"agent/tools/mcp"},  # what mcp's streams are made of
-    "socket": {"utils/names", "gateway/pulse", "gateway/control"},
+    "socket": {"utils/names", "gateway/pulse", "gateway/control",
+               "security/sandbox/landlock"},  # which forbids kinds of them by their numbers
     "urllib.request": {"utils/http"},  # reads what the environment says of proxies
     **dict.fromkeys(["requests", "urllib3", "http.client", "ftplib", "smtplib", "imaplib", "poplib", "telnetlib",
                      "xmlrpc.client", "primp", "ddgs", "curl_cffi", "pycurl", "trio", "httpcore"], NOBODY),

@@ -410,7 +410,7 @@ async def test_every_bad_thing_a_model_asks_for_comes_back_as_words_and_the_turn
 WILD = {
     "waits": "sleep inf",
     "prints": "yes",
-    "forks": "f() { sleep 0.01; g & g & wait; }; g() { f; }; f",  # one that calls itself the guard refuses
+    "forks": "f() { sleep 0.01; g & g & wait; }; g() { f; }; f & exec sleep inf",  # what calls itself the guard refuses
     "asks": "htop || top || cat /dev/tty; sleep inf",
     "ignores": "trap '' TERM INT HUP; while :; do sleep 1; done",
     "spins": "while :; do :; done",
@@ -421,7 +421,7 @@ WILD = {
 @pytest.mark.parametrize("command", WILD.values(), ids=WILD)
 async def test_while_a_command_runs_wild_another_chat_is_answered(tmp_path: Path, command: str):
     config = Config.model_validate({"tools": {"exec": {"timeout": 60}}})
-    bounded = f"ulimit -u 400 2>/dev/null; {command}"
+    bounded = f"ulimit -u 200 2>/dev/null; {command}"
 
     async with open_bot(tmp_path, calls(("exec", {"command": bounded})), config=config) as bot:
         wild = asyncio.create_task(bot.turn("go wild", "cli:wild"))

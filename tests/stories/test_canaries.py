@@ -130,12 +130,14 @@ def test_no_tool_lets_a_secret_out(tmp_path):
         calls = calls_of(here)
         a_secret = next(value for value, place in here.canaries.made.items() if place == "slack bot")
         steps = [Calls(*calls[at : at + 8]) for at in range(0, len(calls), 8)]
-        server.script(*steps, Say("Done."))
+        server.script(*steps, Say(f"Done. It was {a_secret}, I think.", pieces=30, reasoning=f"Was it {a_secret}?"))
 
         shown = {"agent": said(here, "agent", "--json", "--logs", "-m", f"Do it all; {a_secret} is a word.")}
+        told = [json.loads(line) for line in shown["agent"].splitlines() if line.startswith(b"{")]
+        shown["deltas"] = "".join(one["text"] for one in told if one["type"].endswith("_delta")).encode()
         shown["show"] = said(here, "sessions", "show", "cli:direct")
 
-        assert b"Done." in shown["agent"]
+        assert shown["deltas"].endswith(b"Was it [key]?Done. It was [key], I think.")
         assert b"[key]" in shown["agent"]
         nothing_got_out(here, server, shown)
 

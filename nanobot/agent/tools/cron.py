@@ -64,24 +64,24 @@ class CronTool(Tool):
 
     name = "cron"
     description = (
-        "Schedule reminders and recurring jobs. add needs a message and one of at, every_seconds, cron_expr; the "
-        "message is what you are told when it is due, in a turn of its own. The answer goes to this chat."
+        "Reminders and recurring jobs. add takes message (what you are told when it is due, in a turn of its own) and "
+        "one of at, every_seconds, cron_expr. The answer goes to this chat."
     )
     parameters = takes(
         "action",
         action=string("What to do", enum=list(ACTIONS)),
-        message=string("What is to be done or said when it is due, for add"),
-        name=string("A short name for the job"),
-        every_seconds=number("Run every so many seconds", minimum=1),
-        cron_expr=string("Cron expression such as `0 9 * * 1-5`"),
-        tz=string("IANA time zone of cron_expr or at (default: the user's)"),
-        at=string("Run once at this ISO time, such as 2026-12-24T18:00"),
-        deliver=boolean("Send the answer to the chat (default true); false works in silence"),
+        message=string("What to do or say then"),
+        name=string("Short name"),
+        every_seconds=number("Interval", minimum=1),
+        cron_expr=string("Such as `0 9 * * 1-5`"),
+        tz=string("IANA time zone (default: the user's)"),
+        at=string("Once, at an ISO time such as 2026-12-24T18:00"),
+        deliver=boolean("false: work in silence, send nothing"),
         notify=string(
-            "When to send it: on_change only if the answer differs, on_alert only if there is something to report",
+            "When to send: on_change if the answer differs, on_alert if there is something to report",
             enum=["always", "on_change", "on_alert", "never"],
         ),
-        job_id=string("The job, for remove, enable, disable, run"),
+        job_id=string("For remove, enable, disable, run"),
     )
     effect = Effect.ONCE
 

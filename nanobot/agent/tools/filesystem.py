@@ -49,9 +49,9 @@ class ReadFileTool(Tool):
     )
     parameters = takes(
         "path",
-        path=string("File to read; relative paths are taken from the workspace"),
-        offset=integer("First line to show, counted from 1"),
-        limit=integer("How many lines to show at most (default 2000)"),
+        path=string("Relative to the workspace"),
+        offset=integer("First line, from 1"),
+        limit=integer("Most lines (default 2000)"),
     )
     effect = Effect.READ
     provenance = Provenance.FILE
@@ -135,7 +135,7 @@ class WriteFileTool(Tool):
     parameters = takes(
         "path",
         "content",
-        path=string("File to write; relative paths are taken from the workspace"),
+        path=string("Relative to the workspace"),
         content=string("All of its text"),
     )
     effect = Effect.REPEATABLE
@@ -169,17 +169,17 @@ class EditFileTool(Tool):
 
     name = "edit_file"
     description = (
-        "Replace old_text by new_text in a file. old_text must be in the file exactly once, indentation included "
-        "(without line numbers): take in more lines around it to make it unique, or set replace_all."
+        "Replace old_text by new_text. It must stand in the file exactly once, indentation included (no line numbers): "
+        "take in lines around it to make it unique, or set replace_all."
     )
     parameters = takes(
         "path",
         "old_text",
         "new_text",
         path=string("File to change"),
-        old_text=string("The text to replace, as it stands in the file"),
-        new_text=string("The text to put there; empty to delete"),
-        replace_all=boolean("Replace every place where old_text stands"),
+        old_text=string("Exact text to replace"),
+        new_text=string("What to put there; empty deletes"),
+        replace_all=boolean("Replace all of them"),
     )
     effect = Effect.ONCE
 
@@ -216,8 +216,8 @@ class ListDirTool(Tool):
     parameters = takes(
         "path",
         path=string("Folder to list; `.` is the workspace"),
-        recursive=boolean("Also what is in the folders below"),
-        max_entries=integer("How many entries to show at most (default 200)"),
+        recursive=boolean("Also folders below"),
+        max_entries=integer("Default 200"),
     )
     effect = Effect.READ
     provenance = Provenance.FILE

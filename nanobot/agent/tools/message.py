@@ -48,11 +48,11 @@ class MessageTool(Tool):
     )
     parameters = takes(
         "content",
-        content=string("The text, in Markdown"),
-        channel=string("Where to, such as telegram (default: here)"),
-        chat_id=string("The chat's id, or a name such as @ann or #general (default: this chat)"),
-        media=array("Paths of files to send along"),
-        buttons=array("Labels of buttons below it; what is pressed comes back as a message"),
+        content=string("Text in Markdown"),
+        channel=string("Such as telegram (default: here)"),
+        chat_id=string("Id or name (@ann, #general; default: this chat)"),
+        media=array("Paths of files"),
+        buttons=array("Labels; a pressed one comes back as a message"),
     )
     effect = Effect.ONCE
 

@@ -47,9 +47,9 @@ class GlobTool(Tool):
     )
     parameters = takes(
         "pattern",
-        pattern=string("What the path must look like"),
-        path=string("Folder to search in (default: the workspace)"),
-        max_results=integer("How many files to show at most (default 200)"),
+        pattern=string("Such as `docs/*.md`"),
+        path=string("Folder (default: the workspace)"),
+        max_results=integer("Default 200"),
     )
     effect = Effect.READ
     provenance = Provenance.FILE
@@ -113,19 +113,19 @@ class GrepTool(Tool):
 
     name = "grep"
     description = (
-        "Search the contents of files for a regular expression; rows come as `path:line: text`. "
-        "Binary files and folders like .git and node_modules are left out."
+        "Search files for a regular expression; rows come as `path:line: text`. "
+        "Binary files, .git, node_modules and the like are left out."
     )
     parameters = takes(
         "pattern",
-        pattern=string("Regular expression to look for in each line"),
-        path=string("File or folder to search in (default: the workspace)"),
-        glob=string("Only files whose path fits, such as `*.py`"),
-        ignore_case=boolean("Upper and lower case are the same"),
-        literal=boolean("The pattern is plain text, not an expression"),
-        context=integer("Lines to show before and after each match", minimum=0),
-        files_only=boolean("Only the names of the files that match"),
-        max_results=integer("How many matches to show at most (default 100)"),
+        pattern=string("Matched in each line"),
+        path=string("File or folder (default: the workspace)"),
+        glob=string("Only files like `*.py`"),
+        ignore_case=boolean("Ignore case"),
+        literal=boolean("pattern is plain text"),
+        context=integer("Lines around each match", minimum=0),
+        files_only=boolean("Only names of files"),
+        max_results=integer("Default 100"),
     )
     effect = Effect.READ
     provenance = Provenance.FILE

@@ -5,6 +5,8 @@ proc_pid_net(5): a line a socket; those that take connections have the flag 0001
 
 import os
 import stat
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 _UNIX = Path("/proc/net/unix")
@@ -22,21 +24,34 @@ def listening_sockets(table: Path = _UNIX) -> tuple[Path, ...]:
         fields = line.split(None, 7)
         if len(fields) == 8 and fields[3] == _LISTENS and fields[7].startswith("/"):
             found[fields[7]] = True
-    return tuple(Path(name) for name in found if _is_there(name))
+    lets_through = cache(_lets_through)
+    return tuple(Path(name) for name in found if _is_there(name, lets_through))
 
 
-def _is_there(name: str) -> bool:
-    """Whether it can be called. What lies in a closed folder of another user cannot, nor can a mount be put over it:
-    we may not look there, and root, who may, has no such power inside.
+def _is_there(name: str, lets_through: Callable[[Path], bool]) -> bool:
+    """Whether a command can get to it at all. As root we may look where it, which has no power of root, may not; and
+    what it cannot reach nobody can lay a mount on for it either.
     """
     try:
-        return stat.S_ISSOCK(os.lstat(name).st_mode) and all(map(_may_be_entered, Path(name).parents))
+        found = os.lstat(name)
     except OSError:
         return False
+    return stat.S_ISSOCK(found.st_mode) and all(map(lets_through, Path(os.path.realpath(name)).parents))
 
 
-def _may_be_entered(folder: Path) -> bool:
-    about = folder.stat()
-    if about.st_uid == os.geteuid():
-        return bool(about.st_mode & stat.S_IXUSR)
-    return bool(about.st_mode & (stat.S_IXOTH | stat.S_IXGRP)) or os.geteuid() != 0
+def _lets_through(folder: Path) -> bool:
+    """By user, group and the rest alone, as for anybody."""
+    try:
+        found = folder.stat()
+    except OSError:
+        return False
+    if found.st_uid == os.geteuid():
+        return bool(found.st_mode & stat.S_IXUSR)
+    ours = {os.getegid(), *os.getgroups()}
+    if found.st_gid in ours:
+        return bool(found.st_mode & stat.S_IXGRP)
+    return bool(found.st_mode & stat.S_IXOTH) or _ACL in os.listxattr(folder)
+
+
+_ACL = "system.posix_acl_access"
+"""Where a folder has a list of who may enter, its mode says too little."""

@@ -70,9 +70,9 @@ class Guard:
         if not self._allow:
             return ""
         foreign = next((command for command in line.commands if not self._is_allowed(command)), None)
-        if foreign is None and line.commands and line.whole:
+        if foreign is None and line.commands and line.whole and not line.sets:
             return ""
-        what = f"`{' '.join(foreign.argv)[:80]}`" if foreign is not None else "a line that cannot be taken apart"
+        what = f"`{' '.join(foreign.argv)[:80]}`" if foreign is not None else _what_else(line)
         return (
             f"The owner allows only certain commands (tools.exec.allowPatterns), and {what} is none of them. "
             f"Allowed: {', '.join(pattern.pattern for pattern in self._allow)}."
@@ -95,3 +95,7 @@ class Guard:
             if reason is not None:
                 return f"This command was not run: {reason}"
         return ""
+
+
+def _what_else(line: Line) -> str:
+    return "a line that sets variables" if line.sets and line.whole else "a line that cannot be taken apart"

@@ -25,6 +25,10 @@ _ANSI = re.compile(
 )
 _VARIABLE = re.compile(r"\$(\w+|[@*#?$!-])")
 _SUBSTITUTION = re.compile(r"(?<!\\)(?:`|\$\((?!\())")
+_NAMES = re.compile(r"(?<![\w$])[A-Za-z_]|\$")
+_COMPUTED = re.compile(r"@[A-Za-z]\Z|\[(?![\d@*]+\])|\A\w+:(?![-=+?])")
+"""Parameters whose value is run, or computed as arithmetic is."""
+_CASE = re.compile(r"\bcase\b")
 _BRACES = re.compile(r"(?<!\$)\{([^{}]*,[^{}]*)\}")
 _MOST_WORDS = 100
 _END = frozenset(" \t\n;&|()<>")
@@ -72,19 +76,22 @@ class Line:
     commands: tuple[Command, ...]
     whole: bool = True
     """Whether all of it was understood; an open quote leaves a rest that the shell would refuse as well."""
+    sets: bool = False
+    """Whether it sets variables: `PATH` and many others decide what a program of a harmless name really runs."""
 
 
 @dataclass(slots=True)
 class _Found:
     commands: list[Command] = field(default_factory=list)
     whole: bool = True
+    sets: bool = False
 
 
 def read_line(text: str, variables: Mapping[str, str] | None = None) -> Line:
     """Take a line apart. Never raises: what cannot be understood is left out, and said."""
     found = _Found(whole=len(text) <= _LONGEST)
     _Reader(text[:_LONGEST], dict(variables or {}), found, 0).read()
-    return Line(tuple(found.commands), found.whole)
+    return Line(tuple(found.commands), found.whole, found.sets)
 
 
 class _Reader:
@@ -139,7 +146,7 @@ class _Reader:
             self._at = _index(self._text, ")", self._at) + 1
             return
         if char == "(" and two == "((" and not self._words:
-            self._at = _closing(self._text, self._at + 1, "(", ")")
+            self._read_arithmetic()
             return
         pipes = char == "|" and two != "||"
         self._end(pipes=pipes, background=char == "&" and two != "&&")
@@ -169,6 +176,7 @@ class _Reader:
             if _ASSIGNS.match(raw):
                 name, _, value = words[0].partition("=")
                 self._variables[name.rstrip("+")] = value
+                self._found.sets = True
                 return
             if raw in ("for", "select", "case"):
                 self._skip_header()
@@ -181,6 +189,7 @@ class _Reader:
 
     def _skip_header(self) -> None:
         """`for x in words`, `case word in`: the words are no command. A loop's variable may be any of them."""
+        self._found.sets = True
         self._skip_spaces()
         name = "".join(self._word())
         self._skip_spaces()
@@ -343,7 +352,8 @@ class _Reader:
         after = self._text[self._at + 1 : self._at + 2]
         if self._text.startswith("$((", self._at):
             start = self._at
-            self._at = _closing(self._text, self._at + 1, "(", ")")
+            self._at += 1
+            self._read_arithmetic()
             return self._text[start : self._at]
         if after == "(":
             self._at += 1
@@ -360,8 +370,17 @@ class _Reader:
         self._at = match.end()
         return self._value(match[1]) if match[1] in self._known() else match[0]
 
+    def _read_arithmetic(self) -> None:
+        """From its first bracket on. A name in it may stand for a text that is computed in turn, and runs commands."""
+        start = self._at
+        self._at = _closing(self._text, start, "(", ")")
+        inner = self._text[start : self._at]
+        self._read_inner_of(inner)
+        self._found.whole = self._found.whole and _NAMES.search(inner) is None
+
     def _parameter(self, inner: str) -> str:
         name = re.match(r"\w+", inner)
+        self._found.whole = self._found.whole and _COMPUTED.search(inner) is None
         self._read_inner_of(inner)
         if name is None:
             return f"${{{inner}}}"
@@ -379,7 +398,9 @@ class _Reader:
     def _bracketed(self, opening: str, closing: str) -> str:
         start = self._at
         self._at = _closing(self._text, self._at, opening, closing)
-        return self._substitution(self._text[start + 1 : self._at - 1])
+        inner = self._text[start + 1 : self._at - 1]
+        self._found.whole = self._found.whole and _CASE.search(inner) is None  # its brackets close nothing
+        return self._substitution(inner)
 
     def _substitution(self, inner: str) -> str:
         """Commands in the middle of a word: they run, and their output stands there. An echo's is known."""

@@ -69,7 +69,8 @@ def test_an_allowed_command_runs(judge, command: str):
     "command",
     ["git push", "git status; rm x", "git status && curl u", "ls | sh", "ls $(rm x)", "ls `rm x`", "ls > f",
      "ls & rm x", "git status # ls\nrm x", "echo git status", "ls \"$(rm x)\"", "ls <(rm x)", "x=1", "ls 'open",
-     "sudo ls", "env ls", "(rm x)", "{ rm x; }"],
+     "sudo ls", "env ls", "(rm x)", "{ rm x; }", "PATH=.:$PATH ls", "for PATH in .; do ls; done", "ls $((a[$(rm x)]))",
+     "ls $(( `rm x` ))", "x='$(rm x)'; ls ${x@P}", "ls ${y@P}", "ls $((y))", 'ls "$(case x in x) rm x;; esac)"'],
 )  # fmt: skip
 def test_nothing_rides_along_with_an_allowed_command(judge, command: str):
     assert "allowPatterns" in judge(command, allow=ALLOWED).refusal

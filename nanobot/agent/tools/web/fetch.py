@@ -46,7 +46,7 @@ class WebFetchTool(Tool):
         "url",
         url=string("The whole URL, with https://"),
         extractMode=string("How (default markdown)", enum=["markdown", "text"]),
-        maxChars=integer("The most characters of text", minimum=100),
+        maxChars=integer("Most characters", minimum=100),
     )
     effect = Effect.READ
     provenance = Provenance.WEB

@@ -21,6 +21,8 @@ _MOST_HTML = 1_500_000
 _MOST_TAGS = 16_000
 _MOST_DEPTH = 600_000
 """How deep all elements of a page stand, together: above it only the plain text is taken, which is one walk."""
+_LONGEST_LIST = 1000
+"""Numbered lines of a list, rows of the head of a table."""
 _MOST_JSON = 512 * 1024
 _HIDDEN = (
     *(
@@ -84,11 +86,23 @@ def _plain(body: bytes, header: str, limit: int) -> Page:
 def _read_json(body: bytes, header: str, limit: int) -> Page:
     if len(body) <= _MOST_JSON:
         try:
-            return Page(json.dumps(json.loads(body), ensure_ascii=False, indent=2), "json")
+            return _set_out(json.loads(body), limit)
         except (ValueError, RecursionError):
             pass
     plain = _plain(body, header, limit)
     return Page(plain.text, "json", plain.cut)
+
+
+def _set_out(value: object, limit: int) -> Page:
+    """As much of it as is wanted: a line deep in a hundred brackets is a thousand spaces."""
+    pieces: list[str] = []
+    size = 0
+    for piece in json.JSONEncoder(ensure_ascii=False, indent=2).iterencode(value):
+        pieces.append(piece)
+        size += len(piece)
+        if size > limit:
+            break
+    return Page("".join(pieces), "json", size > limit)
 
 
 def _mark(body: bytes) -> str:
@@ -147,23 +161,34 @@ def _article(html: str, tree: "HtmlElement", whole: str, url: str, markdown: boo
     from readability import Document
 
     logging.getLogger("readability").setLevel(logging.CRITICAL)  # what it cannot make out is told by its exceptions
-    summary = Document(html, url=url).summary(html_partial=True)
-    article = lxml_html.fromstring(summary)
+    article = lxml_html.fromstring(Document(html, url=url).summary(html_partial=True))
     text = _text_of(article)
     extractor = "readability"
     if len(text) < 200 or len(text) < len(whole) / 10:
         tree.make_links_absolute(url, handle_failures="discard")
         body = tree.find(".//body")
-        text, extractor = whole, "page"
-        summary = lxml_html.tostring(tree if body is None else body, encoding="unicode")
-    return (_markdown(summary) if markdown else text), extractor
+        text, extractor, article = whole, "page", tree if body is None else body
+    return (_markdown(article) if markdown else text), extractor
 
 
-def _markdown(html: str) -> str:
+def _markdown(tree: "HtmlElement") -> str:
+    from lxml import html as lxml_html
     from markdownify import markdownify
 
+    _make_bearable(tree)
+    html = lxml_html.tostring(tree, encoding="unicode")
     text = str(markdownify(html, heading_style="ATX", bullets="-", strip=["noscript"]))
     return re.sub(r"\n{3,}", "\n\n", "\n".join(line.rstrip() for line in text.splitlines()))
+
+
+def _make_bearable(tree: "HtmlElement") -> None:
+    """Markdown of a list or a head takes as long as their length squared, and a cell as much room as it claims."""
+    for cell in tree.iter("td", "th"):
+        if not re.fullmatch(r"[1-9][0-9]?", cell.get("colspan", "1")):
+            del cell.attrib["colspan"]
+    for name, item, plainer in (("ol", "li", "ul"), ("thead", "tr", "tbody")):
+        for long in [one for one in tree.iter(name) if len(one.findall(f".//{item}")) > _LONGEST_LIST]:
+            long.tag = plainer
 
 
 def _bounded(html: str) -> tuple[str, bool]:

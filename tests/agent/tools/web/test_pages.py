@@ -130,3 +130,26 @@ HOSTILE = {
 @pytest.mark.parametrize("body", HOSTILE.values(), ids=HOSTILE.keys())
 def test_a_page_that_is_made_to_take_long_does_not(body):
     assert isinstance(page(body).text, str)
+
+
+def test_json_of_many_brackets_is_set_out_no_further_than_is_wanted():
+    read = page("[" * 500 + "1," * 100_000 + "1" + "]" * 500, "application/json")
+
+    assert read.extractor == "json"
+    assert read.cut
+    assert len(read.text) < 60_000
+
+
+def test_a_cell_takes_no_more_room_than_it_has_words():
+    read = page(f"<p>{WORDS}</p><table><tr>{'<td colspan=1000>x</td>' * 900}</tr></table>")
+
+    assert "| x | x |" in read.text
+    assert len(read.text) < 20_000
+
+
+@pytest.mark.parametrize("items", [1000, 1001])
+def test_a_list_longer_than_anybody_counts_loses_its_numbers(items: int):
+    read = page(f"<ol>{'<li>a thing</li>' * items}</ol>")
+
+    assert ("2. a thing" in read.text) is (items == 1000)
+    assert ("- a thing" in read.text) is (items == 1001)
