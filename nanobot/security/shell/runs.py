@@ -24,7 +24,10 @@ _HANDLES = frozenset({
     "command", "env", "find", "ionice", "nice", "nohup", "setsid", "stdbuf", "time", "timeout", "xargs",
 })  # fmt: skip
 _AS_CODE = {
-    "sed": re.compile(r"-\w*f|--file"),
+    "sed": re.compile(
+        r"-\w*f|--file|(?!-)(?:(?:.*[\s;{}\d$/,!])?e(?:[\s;}].*)?$|.*\W[gpiImM\d]*e[gpiImM\d]*(?:[\s;}].*)?$)",
+        re.DOTALL,
+    ),
     "jq": re.compile(r"-\w*f|--from-file|-L"),
     "yq": re.compile(r"--from-file"),
     "tar": re.compile(r"--to-command|--checkpoint-action|--use-compress|-I"),
@@ -34,7 +37,7 @@ _AS_CODE = {
     "rg": re.compile(r"--pre"),
     "zip": re.compile(r"-\w*T|--unzip-command"),
 }
-"""Options by which some of these run a file all the same."""
+"""Options, and words of sed's own language, by which some of these run a file all the same."""
 _GIT_HANDLES = frozenset({
     "add", "blame", "branch", "checkout", "cherry-pick", "clean", "clone", "commit", "describe", "diff", "fetch",
     "grep", "init", "log", "ls-files", "merge", "mv", "pull", "push", "remote", "reset", "restore", "rev-parse", "rm",
