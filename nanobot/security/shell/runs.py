@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from nanobot.security.shell.danger import written
 from nanobot.security.shell.words import Command, read_line
 from nanobot.security.shell.wrappers import SHELLS, unwrapped
 
@@ -38,6 +39,11 @@ _AS_CODE = {
     "zip": re.compile(r"-\w*T|--unzip-command"),
 }
 """Options, and words of sed's own language, by which some of these run a file all the same."""
+_SETS_A_PROGRAM = re.compile(
+    r"\b(?:BASH_ENV|ENV|PATH|PYTHON\w+|NODE_\w+|PERL5\w+|RUBY\w+|LD_\w+|GIT_\w+|\w*EDITOR|VISUAL|\w*PAGER|LESS\w+|PS\d"
+    r"|PROMPT_COMMAND)="
+)
+"""Variables by which others name what is run."""
 _GIT_HANDLES = frozenset({
     "add", "blame", "branch", "checkout", "cherry-pick", "clean", "clone", "commit", "describe", "diff", "fetch",
     "grep", "init", "log", "ls-files", "merge", "mv", "pull", "push", "remote", "reset", "restore", "rev-parse", "rm",
@@ -78,7 +84,7 @@ _BY_CUSTOM = {
 def only_handles(text: str) -> bool:
     """Whether none of the programs of this line runs a file that it is given. Of what cannot be read: no."""
     line = read_line(text)
-    return line.whole and all(map(_only_handles, unwrapped(line)))
+    return line.whole and _SETS_A_PROGRAM.search(text) is None and all(map(_only_handles, unwrapped(line)))
 
 
 def run_by_custom(text: str, folder: Path) -> frozenset[str]:
@@ -131,6 +137,12 @@ def words_of(text: str) -> Iterator[str]:
     for command in unwrapped(read_line(text)):
         yield from command.argv
         yield from (redirect.target for redirect in command.redirects if redirect.operator not in ("<<", "<<-"))
+
+
+def written_by(text: str) -> Iterator[str]:
+    """The words of a line that name what it writes, as far as words tell."""
+    for command in unwrapped(read_line(text)):
+        yield from written(command)
 
 
 def _only_handles(command: Command) -> bool:
