@@ -230,7 +230,10 @@ def _changed(folder: str, since_ns: int, *, top: bool = False) -> tuple[list[str
                     found += below
                     whole = whole and all_of_it
                 elif entry.is_file(follow_symlinks=False):
-                    if entry.stat(follow_symlinks=False).st_ctime_ns >= since_ns:
+                    about = entry.stat(follow_symlinks=False)
+                    if (
+                        max(about.st_ctime_ns, about.st_mtime_ns) >= since_ns
+                    ):  # on Windows the first is when it was made
                         found.append(entry.path)
                     else:
                         whole = False
