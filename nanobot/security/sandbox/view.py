@@ -11,6 +11,7 @@ from enum import IntEnum
 from pathlib import Path
 
 from nanobot.security.paths import PathPolicy
+from nanobot.utils.files import make_private_folder
 
 SYSTEM = (
     "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/nix", "/gnu", "/snap", "/sys",
@@ -171,10 +172,10 @@ def _guarded(paths: PathPolicy, writable: tuple[Path, ...], covered: Path | None
 def _made(place: Path) -> bool:
     try:
         if place.suffix:
-            place.parent.mkdir(parents=True, exist_ok=True)
+            make_private_folder(place.parent)
             os.close(os.open(place, os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600))
         else:
-            place.mkdir(parents=True, exist_ok=True)
+            make_private_folder(place)
     except OSError:
         return _visible(place)
     return True
