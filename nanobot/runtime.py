@@ -184,7 +184,7 @@ async def build_runtime(
         consolidator = Consolidator(
             context.memory, sessions, models, vitals, clock,
             background_model=defaults.background_model,
-            has_owner=lambda key: bool(pairing.people(key.partition(":")[0]).owners),
+            others_write=partial(people.others_write, config, pairing),
         )  # fmt: skip
         idle = IdleWatch(
             lambda key: consolidator.compact(key, loop.lane(key)), defaults.idle_compact_after_minutes * 60, clock

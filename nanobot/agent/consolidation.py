@@ -151,10 +151,10 @@ class Consolidator:
         *,
         background_model: str | None = None,
         limit_s: float = 180.0,
-        has_owner: Callable[[str], bool] = lambda session_key: False,
+        others_write: Callable[[str], bool] = lambda session_key: False,
     ) -> None:
-        """`has_owner` says of a session whether its channel knows an owner: then what others say there is told in the
-        log alone, and changes no memory that every prompt begins with.
+        """`others_write` says of a session whether others than the owner may write there: then what they say is told in
+        the log alone, and changes no memory that every prompt begins with.
         """
         self._memory = memory
         self._sessions = sessions
@@ -163,7 +163,7 @@ class Consolidator:
         self._clock = clock
         self._background_model = background_model
         self._limit_s = limit_s
-        self._has_owner = has_owner
+        self._others_write = others_write
         self._one_at_a_time = asyncio.Lock()
         self._failures: dict[str, _Failure] = {}
 
@@ -236,7 +236,7 @@ class Consolidator:
     async def _keep(self, session: Session, part: _Part, saved: Saved, memory: str) -> None:
         """First the words, then the cursor."""
         update = saved.memory_update
-        if is_outside(part.transcript.provenance) and self._has_owner(session.key):
+        if is_outside(part.transcript.provenance) and self._others_write(session.key):
             update = memory  # what somebody else says is told in the log; what stands in every prompt is the owner's
         await asyncio.to_thread(self._memory.take_in, saved.history_entry, update, instead_of=memory)
         await self._sessions.move_cursor(session, part.count)

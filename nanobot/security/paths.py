@@ -23,7 +23,7 @@ _OURS_IN_WORKSPACE = (
     "memory/HISTORY.md",
 )
 _OURS_IN_DATA = ("config.json", "pairing.json", "state", *_OURS_IN_WORKSPACE)
-_READ_LATER = {
+READ_LATER = {
     "memory": "memory",
     "agents.md": "memory",
     "soul.md": "memory",
@@ -257,7 +257,7 @@ class PathPolicy:
     def _read_later(self, real: Path) -> Want | None:
         for base in self._home.names:
             if real.is_relative_to(base) and real != Path(base):
-                kind = _READ_LATER.get(folded(real.relative_to(base).parts[0]))
+                kind = READ_LATER.get(folded(real.relative_to(base).parts[0]))
                 return None if kind is None else Want(kind, real, detail="It is read into later turns.")
         return None
 

@@ -21,6 +21,8 @@ from pathlib import Path
 
 from nanobot.errors import StorageError
 from nanobot.messages.types import Provenance, is_outside, least_trusted
+from nanobot.security.paths import READ_LATER
+from nanobot.security.place_set import folded
 from nanobot.utils.files import PRIVATE_FILE, make_private_folder, write_atomic
 from nanobot.utils.locks import locked
 from nanobot.utils.refusals import refusal
@@ -84,17 +86,18 @@ class FileBook:
         return least_trusted(found.values()) if found else None
 
     def run_by(self, command: str, folder: Path) -> tuple[Provenance, str] | None:
-        """Whose words a command that runs in this folder may do, since it runs a file that holds them, and which
-        file that is; None where it only shows and moves files, and runs none that is not the owner's."""
+        """Whose words a command that runs in this folder may do, or may put where later turns read them, since it names
+        or runs a file that holds them, and which file that is; None where it only shows and moves such files.
+        """
         from nanobot.security.shell.runs import only_handles, run_by_custom  # most books are empty
 
         marks = self._read()
         if marks is None:
             return Provenance.WEB, str(self.path)
         found = self._files_in(command, folder)
-        if found and only_handles(command):
+        if found and only_handles(command) and not self._may_teach(command, folder):
             found = {}
-        if marks and (patterns := run_by_custom(command)):
+        if marks and (patterns := run_by_custom(command, folder)):
             root = _key(folder if self._workspace is None else self._workspace) + os.sep
             found |= {
                 file: mark
@@ -167,6 +170,15 @@ class FileBook:
                 found[place] = words_there
         return found
 
+    def _may_teach(self, command: str, folder: Path) -> bool:
+        """Whether a command names, or runs in, a place that is read into later turns."""
+        from nanobot.security.shell.runs import words_of, written_by
+
+        here = _inside(_key(folder), self._workspace) if self._workspace is not None else ()
+        words = {folded(part) for word in (*_WORD.findall(command), *words_of(command), *here) for part in _parts(word)}
+        patterns = {folded(part) for word in written_by(command) for part in _parts(word) if set(part) & _GLOB}
+        return not words.isdisjoint(READ_LATER) or any(fnmatch(name, one) for name in READ_LATER for one in patterns)
+
     def _of_place(self, real: str) -> Provenance | None:
         """What is known of a file by where it lies."""
         if inside := _inside(real, self._media):
@@ -218,7 +230,10 @@ def _changed(folder: str, since_ns: int, *, top: bool = False) -> tuple[list[str
                     found += below
                     whole = whole and all_of_it
                 elif entry.is_file(follow_symlinks=False):
-                    if entry.stat(follow_symlinks=False).st_ctime_ns >= since_ns:
+                    about = entry.stat(follow_symlinks=False)
+                    if (
+                        max(about.st_ctime_ns, about.st_mtime_ns) >= since_ns
+                    ):  # on Windows the first is when it was made
                         found.append(entry.path)
                     else:
                         whole = False
@@ -274,6 +289,10 @@ def _of_log(real: str) -> Provenance | None:
 def _is_named(name: str, told: str) -> bool:
     """Whether a command names a file of this name: not only as a part of a longer word."""
     return name in told and re.search(rf"(?<!\w){re.escape(name)}(?!\w)", told) is not None
+
+
+def _parts(word: str) -> list[str]:
+    return re.split(r"[\\/]", word)
 
 
 def _fits(file: str, pattern: str) -> bool:

@@ -42,6 +42,28 @@ def is_private(sessions: SessionManager, pairing: PairingStore, chat: Address) -
     return people.is_one_of_them(str(row["sender_id"]) for row in rows if row.get("sender_id"))
 
 
+def others_write(config: Config, pairing: PairingStore, session_key: str) -> bool:
+    """Whether what is said in a session by nobody known as owner may be somebody else's than theirs: where an owner is
+    known, and where more than one person is let in. The one person who is let in alone is the owner.
+    """
+    from nanobot.channels.access import AccessPolicy  # nothing of channels at a terminal's start
+    from nanobot.channels.registry import find
+
+    switched_on, channel = config.channels.switched_on(), session_key.partition(":")[0]
+    for name in switched_on if channel == "unified" else {channel}:
+        spec, people = find(name), pairing.people(name)
+        if people.owners:
+            return True
+        if name not in switched_on:
+            continue
+        let_in = AccessPolicy.of(name, config.channels.section(name)).allow_from
+        if let_in.everybody or len({*let_in.entries, *people.approved}) > 1:
+            return True
+        if spec is not None and any(map(spec.is_group, let_in.entries)):
+            return True
+    return False
+
+
 def is_group(chat: Address) -> bool:
     """Whether the id of a chat tells that several people write there."""
     from nanobot.channels.registry import find  # only who answers waits for it

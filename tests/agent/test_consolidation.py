@@ -481,11 +481,11 @@ async def what_a_kill_leaves(after: Home, point: str) -> None:
     assert 1 <= after.log.count("Talked.") <= 2
 
 
-@pytest.mark.parametrize(("has_owner", "memory"), [(True, ""), (False, "Likes tea.\n")])
-async def test_what_a_guest_says_changes_no_memory_where_an_owner_is_known(
-    tmp_path: Path, has_owner: bool, memory: str
+@pytest.mark.parametrize(("others_write", "memory"), [(True, ""), (False, "Likes tea.\n")])
+async def test_what_a_guest_says_changes_no_memory_where_others_than_the_owner_may_write(
+    tmp_path: Path, others_write: bool, memory: str
 ):
-    home = Home(tmp_path, has_owner=lambda key: has_owner)
+    home = Home(tmp_path, others_write=lambda key: others_write)
     rows = [row for number in range(10) for row in turn(number)]
     await home.say(*({**row, "provenance": "person"} for row in rows))  # type: ignore[arg-type]
     home.model.script(saving())

@@ -5,7 +5,9 @@ A command that may do what somebody else's file says is that somebody's word. Re
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
+from nanobot.security.shell.danger import written
 from nanobot.security.shell.words import Command, read_line
 from nanobot.security.shell.wrappers import SHELLS, unwrapped
 
@@ -23,7 +25,10 @@ _HANDLES = frozenset({
     "command", "env", "find", "ionice", "nice", "nohup", "setsid", "stdbuf", "time", "timeout", "xargs",
 })  # fmt: skip
 _AS_CODE = {
-    "sed": re.compile(r"-\w*f|--file"),
+    "sed": re.compile(
+        r"-\w*f|--file|(?!-)(?:(?:.*[\s;{}\d$/,!])?e(?:[\s;}].*)?$|.*\W[gpiImM\d]*e[gpiImM\d]*(?:[\s;}].*)?$)",
+        re.DOTALL,
+    ),
     "jq": re.compile(r"-\w*f|--from-file|-L"),
     "yq": re.compile(r"--from-file"),
     "tar": re.compile(r"--to-command|--checkpoint-action|--use-compress|-I"),
@@ -33,7 +38,12 @@ _AS_CODE = {
     "rg": re.compile(r"--pre"),
     "zip": re.compile(r"-\w*T|--unzip-command"),
 }
-"""Options by which some of these run a file all the same."""
+"""Options, and words of sed's own language, by which some of these run a file all the same."""
+_SETS_A_PROGRAM = re.compile(
+    r"\b(?:BASH_ENV|ENV|PATH|PYTHON\w+|NODE_\w+|PERL5\w+|RUBY\w+|LD_\w+|GIT_\w+|\w*EDITOR|VISUAL|\w*PAGER|LESS\w+|PS\d"
+    r"|PROMPT_COMMAND)="
+)
+"""Variables by which others name what is run."""
 _GIT_HANDLES = frozenset({
     "add", "blame", "branch", "checkout", "cherry-pick", "clean", "clone", "commit", "describe", "diff", "fetch",
     "grep", "init", "log", "ls-files", "merge", "mv", "pull", "push", "remote", "reset", "restore", "rev-parse", "rm",
@@ -45,7 +55,7 @@ _NODE = "package.json *.js *.mjs *.cjs *.ts *.mts *.cts"
 _BY_CUSTOM = {
     name: frozenset(patterns.split())
     for names, patterns in {
-        "python pytest py.test pip pipx uv poetry tox nox ruff mypy pdm hatch ipython jupyter": _PYTHON,
+        "python pypy pytest py.test pip pipx uv poetry tox nox ruff mypy pdm hatch ipython jupyter": _PYTHON,
         "make gmake bmake": "Makefile makefile GNUmakefile *.mk",
         "cmake ctest": "CMakeLists.txt *.cmake",
         "ninja": "build.ninja",
@@ -74,12 +84,52 @@ _BY_CUSTOM = {
 def only_handles(text: str) -> bool:
     """Whether none of the programs of this line runs a file that it is given. Of what cannot be read: no."""
     line = read_line(text)
-    return line.whole and all(map(_only_handles, unwrapped(line)))
+    return line.whole and _SETS_A_PROGRAM.search(text) is None and all(map(_only_handles, unwrapped(line)))
 
 
-def run_by_custom(text: str) -> frozenset[str]:
-    """Patterns of the files that the programs of this line run unnamed."""
-    return frozenset().union(*(_BY_CUSTOM.get(_plain_name(one), ()) for one in unwrapped(read_line(text))))
+def run_by_custom(text: str, folder: Path) -> frozenset[str]:
+    """Patterns of the files that the programs of this line run unnamed, as it runs in this folder."""
+    return frozenset().union(*(_by_custom(one, folder) for one in unwrapped(read_line(text))))
+
+
+def _by_custom(command: Command, folder: Path) -> frozenset[str]:
+    name = _plain_name(command)
+    modules = _imported(command, folder) if name in ("python", "pypy") else None
+    if modules is None:
+        return _BY_CUSTOM.get(name, frozenset())
+    return frozenset(pattern for one in modules for pattern in (f"{one}.py", f"*/{one}/*.py"))
+
+
+def _imported(command: Command, folder: Path) -> frozenset[str] | None:
+    """The modules that a call of Python imports, by those that lie beside what it runs; None where that is not told."""
+    words = iter(command.argv[1:])
+    first = next((word for word in words if word == "-" or not word.startswith("-") or _CODE.fullmatch(word)), None)
+    if first is None or first == "-" or (first.startswith("-") and first.endswith("m")):
+        return None
+    script = folder / first
+    texts = [next(words, "")] if _CODE.fullmatch(first) else [_text_of(script)]
+    base = folder if _CODE.fullmatch(first) else script.parent
+    found: set[str] = {"sitecustomize", "usercustomize"}
+    while texts and len(found) < _MOST_MODULES:
+        names = {name for line in _IMPORTS.findall(texts.pop()) for name in _NAME.findall(line)} - found
+        found |= names
+        texts += [_text_of(base / f"{name}.py") for name in names]
+    return frozenset(found)
+
+
+def _text_of(file: Path) -> str:
+    try:
+        with file.open(encoding="utf-8", errors="replace") as text:
+            return text.read(_LONGEST_SCRIPT)
+    except (OSError, ValueError):
+        return ""
+
+
+_CODE = re.compile(r"-[a-zA-Z]*[cm]")
+_IMPORTS = re.compile(r"\b(?:import|from|__import__|import_module|run_path|run_module|exec|open)\b([^\n;]*)")
+_NAME = re.compile(r"[A-Za-z_]\w*")
+_MOST_MODULES = 500
+_LONGEST_SCRIPT = 1_000_000
 
 
 def words_of(text: str) -> Iterator[str]:
@@ -87,6 +137,12 @@ def words_of(text: str) -> Iterator[str]:
     for command in unwrapped(read_line(text)):
         yield from command.argv
         yield from (redirect.target for redirect in command.redirects if redirect.operator not in ("<<", "<<-"))
+
+
+def written_by(text: str) -> Iterator[str]:
+    """The words of a line that name what it writes, as far as words tell."""
+    for command in unwrapped(read_line(text)):
+        yield from written(command)
 
 
 def _only_handles(command: Command) -> bool:

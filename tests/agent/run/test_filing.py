@@ -104,16 +104,22 @@ def written(path: str) -> LLMResponse:
         ("run.sh", "sh ./r*.sh"),
         ("run.sh", "sh 'run'.sh"),
         ("run.sh", "cat run.sh | sh"),
-        ("run.sh", ". ./run.sh"),
-        ("run.sh", "timeout 5 sh run.sh"),
-        ("run.sh", "find . -name run.sh -exec sh {} +"),
         ("Makefile", "make"),
-        ("deep/util.py", "python3 main.py"),
+        ("util.py", "python3 main.py"),
+        ("pkg/deep/util.py", "python3 -c 'import pkg.deep'"),
+        ("test_it.py", "python3 -m pytest -q"),
         (".git/hooks/pre-commit", "git commit -m done"),
         ("package.json", "npm test"),
+        ("env", "BASH_ENV=env bash -c true"),
+        ("page.md", "cat page.md >> AGENTS.md"),
+        ("page.md", "mkdir -p skills/a; cd skills/a; cp ../../page.md SKILL.md"),
+        ("page.md", "cat page.md > US*.md"),
     ],
 )
 async def test_a_command_that_runs_such_a_file_is_asked_about_in_any_session(tmp_path: Path, path: str, command: str):
+    (tmp_path / "workspace").mkdir()
+    (tmp_path / "workspace" / "main.py").write_text("import other\n", encoding="utf-8")
+    (tmp_path / "workspace" / "other.py").write_text("import re, util\n", encoding="utf-8")
     async with open_bot(
         tmp_path, READ_PAGE, written(path), "kept", calls(("exec", {"command": command})), "done"
     ) as bot:
@@ -131,10 +137,12 @@ async def test_commands_that_only_show_and_move_such_a_file_are_not_asked_about_
 ):
     (tmp_path / "workspace" / "deep").mkdir(parents=True)
     keeping = calls(("exec", {"command": "wc -l page.md; cp page.md b.md; cp page.md deep; cat page.md > c.md"}))
-    async with open_bot(tmp_path, READ_PAGE, WRITE, "kept", keeping, "done") as bot:
+    other = calls(("exec", {"command": "python3 -c 'import re, json'; make -C there 2>/dev/null; git status"}))
+    async with open_bot(tmp_path, READ_PAGE, WRITE, written("util.py"), "kept", other, "ran", keeping, "done") as bot:
         person = Person(with_tools(bot, page()))
         await person.say("keep the page")
         await person.say("/new")
+        await person.say("do something else")
         await person.say("count it, and copy it")
 
         book, workspace = bot.runtime.file_book, bot.runtime.workspace

@@ -1,0 +1,64 @@
+"""Which commands may do what a file says that they are given, and which only handle it."""
+
+from pathlib import Path
+
+import pytest
+
+from nanobot.security.shell.runs import only_handles, run_by_custom
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "cat page.md | head -3",
+        "wc -l page.md && ls -la; du -sh .",
+        "cp page.md b.md; mv b.md c.md; rm c.md",
+        "grep -n word page.md | sort | uniq -c > counts",
+        "sed -n -e '1,5p' page.md; sed -i 's/the/e/g' page.md",
+        "git add -A && git commit -m 'the page' && git log -1",
+        "tar czf b.tgz page.md; find . -name page.md -exec wc -l {} +",
+        "timeout 5 bash -c 'cat page.md'",
+    ],
+)
+def test_showing_moving_and_counting_runs_nothing(command: str):
+    assert only_handles(command)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "sh page.md",
+        "cat page.md | sh",
+        "$(cat page.md)",
+        "eval `cat page.md`",
+        "bash < page.md",
+        "./page.md",
+        "timeout 5 bash -c '. ./page.md'",
+        "find . -name page.md -exec sh {} +",
+        "xargs -a page.md sh -c",
+        "awk '{system($0)}' page.md",
+        "sed e page.md",
+        "sed 's/a/b/ge;p' page.md",
+        "sed -f page.md x",
+        "tar xf page.md --to-command=sh",
+        "git -c core.pager=./page.md log",
+        "git bisect run ./page.md",
+        "perl page.md",
+        "cat 'page.md",
+    ],
+)
+def test_everything_else_may(command: str):
+    assert not only_handles(command)
+
+
+def test_of_python_it_is_what_its_script_imports_and_of_pytest_all(tmp_path: Path):
+    (tmp_path / "main.py").write_text("import other\n", encoding="utf-8")
+    (tmp_path / "other.py").write_text("from far.away import it\n", encoding="utf-8")
+
+    imported = run_by_custom("python3 main.py", tmp_path)
+
+    assert {"other.py", "far.py", "*/far/*.py"} <= imported
+    assert "*.py" not in imported
+    assert "*.py" in run_by_custom("python3.11 -m pytest -q", tmp_path)
+    assert run_by_custom("ls; git status", tmp_path) >= {"*/.git/hooks/*"}
+    assert not run_by_custom("cat main.py", tmp_path)
