@@ -8,6 +8,8 @@ import asyncio
 import base64
 import json
 import mimetypes
+import os
+import stat
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,7 +18,8 @@ from typing import Any, cast
 from urllib.parse import unquote, urlsplit
 
 from nanobot.messages.types import ChatMessage, ToolCall, ToolSchema, text_of, with_context
-from nanobot.utils.pictures import NoDecoderError, PictureError, fitted
+from nanobot.utils.files import without_waiting
+from nanobot.utils.pictures import NoDecoderError, PictureError, fitted, picture_kind
 
 LARGEST_IMAGE = 20 * 1024 * 1024
 
@@ -167,10 +170,10 @@ def _picture(url: str) -> dict[str, Any]:
         return {"type": "image_url", "image_url": {"url": url}}
     path = _path(url)
     try:
-        stat = path.stat()
-        if stat.st_size > LARGEST_IMAGE:
+        told = path.stat()
+        if told.st_size > LARGEST_IMAGE:
             return {"type": "text", "text": f"[image: {path}, too large to show]"}
-        return {"type": "image_url", "image_url": {"url": _data_url(str(path), stat.st_mtime_ns, stat.st_size)}}
+        return {"type": "image_url", "image_url": {"url": _data_url(str(path), told.st_mtime_ns, told.st_size)}}
     except OSError:
         return {"type": "text", "text": f"[image: {path}, no longer there]"}
     except PictureError as error:  # a server would refuse it, and every later request of the session with it
@@ -179,13 +182,24 @@ def _picture(url: str) -> dict[str, Any]:
 
 @lru_cache(maxsize=16)
 def _data_url(path: str, _mtime_ns: int, _size: int) -> str:  # the last two are there to notice a change
-    data = Path(path).read_bytes()
+    with open(path, "rb", opener=_plainly) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise PictureError("It is no plain file.")
+        data = file.read(LARGEST_IMAGE)
     try:
         picture = fitted(data)
         kind, data = picture.kind, picture.data
     except NoDecoderError:
+        if picture_kind(data[:32]) is None:
+            raise PictureError("It is no picture.") from None
         kind = mimetypes.guess_type(path)[0] or "image/png"
     return f"data:{kind};base64,{base64.b64encode(data).decode('ascii')}"
+
+
+def _plainly(path: str, flags: int) -> int:
+    """Open what is there, without waiting. A copy of ours is no link: what a command put in its place is not shown."""
+    ours = Path(path).parent.parent.name == ".nanobot"
+    return without_waiting(path, flags | (getattr(os, "O_NOFOLLOW", 0) if ours else 0))
 
 
 def encode(value: object) -> bytes:

@@ -3,6 +3,8 @@
 import asyncio
 import base64
 import json
+import os
+import sys
 import time
 from itertools import pairwise
 
@@ -98,6 +100,24 @@ async def test_images_go_out_as_data_and_missing_or_damaged_ones_as_a_word(serve
     assert image["image_url"]["url"] == f"data:image/png;base64,{encoded}"
     assert "no longer there" in gone["text"]
     assert "not delivered" in bad["text"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX has such files")
+@pytest.mark.timeout(10)
+async def test_what_a_command_put_in_the_place_of_a_picture_is_not_shown(server, tmp_path, monkeypatch):
+    private, folder = tmp_path / "private.png", tmp_path / ".nanobot" / "images"
+    Image.new("RGB", (2, 2)).save(private)
+    folder.mkdir(parents=True)
+    (folder / "a.png").symlink_to(private)
+    (folder / "b.png").symlink_to("/dev/zero")
+    os.mkfifo(folder / "c.png")
+    (key := tmp_path / "id.png").write_text("a key")
+    media = [*(str(folder / name) for name in ("a.png", "b.png", "c.png")), "/dev/zero.png", str(key)]
+    monkeypatch.setitem(sys.modules, "PIL", None)
+
+    await ask(server, [{"role": "user", "content": "see", "media": media}])
+
+    assert "data:" not in str(server.chats[0].json["messages"])
 
 
 async def test_half_a_surrogate_pair_does_not_stop_a_message(server):
