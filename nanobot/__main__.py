@@ -16,6 +16,7 @@ def main() -> NoReturn:
     """
     gc.set_threshold(50_000, 20, 100)  # what is imported stays: walking it again and again is a tenth of a start
     _speak_utf8()
+    _leave_no_core()
     code = _run()
     unsaid = _flush(quiet=code != 0)
     os._exit(code or unsaid)
@@ -26,6 +27,14 @@ def _speak_utf8() -> None:
     for stream, errors in ((sys.stdin, "replace"), (sys.stdout, "backslashreplace"), (sys.stderr, "backslashreplace")):
         if isinstance(stream, TextIOWrapper):  # a closed one is None
             stream.reconfigure(encoding="utf-8", errors=errors)
+
+
+def _leave_no_core() -> None:
+    """A crash writes no picture of our memory into the folder we are in: there are keys in it."""
+    with suppress(ImportError, OSError, ValueError):  # Windows knows no such limit
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
 
 
 def _flush(*, quiet: bool) -> int:

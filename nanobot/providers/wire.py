@@ -183,7 +183,7 @@ def _picture(url: str) -> dict[str, Any]:
 
 @lru_cache(maxsize=16)
 def _data_url(path: str, _mtime_ns: int, _size: int) -> str:  # the last two are there to notice a change
-    with open(path, "rb", opener=without_waiting) as file:  # by now a command may have put something else there
+    with open(path, "rb", opener=_plainly) as file:  # by now a command may have put something else there
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise FileNotFoundError(errno.ENOENT, "no plain file", path)
         data = file.read(LARGEST_IMAGE)
@@ -192,9 +192,15 @@ def _data_url(path: str, _mtime_ns: int, _size: int) -> str:  # the last two are
         kind, data = picture.kind, picture.data
     except NoDecoderError:
         if picture_kind(data[:32]) is None:
-            raise
+            raise PictureError("It is no picture.") from None
         kind = mimetypes.guess_type(path)[0] or "image/png"
     return f"data:{kind};base64,{base64.b64encode(data).decode('ascii')}"
+
+
+def _plainly(path: str, flags: int) -> int:
+    """Open what is there, without waiting. A copy of ours is no link: what a command put in its place is not shown."""
+    ours = Path(path).parent.parent.name == ".nanobot"
+    return without_waiting(path, flags | (getattr(os, "O_NOFOLLOW", 0) if ours else 0))
 
 
 def encode(value: object) -> bytes:

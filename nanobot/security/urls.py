@@ -6,6 +6,7 @@ The rules are those of https://url.spec.whatwg.org, less what they mend.
 """
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from ipaddress import AddressValueError, IPv4Address, IPv6Address
 from urllib.parse import quote, urljoin
@@ -21,6 +22,12 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _LABEL = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)")
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 _KEPT = "/%:@!$&'()*+,;=~|[]"
+_PLAIN_PATH = 64
+_PLAIN_NAME = 24
+"""How long a path, or what stands before a host's own name, may be and count as an address alone."""
+_PLAIN = re.compile(r"(?:[/._-]*(?:[A-Za-z]{1,24}|[A-Za-z0-9]{1,12})(?![A-Za-z0-9]))*[/._-]*")
+"""Words as addresses have them: nothing encoded, no long run of letters with digits among them."""
+_IN_TEXT = re.compile(r"(?:https?|wss?|ftp):[^\s<>\"'`]+", re.IGNORECASE)
 
 
 class UrlError(NanobotError):
@@ -92,6 +99,25 @@ def joined(base: WebUrl, location: str) -> WebUrl:
         return parse_url(text if _SCHEME.match(text) else urljoin(str(base), text))
     except ValueError:
         raise UrlError(f"The page leads on to {text[:200]!r}, which is no URL.") from None
+
+
+def carries_data(url: WebUrl) -> bool:
+    """Whether words could stand in it that its host would hear: more than an address has need of."""
+    name = ".".join(url.host.split(".")[:-2]) if url.address is None else ""
+    is_plain = len(url.path) <= _PLAIN_PATH and len(name) <= _PLAIN_NAME and _PLAIN.fullmatch(f"{name}{url.path}")
+    return bool(url.query) or not is_plain
+
+
+def hosts_told(text: str) -> Iterator[tuple[str, str]]:
+    """Who would hear words by the URLs in a text, each with the URL. One that nobody should write is its own host."""
+    for found in _IN_TEXT.finditer(text):
+        try:
+            url = parse_url(found[0])
+        except UrlError:
+            yield found[0][:200], found[0]
+            continue
+        if carries_data(url):
+            yield url.authority, str(url)
 
 
 def _host_and_port(authority: str, scheme: str) -> tuple[str, int]:

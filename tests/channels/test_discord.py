@@ -517,6 +517,13 @@ async def test_it_makes_nobodys_phone_ring(discord, tmp_path):
     assert discord.rest.pinged == []
 
 
+async def test_what_a_message_names_is_not_fetched_for_a_preview(discord, tmp_path):
+    async with live(discord, tmp_path, silent=True) as life:
+        (shown_id,) = await life.posted(Address("discord", there.PRIVATE), "See https://a.example/?q=1")
+
+    assert message_of(discord, shown_id).flags == 1 << 2  # SUPPRESS_EMBEDS
+
+
 async def test_a_message_whose_answer_was_lost_is_there_once(discord, tmp_path):
     async with live(discord, tmp_path, silent=True) as life:
         await discord.says("hello")

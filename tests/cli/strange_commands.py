@@ -50,3 +50,9 @@ def say_no() -> None:
     """Refuse with a secret on its lips."""
     hold(lambda: {"a secret of ours": "a.key"})
     raise ConfigError("a secret of ours is wrong")
+
+
+def tell_the_size_of_a_core() -> None:
+    import resource
+
+    print(resource.getrlimit(resource.RLIMIT_CORE)[0])

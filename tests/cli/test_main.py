@@ -112,3 +112,12 @@ def test_closed_streams_are_no_error():
     done = subprocess.run(f"{sys.executable} -m nanobot --version >&- 2>&-", shell=True)
 
     assert done.returncode == 0
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows writes no core dumps")
+def test_a_crash_leaves_no_picture_of_our_memory():
+    shell = ["sh", "-c", 'ulimit -S -c "$(ulimit -H -c)"; exec "$0" "$@"', sys.executable, "-c", RUN]
+
+    done = subprocess.run([*shell, "tell_the_size_of_a_core", "strange"], capture_output=True)
+
+    assert done.stdout == b"0\n"

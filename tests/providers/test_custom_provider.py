@@ -4,6 +4,7 @@ import asyncio
 import base64
 import json
 import os
+import sys
 import time
 from itertools import pairwise
 
@@ -113,6 +114,24 @@ async def test_what_came_in_the_place_of_a_picture_stops_nobody(server, tmp_path
     assert [block["text"] for block in server.chats[0].json["messages"][0]["content"][1:]] == [
         f"[image: {path}, no longer there]" for path in media
     ]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX has such files")
+@pytest.mark.timeout(10)
+async def test_what_a_command_put_in_the_place_of_a_picture_is_not_shown(server, tmp_path, monkeypatch):
+    private, folder = tmp_path / "private.png", tmp_path / ".nanobot" / "images"
+    Image.new("RGB", (2, 2)).save(private)
+    folder.mkdir(parents=True)
+    (folder / "a.png").symlink_to(private)
+    (folder / "b.png").symlink_to("/dev/zero")
+    os.mkfifo(folder / "c.png")
+    (key := tmp_path / "id.png").write_text("a key")
+    media = [*(str(folder / name) for name in ("a.png", "b.png", "c.png")), "/dev/zero.png", str(key)]
+    monkeypatch.setitem(sys.modules, "PIL", None)
+
+    await ask(server, [{"role": "user", "content": "see", "media": media}])
+
+    assert "data:" not in str(server.chats[0].json["messages"])
 
 
 async def test_half_a_surrogate_pair_does_not_stop_a_message(server):

@@ -72,11 +72,14 @@ class DiscordChannel(PostingChannel):
         return True
 
     async def post(self, to: Address, piece: Piece, how: Posting) -> str:
-        """Post a piece. Discord takes one with the same nonce once, for a while: see `takes_once_s`."""
-        return await self._send(to, how, content=piece.text)
+        """Post a piece. Discord takes one with the same nonce once, for a while: see `takes_once_s`.
+
+        Pages that it names are not fetched for a preview: an address may carry out what the bot knows.
+        """
+        return await self._send(to, how, content=piece.text, suppress_embeds=True)
 
     async def edit(self, to: Address, platform_id: str, piece: Piece) -> None:
-        """Make a message say this."""
+        """Make a message say this. That it shows no previews stays with it."""
         with as_send_errors():
             await self._chat(to).get_partial_message(int(platform_id)).edit(content=piece.text)
 

@@ -17,6 +17,7 @@ from telegram import (
     InlineKeyboardButton,
     InlineKeyboardMarkup,
     InputFile,
+    LinkPreviewOptions,
     Message,
     MessageEntity,
     ReplyParameters,
@@ -38,6 +39,9 @@ from nanobot.utils.clock import Clock
 from nanobot.utils.http import HttpPools
 
 log = logging.getLogger(__name__)
+
+_NO_PREVIEW = LinkPreviewOptions(is_disabled=True)
+"""Telegram would fetch a page that is named: a way out for what somebody talked the bot into writing in its address."""
 
 T = TypeVar("T")
 Ask = Callable[[int | str], Awaitable[T]]
@@ -123,7 +127,7 @@ class Line:
         async def send(chat: int | str, entities: Sequence[MessageEntity] = ()) -> Message:
             return await self.bot.send_message(
                 chat, piece.text, entities=entities, message_thread_id=thread, reply_parameters=answered,
-                reply_markup=buttons, disable_notification=how.quiet,
+                reply_markup=buttons, disable_notification=how.quiet, link_preview_options=_NO_PREVIEW,
             )  # fmt: skip
 
         return str((await self._with_looks(to, piece, send)).message_id)
@@ -132,7 +136,9 @@ class Line:
         """Make a message of ours say this; one that says it already is fine."""
 
         async def change(chat: int | str, entities: Sequence[MessageEntity] = ()) -> object:
-            return await self.bot.edit_message_text(piece.text, chat, message_id, entities=entities)
+            return await self.bot.edit_message_text(
+                piece.text, chat, message_id, entities=entities, link_preview_options=_NO_PREVIEW
+            )
 
         try:
             await self._with_looks(to, piece, change)

@@ -35,6 +35,20 @@ async def test_looks_travel_as_entities_and_where_they_are_refused_the_words_go_
     assert (second["text"], second["entities"]) == ("again bold", [])
 
 
+async def test_what_a_message_names_is_not_fetched_for_a_preview(telegram, tmp_path, monkeypatch):
+    monkeypatch.setattr(TelegramChannel, "delta_interval_s", 0.0)
+    async with live(telegram, tmp_path, silent=True) as life:
+        await telegram.says("hello")
+        message = await life.hears("hello")
+        delta(life, message, "See https://a.example/?q=1")
+        await life.shows("See https://a.example/?q=1")
+        life.answers(message, "See https://a.example/?q=1 and more")
+        await life.posted(message, "next")
+
+    sent = {name: told.get("link_preview_options") for name, told in telegram.server.asked if "essage" in name}
+    assert sent["sendMessage"] == sent["editMessageText"] == {"is_disabled": True}
+
+
 async def test_a_message_that_says_it_already_is_fine(telegram, tmp_path, monkeypatch):
     monkeypatch.setattr(TelegramChannel, "delta_interval_s", 0.0)
     async with live(telegram, tmp_path, silent=True) as life:

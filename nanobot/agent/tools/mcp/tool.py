@@ -19,6 +19,7 @@ from nanobot.agent.tools.reach import Reach, ReachKind
 from nanobot.agent.tools.schema import string, takes
 from nanobot.agent.tools.validation import problems_with
 from nanobot.messages.types import Provenance, ToolFailure
+from nanobot.security.urls import hosts_told
 from nanobot.security.vault import secret_in
 from nanobot.utils.text import clip, clip_line
 
@@ -47,6 +48,10 @@ class _FromServer(Tool):
         self.name = name
         self.description = description
         self._received = Received(workspace)
+
+    async def reaches(self, arguments: dict[str, Any], ctx: ToolContext) -> Sequence[Reach]:
+        """The hosts that the arguments could have the server carry words to."""
+        return _hosts_told_of(arguments)
 
     async def _ask(
         self,
@@ -143,9 +148,11 @@ class McpTool(_FromServer):
         )
 
     async def reaches(self, arguments: dict[str, Any], ctx: ToolContext) -> Sequence[Reach]:
-        """Nothing where the server says that the tool only reads; else the tool as a whole."""
+        """The tool as a whole, unless its server says that it only reads."""
+        if self._tool.reads:
+            return await super().reaches(arguments, ctx)
         detail = f"{self._tool.name} of the MCP server {self.server.settings.name}"
-        return () if self._tool.reads else (Reach(ReachKind.TOOL, self.name, detail=detail),)
+        return (Reach(ReachKind.TOOL, self.name, detail=detail),)
 
     def validate_params(self, params: dict[str, Any]) -> list[str]:
         """What is wrong by the server's own schema, as far as it can be judged here."""
@@ -231,6 +238,13 @@ def _in_a_line(prompt: "Prompt") -> str:
 
 async def _as_it_is(text: str) -> ToolResult:
     return ToolResult(text)
+
+
+def _hosts_told_of(value: object) -> tuple[Reach, ...]:
+    if isinstance(value, str):
+        return tuple(Reach(ReachKind.HOST, host, detail=url) for host, url in hosts_told(value))
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return tuple(reach for one in inner for reach in _hosts_told_of(one))
 
 
 def tools_of(server: McpServer, taken: AbstractSet[str], workspace: Path) -> list[Tool]:

@@ -1,7 +1,6 @@
 """The `web_fetch` tool: a page of the web as text."""
 
 import asyncio
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Protocol
@@ -15,18 +14,13 @@ from nanobot.errors import NanobotError
 from nanobot.messages.types import Provenance
 from nanobot.security.fetching import Answer, Asked, Fetcher, FetchLimits
 from nanobot.security.network import Gate
-from nanobot.security.urls import UrlError, WebUrl, parse_url
+from nanobot.security.urls import UrlError, carries_data, parse_url
 from nanobot.utils.text import human_size, sound_json
 
 FETCH_S = 20.0
 _READ_S = 10.0
 """Together the half minute after which nobody waits for a page any more."""
 _ACCEPT = "text/html, application/xhtml+xml, application/json;q=0.9, text/*;q=0.9, */*;q=0.5"
-_PLAIN_PATH = 64
-_PLAIN_NAME = 24
-"""How long a path, or what stands before a host's own name, may be and count as an address alone."""
-_PLAIN = re.compile(r"(?:[/._-]*(?:[A-Za-z]{1,24}|[A-Za-z0-9]{1,12})(?![A-Za-z0-9]))*[/._-]*")
-"""Words as addresses have them: nothing encoded, no long run of letters with digits among them."""
 
 
 class BodyReader(Protocol):
@@ -131,13 +125,6 @@ class WebFetchTool(Tool):
             return Page(f"{kind}, {size}", "image"), read
         hint = "Download it with exec (curl -L -o FILE URL), then read_file may read it."
         return Page(f"This is {kind} ({size}), and no text. {hint}", "none"), []
-
-
-def carries_data(url: WebUrl) -> bool:
-    """Whether words could stand in it that its host would hear: more than an address has need of."""
-    name = ".".join(url.host.split(".")[:-2]) if url.address is None else ""
-    is_plain = len(url.path) <= _PLAIN_PATH and len(name) <= _PLAIN_NAME and _PLAIN.fullmatch(f"{name}{url.path}")
-    return bool(url.query) or not is_plain
 
 
 def _failed(text: str, provenance: Provenance = Provenance.WEB) -> ToolResult:

@@ -295,6 +295,15 @@ async def test_a_server_knows_of_our_environment_what_programs_need_and_no_keys(
     assert seen["PATH"]
 
 
+async def test_what_only_reads_reaches_for_the_hosts_it_could_carry_words_to(bench: OpenBench, ctx: ToolContext):
+    lamp = await bench(child("lamp"))
+    urls = ["https://a.example/page", "http://b.example/?q=notes", "See http://me@c.example/x"]
+
+    reaches = await lamp.registry.reaches("mcp_lamp_pid", {"deep": {"urls": urls}}, ctx)
+
+    assert [reach.rule for reach in reaches] == ["host:b.example", "host:http://me@c.example/x"]
+
+
 async def test_what_only_reads_reaches_for_nothing_and_may_run_again(bench: OpenBench, ctx: ToolContext):
     lamp = await bench(child("lamp"))
 
