@@ -100,6 +100,17 @@ def test_a_repair_that_fails_is_no_success(data):
     assert "in-a-file: Not a directory." in ran.stdout
 
 
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root can have the workspace of another")
+def test_root_with_the_workspace_of_another_is_told_what_commands_cannot_do(data):
+    configured(data)
+    (data / "workspace").mkdir()
+    os.chown(data / "workspace", 1000, 1000)
+
+    checks, _ = examination("files.owner")
+
+    assert "commands cannot write in it" in texts(checks["files.owner"])
+
+
 @POSIX
 def test_a_workspace_that_everybody_can_write_is_closed(data):
     configured(data)
