@@ -23,6 +23,7 @@ _NO_SERVICE = re.compile(
     r"docker daemon|docker\.sock|Failed to connect to bus|D-Bus|system bus|podman\.sock", re.IGNORECASE
 )
 _NOT_THERE = re.compile(r"(/(?:tmp|run)/[^\s'\":]+)[^\n]*No such file|No such file[^\n]*?(/(?:tmp|run)/[^\s'\":]+)")
+_DENIED = re.compile(r"Permission denied|EACCES", re.IGNORECASE)
 _NO_ROOM = re.compile(r"MemoryError|Cannot allocate memory|std::bad_alloc|out of memory", re.IGNORECASE)
 _MOST_NAMED = 5
 
@@ -148,6 +149,17 @@ def advice_for(outcome: Outcome, command: str, network: bool, tmp: Path | None, 
         named = ", ".join(new[:_MOST_NAMED]) + (" ..." if len(new) > _MOST_NAMED else "")
         advice.append(f"New in /tmp, which is {tmp} for the other tools: {named}")
     return advice
+
+
+def fence_advice(outcome: Outcome, tmp: Path | None) -> list[str]:
+    """The same where Landlock alone is the wall: what it forbids it calls permissions, and /tmp is the host's."""
+    if outcome.code == 0 or not _DENIED.search(outcome.said):
+        return []
+    room = f" and in $TMPDIR ({tmp}), not in /tmp" if tmp is not None else ""
+    return [
+        f"Commands write only in the workspace{room}, and do not read keys or nanobot's state. If it must write "
+        'elsewhere, call exec again with needs: ["/that/folder"]; the owner is asked.'
+    ]
 
 
 _ADVICE = (

@@ -180,7 +180,7 @@ class ExecTool(Tool):
         *,
         walled: bool,
     ) -> ToolResult:
-        from nanobot.agent.tools.needs import advice_for, told_tmp
+        from nanobot.agent.tools.needs import advice_for, fence_advice, told_tmp
         from nanobot.security.sandbox.limits import Limits
         from nanobot.security.sandbox.walls import NoWallError
 
@@ -216,6 +216,8 @@ class ExecTool(Tool):
         advice = []
         if walled:
             advice = await asyncio.to_thread(advice_for, outcome, command, policy.network, self._walls.tmp, before)
+            if self._walls.fenced:
+                advice = [*fence_advice(outcome, self._walls.tmp), *advice]
         return ToolResult(
             "\n".join([outcome.text, *advice]),
             error=outcome.code != 0,

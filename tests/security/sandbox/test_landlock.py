@@ -52,6 +52,7 @@ async def test_it_writes_in_the_workspace_and_nowhere_else(fenced):
 
     assert inside.startswith("x\ntmp\n")
     assert outside.count("Permission denied") == 4
+    assert f"in $TMPDIR ({home.data / 'tmp'}), not in /tmp" in outside
     assert not (home.path / "bad").exists()
     assert Walls(home.paths).report().summary.startswith("Landlock alone")
 
