@@ -30,6 +30,7 @@ from nanobot.utils.text import counted
 
 _WIDEST = 110
 """Longer lines are hard to read."""
+_NARROWEST = 40
 _COLOURS = {"ok": typer.colors.GREEN, Severity.WARNING: typer.colors.YELLOW, Severity.ERROR: typer.colors.RED}
 
 
@@ -207,6 +208,10 @@ def _lines(one: Examined, width: int) -> Iterator[str]:
 
 
 def _wrapped(head: str, text: str, indent: int) -> Iterable[str]:
-    room = max(min(get_terminal_size().columns, _WIDEST) - indent, 40)
-    lines = wrap(text, room, break_long_words=False, break_on_hyphens=False) or [""]
-    return [f"{head}{lines[0]}".rstrip(), *(" " * indent + line for line in lines[1:])]
+    columns = min(get_terminal_size().columns, _WIDEST)
+    above = []
+    if columns - indent < _NARROWEST:  # no room for columns: the text goes below its head
+        above = [head.rstrip()] if head[0] != " " else []
+        head, indent = ("    -> ", 7) if head.endswith("-> ") else ("    ", 4)
+    lines = wrap(text, max(columns - indent, 1), break_long_words=False, break_on_hyphens=False) or [""]
+    return [*above, f"{head}{lines[0]}".rstrip(), *(" " * indent + line for line in lines[1:])]

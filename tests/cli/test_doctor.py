@@ -105,6 +105,17 @@ def test_a_repair_that_fails_is_no_success(data):
     assert "in-a-file: Not a directory." in ran.stdout
 
 
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root can have the workspace of another")
+def test_root_with_the_workspace_of_another_is_told_what_commands_cannot_do(data):
+    configured(data)
+    (data / "workspace").mkdir()
+    os.chown(data / "workspace", 1000, 1000)
+
+    checks, _ = examination("files.owner")
+
+    assert "commands cannot write in it" in texts(checks["files.owner"])
+
+
 @POSIX
 def test_a_workspace_that_everybody_can_write_is_closed(data):
     configured(data)
@@ -403,6 +414,17 @@ def test_each_finding_has_its_advice_right_below(data):
         told.index("mcpServers.a.command") < told.index("server b is started by") < told.index("mcpServers.b.command")
     )
     assert "1 check: 2 wrong." in ran.stdout
+
+
+def test_in_a_narrow_window_the_text_goes_below_its_head(data, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    configured(data, tools={"approval": "off"})
+
+    ran = RUNNER.invoke(app, ["doctor", "--security", "approval"])
+
+    assert max(map(len, ran.stdout.splitlines())) <= 40
+    assert "error    approval.off\n    tools.approval is off:" in ran.stdout
+    assert "    -> Set tools.approval to" in ran.stdout
 
 
 def test_a_person_reads_lines_with_what_to_do(data):

@@ -17,7 +17,7 @@ from typing import Protocol
 from nanobot.agent.run.hooks import PlannedCall, Verdict
 from nanobot.agent.run.outside import entered_rows, provenance_of, repeated_row
 from nanobot.agent.run.questions import Question, Questions, question_id
-from nanobot.agent.run.wording import Wording, shown_source
+from nanobot.agent.run.wording import Wording, kind_of, shown_source
 from nanobot.agent.tools.reach import Reach, ReachKind
 from nanobot.agent.turn import Answer, ApprovalAnswered, ApprovalAsked
 from nanobot.errors import StorageError
@@ -176,7 +176,7 @@ def _in_play(planned: PlannedCall) -> InPlay:
     if is_outside(context.entered):
         brought = entered_rows(rows, context.turn_id)
         named = [*(shown_source(row, rows) for row in brought), *filter(None, [planned.source])]
-        return InPlay(context.entered, ", ".join(dict.fromkeys(named[-_MOST_NAMED:])) or str(context.entered))
+        return InPlay(context.entered, ", ".join(dict.fromkeys(named[-_MOST_NAMED:])) or kind_of(context.entered))
     row = repeated_row(planned.call.arguments, rows, context.turn_id, context.session_key)
     if row is None:
         return InPlay()

@@ -438,9 +438,14 @@ class _Run:
 
 
 def _entered_rows(rows: Sequence[ChatMessage], turn_id: str) -> list[str]:
-    """Where the words came from that this turn was given: what was asked, and what tools brought before a crash."""
-    mine = [row for row in rows if row.get("turn_id") == turn_id and row["role"] != "assistant"]
-    return [row.get("own_provenance", row.get("provenance", Provenance.TOOL)) for row in mine or rows[-1:]]
+    """Where the words came from that this turn was given: what was asked, and what tools brought before a crash. One
+    that begins by ending a turn that was cut off was given what that one was.
+    """
+    last = rows[-1:]
+    names = (turn_id, *(row["turn_id"] for row in last if row.get("turn_id")))
+    given = ([row for row in rows if row.get("turn_id") == name and row["role"] != "assistant"] for name in names)
+    mine = next((found for found in given if found), last)
+    return [row.get("own_provenance", row.get("provenance", Provenance.TOOL)) for row in mine]
 
 
 def _room(spec: RunSpec) -> Room:

@@ -145,11 +145,16 @@ _BLANK = frozenset("\u034f\u115f\u1160\u2800\u3164\uffa0")
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
 
+def kind_of(provenance: Provenance) -> str:
+    """Whose words they are, where nothing more is known of them."""
+    return _KINDS.get(provenance, "somebody else")
+
+
 def shown_source(row: ChatMessage, rows: Sequence[ChatMessage]) -> str:
     """Whose words a row holds, for a person: `web_fetch https://example.org`, `a mail`, `ann on telegram`."""
     if row["role"] == "user":
         who = row.get("sender_id")
-        kind = _KINDS.get(_provenance(row), "somebody else")
+        kind = kind_of(_provenance(row))
         return f"a message from {who}" if who and kind == "somebody else" else kind
     if row["role"] == "assistant":
         return "what was said after reading words from outside"

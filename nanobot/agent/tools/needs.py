@@ -29,7 +29,7 @@ _NO_ROOT = re.compile(
     r"|superuser privileges|setuid root|dpkg/lock|rpm/\.rpm\.lock",
     re.IGNORECASE,
 )
-_NO_TMP = re.compile(r"(?<![\w/])/tmp/[^\n]*Permission denied|Permission denied[^\n]*[ '\"]/tmp/")
+_DENIED = re.compile(r"Permission denied|EACCES", re.IGNORECASE)
 _NO_ROOM = re.compile(r"MemoryError|Cannot allocate memory|std::bad_alloc|out of memory", re.IGNORECASE)
 _MOST_NAMED = 5
 
@@ -140,9 +140,11 @@ def advice_for(
     advice = []
     if outcome.code != 0:
         advice = [text for pattern, text in _ADVICE if pattern.search(outcome.said)]
-        if fenced and _NO_TMP.search(outcome.said):
+        if fenced and _DENIED.search(outcome.said):  # so Landlock calls what it forbids, and /tmp is the host's
+            room = f" and in $TMPDIR ({tmp}), not in /tmp" if tmp is not None else ""
             advice.append(
-                "This wall gives commands no /tmp: write to $TMPDIR instead, which is kept for later commands."
+                f"Commands write only in the workspace{room}, and do not read keys or nanobot's state. If it must "
+                'write elsewhere, call exec again with needs: ["/that/folder"]; the owner is asked.'
             )
         if not network and _NO_NETWORK.search(outcome.said):
             advice.append('Commands have no network here. If it must have it, call exec again with needs: ["network"].')

@@ -217,8 +217,10 @@ class ExecTool(Tool):
         except NoWallError as error:
             return ToolResult.failed(str(error))
         except OSError as error:
-            hint = " Put the text into a file with write_file first." if error.errno == errno.E2BIG else ""
-            return ToolResult.failed(f"The command could not be started: {error.strerror or error}.{hint}")
+            hint = "Put the text into a file with write_file first." if error.errno == errno.E2BIG else ""
+            if error.errno == errno.EACCES and walled:
+                hint = self._walls.why_closed
+            return ToolResult.failed(f"The command could not be started: {error.strerror or error}. {hint}".rstrip())
         if walled and outcome.code == 1 and outcome.said.startswith("bwrap: "):
             await asyncio.to_thread(self._walls.forget)
         self._background.remember(outcome.left)

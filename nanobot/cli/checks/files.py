@@ -96,12 +96,26 @@ def _close_all(paths: list[Path]) -> str:
 
 def files_are_ours(patient: Patient) -> Iterator[Finding]:
     """Nothing belongs to somebody else, as after a start with sudo."""
-    if os.name != "posix" or os.geteuid() == 0:
+    if os.name != "posix":
+        return
+    if os.geteuid() == 0:
+        yield from _commands_can_write(patient)
         return
     for path in [*private_files(patient), patient.places.data, patient.workspace]:
         if path.exists() and path.stat().st_uid != os.geteuid():
             yield error(f"{path} belongs to another user.", f"sudo chown -R $USER {patient.places.data}")
             return
+
+
+def _commands_can_write(patient: Patient) -> Iterator[Finding]:
+    """Root may write anywhere, but a command behind its wall is root without powers."""
+    workspace = patient.workspace
+    owner = workspace.stat().st_uid if workspace.exists() else 0
+    if owner != 0 and patient.config.tools.exec.sandbox != "none":
+        yield warning(
+            f"The workspace belongs to user {owner} and nanobot runs as root: commands cannot write in it.",
+            f"Start nanobot as that user, or chown -R root {workspace}",
+        )
 
 
 def disk_has_room(patient: Patient) -> Iterator[Finding]:

@@ -158,6 +158,17 @@ class Walls:
             f"Or the owner sets tools.exec.sandbox in the config: {', '.join(others)}."
         )
 
+    @property
+    def why_closed(self) -> str:
+        """Why commands may not even begin in the workspace, where that is so."""
+        owner = _foreign_owner(self._paths.workspace)
+        if owner is None:
+            return ""
+        return (
+            f"The workspace belongs to user {owner}, and commands have no power of root. "
+            f"Start nanobot as that user, or chown -R root {self._paths.workspace}"
+        )
+
     def report(self) -> Report:
         """What holds here, for `status` and `doctor`: it makes no file and no folder."""
         if not self.wanted:

@@ -254,3 +254,21 @@ async def test_what_a_tool_server_says_of_its_tools_is_not_the_owners_word(bot: 
 
     assert [asked.source for asked in person.asked] == ["what the MCP server lamp says of its tools"]
     assert sink.done == ["date"]
+
+
+async def test_a_turn_that_ends_one_that_was_cut_off_has_the_words_of_that_one_and_no_older_ones(tmp_path: Path):
+    async with open_bot(tmp_path, READ, "It is about cats.", PUT) as bot:
+        person = Person(with_tools(bot, folder(), page()), answer=None)
+        await person.say("read it")
+        cut_off = asyncio.create_task(person.say("put it there"))
+        await until(lambda: bool(person.asked))
+        await bot.runtime.loop.stop()
+        await asyncio.gather(cut_off, return_exceptions=True)
+
+    async with open_bot(tmp_path, "done") as bot:
+        person = Person(with_tools(bot, folder(), page()))
+        await person.say("go on")
+
+        [asked] = person.asked
+        assert asked.reaches == ["folder:/srv/files"]
+        assert asked.source is None

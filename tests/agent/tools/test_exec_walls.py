@@ -183,6 +183,17 @@ async def test_a_wall_that_is_required_and_missing_stops_every_command(shell: Sh
     assert text(result).count("apt install bubblewrap") == 1
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can have the workspace of another")
+async def test_a_workspace_that_is_closed_to_root_without_powers_is_explained(shell: Shell):
+    shell.workspace.chmod(0o700)
+    os.chown(shell.workspace, 1000, 1000)
+
+    result = await shell.run("true")
+    os.chown(shell.workspace, 0, 0)
+
+    assert "belongs to user 1000" in text(result)
+
+
 async def test_the_owner_may_do_without(shell: Shell):
     shell.policy = replace(shell.policy, sandbox="none")
 

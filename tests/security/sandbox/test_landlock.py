@@ -53,8 +53,9 @@ async def test_it_writes_in_the_workspace_and_nowhere_else(fenced):
     outside = await run("touch ~/bad /etc/bad /var/tmp/bad; echo bad >> ~/notes.txt")
 
     assert inside.startswith("x\ntmp\n")
-    assert "write to $TMPDIR instead" in no_tmp
+    assert "in $TMPDIR (" in no_tmp
     assert outside.count("Permission denied") == 4
+    assert f"in $TMPDIR ({home.data / 'tmp'}), not in /tmp" in outside
     assert not (home.path / "bad").exists()
     assert Walls(home.paths).report().summary.startswith("Landlock alone")
 
