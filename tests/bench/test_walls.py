@@ -37,8 +37,9 @@ def test_a_command_behind_the_wall(tmp_path: Path):
         times = []
         for _ in range(TIMES):
             began = time.perf_counter()
-            await tool.execute("true")
+            result = await tool.execute("true")
             times.append(time.perf_counter() - began)
+            assert not result.error, result.content
         return milliseconds(times)
 
     plain = []

@@ -43,7 +43,7 @@ def every_write(each: int, seed: int, kind: str, modes: str) -> dict[str, int]:
 
 
 @pytest.mark.timeout(180)  # 20 s alone; a busy machine takes three times as long
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["plain", "joins", "window"])
 def test_a_turn_that_is_killed_at_a_write_goes_on_and_no_call_runs_twice(kind: str):
     weighs = kind == "window"  # each of these lives counts its tokens, with a table that takes time to read
     counts = every_write(each=37 if weighs else 23, seed=3, kind=kind, modes="kill")
@@ -53,7 +53,7 @@ def test_a_turn_that_is_killed_at_a_write_goes_on_and_no_call_runs_twice(kind: s
     assert counts["window moved"] > 3 or not weighs
 
 
-@pytest.mark.parametrize("kind", ["joins", "slow"])
+@pytest.mark.parametrize("kind", ["joins"])
 def test_a_disk_that_refuses_a_write_is_told_and_the_next_turn_works(kind: str):
     counts = every_write(each=13, seed=3, kind=kind, modes="full")
 
