@@ -19,6 +19,9 @@ from tests.running import running, unlikely_number
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="commands of a POSIX shell")
 linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
 
+PYTHON = os.path.realpath(sys.executable)
+"""Not the one of our own environment: that may lie in /tmp, and a command has a /tmp of its own."""
+
 
 @pytest.fixture(params=["walled", "not walled"])
 def run(request: pytest.FixtureRequest, workspace: Path, ctx: ToolContext):
@@ -157,9 +160,9 @@ async def test_long_output_shows_head_and_tail_and_where_the_whole_is(run, works
 @pytest.mark.parametrize(
     "command",
     [
-        f"{sys.executable} -c 'input()'",
-        f"{sys.executable} -c 'open(\"/dev/tty\")'",
-        f"{sys.executable} -c 'import getpass, termios; termios.tcgetattr(0)'",
+        f"{PYTHON} -c 'input()'",
+        f"{PYTHON} -c 'open(\"/dev/tty\")'",
+        f"{PYTHON} -c 'import getpass, termios; termios.tcgetattr(0)'",
         "test -t 0 || { echo 'a terminal is required to read the password' >&2; exit 1; }",
     ],
 )
