@@ -5,7 +5,7 @@ What the config says in the words of each lower room is in `wiring`.
 
 import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -177,18 +177,11 @@ async def build_runtime(
         answering=answering,
     )
     policy = loop_policy(config, environ, streams)
-    idle: IdleWatch | None = None
-    if defaults.idle_compact_after_minutes:
-        from nanobot.agent.consolidation import Consolidator  # only who set the key waits for its import
 
-        consolidator = Consolidator(
-            context.memory, sessions, models, vitals, clock,
-            background_model=defaults.background_model,
-            others_write=partial(people.others_write, config, pairing),
-        )  # fmt: skip
-        idle = IdleWatch(
-            lambda key: consolidator.compact(key, loop.lane(key)), defaults.idle_compact_after_minutes * 60, clock
-        )
+    def lane(session_key: str) -> AbstractAsyncContextManager[object]:
+        return loop.lane(session_key)  # the loop comes next, and wants the watch
+
+    idle = _idle_watch(config, context, parts, pairing, lane)
     loop = AgentLoop(bus, parts, policy, idle)
     async with AsyncExitStack() as lives:
         lives.enter_context(vault.holding(lambda: named_secrets(config.model_dump(), environ)))
@@ -217,3 +210,25 @@ async def build_runtime(
             questions,
             may_speak,
         )
+
+
+def _idle_watch(
+    config: Config,
+    context: ContextBuilder,
+    parts: Parts,
+    pairing: PairingStore,
+    lane: Callable[[str], AbstractAsyncContextManager[object]],
+) -> IdleWatch | None:
+    """Who has old messages moved into memory while nobody waits; None where the config does not want it."""
+    defaults = config.agents.defaults
+    if not defaults.idle_compact_after_minutes:
+        return None
+    from nanobot.agent.consolidation import Consolidator  # only who set the key waits for its import
+
+    consolidator = Consolidator(
+        context.memory, parts.sessions, parts.models, parts.vitals, parts.clock,
+        background_model=defaults.background_model,
+        others_write=partial(people.others_write, config, pairing),
+    )  # fmt: skip
+    minutes = defaults.idle_compact_after_minutes
+    return IdleWatch(lambda key: consolidator.compact(key, lane(key)), minutes * 60, parts.clock)
