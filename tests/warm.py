@@ -224,13 +224,14 @@ def _become(order: Order, streams: list[int]) -> None:
 
 
 def _warm_up() -> None:
-    """Import all of ours that no SDK hangs on; what is there stays out of the garbage collector's rounds."""
+    """Import all of ours that no SDK hangs on, and what most turns need later."""
     import nanobot
 
-    for module in pkgutil.walk_packages(nanobot.__path__, "nanobot."):
-        if not any(part in module.name for part in _COLD):
-            importlib.import_module(module.name)
-    gc.freeze()
+    ours = [module.name for module in pkgutil.walk_packages(nanobot.__path__, "nanobot.")]
+    for name in (*(name for name in ours if not any(part in name for part in _COLD)), "loguru", "sqlite3", "yaml"):
+        importlib.import_module(name)
+    importlib.import_module("nanobot.config.schema").Config.model_rebuild()
+    gc.freeze()  # what is there now stays out of the garbage collector's rounds, and in pages that all share
 
 
 if __name__ == "__main__":
