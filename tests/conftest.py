@@ -2,6 +2,7 @@
 
 import gc
 import os
+import sys
 import warnings
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -25,6 +26,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         noted = vars(item).get("_nodeid", item.nodeid)
         if noted != item.nodeid:
             item._id = item.id.parse(noted)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Who runs commands finds a warm process."""
+    warm = sys.modules.get("tests.warm")
+    if warm is not None and not session.config.option.collectonly:
+        warm.begin()
 
 
 @pytest.fixture(autouse=True)
