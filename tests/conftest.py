@@ -12,6 +12,8 @@ import pytest
 from nanobot.security.vault import forget_all
 from nanobot.testing import Bot, open_bot
 
+sys.dont_write_bytecode = False  # else each worker rewrites the asserts of all tests for itself: eight seconds each
+
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """A worker more than there are cores: many tests wait for a child process or a socket."""
@@ -29,10 +31,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Who runs commands finds a warm process."""
+    """Who runs commands finds a warm process, and the garbage collector does not walk through all tests each time."""
     warm = sys.modules.get("tests.warm")
     if warm is not None and not session.config.option.collectonly:
         warm.begin()
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
