@@ -218,16 +218,20 @@ def _become(order: Order, streams: list[int]) -> None:
         setattr(sys, name, own)
         setattr(sys, f"__{name}__", own)
     os.chdir(order.folder)
+    there, ours = _added_path(order.environ), _added_path(os.environ)
+    sys.path[:] = [order.folder, *there, *(place for place in sys.path[1:] if place not in ours)]
     os.environ.clear()
     os.environ.update(order.environ)
     if "LANG" not in order.environ:
         os.environ["LC_CTYPE"] = "C.UTF-8"  # so does Python where nobody names a language
-    there = filter(None, order.environ.get("PYTHONPATH", "").split(os.pathsep))
-    sys.path[:] = [order.folder, *there, *sys.path[1:]]
     _, module, *words = order.command[1:]
     sys.orig_argv[:] = order.command
     sys.argv[:] = ["-m", *words]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+def _added_path(environ: Mapping[str, str]) -> list[str]:
+    return [place for place in environ.get("PYTHONPATH", "").split(os.pathsep) if place]
 
 
 def _warm_up() -> None:
