@@ -118,7 +118,10 @@ async def build_runtime(
     is_private = partial(people.is_private, sessions, pairing)
     file_book = FileBook(places.file_book, places.media, workspace)
     policies = tool_policies(config, data_dir, workspace, is_private=is_private, environ=environ)
-    tools = build_tools(replace(policies, words_of=file_book.of, mark_changed=file_book.mark_changed))
+    policies = replace(
+        policies, words_of=file_book.of, mark_changed=file_book.mark_changed, watch_reading=file_book.reading
+    )
+    tools = build_tools(policies)
 
     @cache
     def cron() -> "CronService":
