@@ -119,7 +119,10 @@ async def build_runtime(
     scope_of = partial(people.scope_of, config, pairing, sessions)
     file_book = FileBook(places.file_book, places.media, workspace)
     policies = tool_policies(config, data_dir, workspace, is_private=is_private, environ=environ)
-    tools = build_tools(replace(policies, words_of=file_book.of, mark_changed=file_book.mark_changed))
+    policies = replace(
+        policies, words_of=file_book.of, mark_changed=file_book.mark_changed, watch_reading=file_book.reading
+    )
+    tools = build_tools(policies)
 
     @cache
     def cron() -> "CronService":
