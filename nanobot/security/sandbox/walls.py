@@ -195,7 +195,7 @@ class Walls:
             lacks.append("Commands may make user namespaces: this bwrap cannot forbid it.")
         if not found.hardened:
             lacks.append(
-                "Keyrings of the kernel can be asked, and programs made that run as you: no thread gives up rights here."
+                "Keyrings can be asked, and programs made that run as you: threads may not give up rights here."
             )
         if (owner := _foreign_owner(self._paths.workspace)) is not None:
             lacks.append(f"The workspace belongs to user {owner}: commands, which are no root, cannot write in it.")
