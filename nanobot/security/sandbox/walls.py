@@ -194,7 +194,9 @@ class Walls:
         if not bwrap.no_more_userns:
             lacks.append("Commands may make user namespaces: this bwrap cannot forbid it.")
         if not found.hardened:
-            lacks.append("Keyrings of the kernel can be asked: threads may not give up rights here.")
+            lacks.append(
+                "Keyrings can be asked, and programs made that run as you: threads may not give up rights here."
+            )
         if (owner := _foreign_owner(self._paths.workspace)) is not None:
             lacks.append(f"The workspace belongs to user {owner}: commands, which are no root, cannot write in it.")
         if self._network and not (found.hardened and can_scope()):

@@ -119,6 +119,36 @@ async def test_calls_that_reach_past_every_view_are_refused(home: Home, call: st
     assert str((await tool.execute(f"/usr/bin/python3 -c '{code}'")).content).startswith("1\n")
 
 
+@pytest.mark.parametrize("fence", [False, True])
+async def test_no_file_is_left_that_lends_its_owners_rights(fenced, *, fence: bool, monkeypatch: pytest.MonkeyPatch):
+    home, run, _ = fenced
+    if not fence:
+        monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    code = """
+import os
+for name, make in {
+    "chmod": lambda: os.chmod("file", 0o4755),
+    "fchmod": lambda: os.fchmod(os.open("file", os.O_RDONLY), 0o4755),
+    "open": lambda: os.open("new", os.O_CREAT | os.O_WRONLY, 0o4755),
+    "mknod": lambda: os.mknod("new", 0o104755),
+    "plain": lambda: os.chmod("file", 0o1755),
+    "read": lambda: os.open("file", os.O_RDONLY, 0o4755),
+}.items():
+    try:
+        make()
+        print(name)
+    except PermissionError:
+        pass
+"""
+    (home.workspace / "file").touch()
+    (home.workspace / "make.py").write_text(code)
+
+    said = await run("python3 make.py")
+
+    assert said.startswith("plain\nread\n\nExit code: 0")
+    assert (home.workspace / "file").stat().st_mode & 0o7777 == 0o1755
+
+
 def test_it_stands_also_where_our_own_output_is_a_pipe(home: Home):
     code = """
 import sys
