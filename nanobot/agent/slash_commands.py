@@ -31,6 +31,9 @@ from nanobot.utils.text import clip_line, nearest
 
 _COMMAND = re.compile(r"^/([a-z][a-z_-]*)(?:@\w+)?(?:\s+(.*))?$", re.IGNORECASE | re.DOTALL)
 
+_NOT_SET_UP = {"mcp": "No MCP server is set up. The config's tools.mcpServers names them."}
+"""What is said of a command that guides speak of, where there is nothing for it and so no such command."""
+
 TYPED = (Origin.USER, Origin.CLI, Origin.API)
 """Why a message exists that somebody wrote."""
 
@@ -149,7 +152,7 @@ class Desk:
     pairing: Pairing | None = None
     """None where there are no channels to pair on; there is no such command then."""
     servers: Callable[[], str] | None = None
-    """How each MCP server is; None without servers, and there is no such command then."""
+    """How each MCP server is; None without servers: then the command is not offered, and says so."""
     approvals: Approvals | None = None
     """None where no turn asks anything."""
     restart: Callable[[], None] | None = None
@@ -216,6 +219,8 @@ class SlashCommands:
     async def answer(self, command: Command, session: Session, message: InboundMessage) -> str:
         """Do what this message commands; what a person is told. Raises NanobotError only where storage does."""
         name = self.canonical(command)
+        if name not in self._table and name in _NOT_SET_UP:
+            return _NOT_SET_UP[name]
         if name not in self._table:
             near = nearest(command.name, self.names())
             hint = f"Did you mean {' or '.join('/' + one for one in near)}?" if near else "Type /help for the list."
