@@ -3,6 +3,7 @@
     memory/MEMORY.md        facts that stay; in every prompt
     memory/HISTORY.md       a log that only grows: entries begin `[YYYY-MM-DD HH:MM]` and end in a blank line
     memory/YYYY-MM-DD.md    a day's notes
+    memory/chats/<chat>/    the same of a chat in which others write or read: what is kept there is told there only
 
 Nothing is kept in our pockets: an editor may have been here since the last read. What cannot be read reads as empty
 and is never overwritten by it; damaged bytes become replacement marks and take nothing else with them.
@@ -17,6 +18,7 @@ from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import Protocol
 
+from nanobot.agent.scope import OWNERS, Scope
 from nanobot.errors import NanobotError, StorageError
 from nanobot.messages.types import ChatMessage
 from nanobot.providers.base import LLMProvider
@@ -64,12 +66,25 @@ class MemoryStore:
     `files` opens what it reads and writes: a command may have put a link in the place of a file.
     """
 
-    def __init__(self, workspace: Path, *, clock: Clock | None = None, files: Opener | None = None) -> None:
+    def __init__(
+        self, workspace: Path, *, clock: Clock | None = None, files: Opener | None = None, scope: Scope = OWNERS
+    ) -> None:
         self._files = files or Opener(PathPolicy(workspace))
-        self.memory_dir = workspace / "memory"
+        self._workspace = workspace
+        self.scope = scope
+        self.memory_dir = workspace / "memory" / scope.folder
         self.memory_file = self.memory_dir / "MEMORY.md"
         self.history_file = self.memory_dir / "HISTORY.md"
         self._clock = clock or SystemClock()
+
+    def of(self, scope: Scope) -> "MemoryStore":
+        """The memory of another scope of the same workspace."""
+        return MemoryStore(self._workspace, clock=self._clock, files=self._files, scope=scope)
+
+    @property
+    def prompt_files(self) -> tuple[Path, ...]:
+        """What `get_memory_context` is made of: it is the same while these are."""
+        return (self.memory_file,)
 
     def read_long_term(self) -> str:
         """MEMORY.md as it stands; empty where there is none."""

@@ -83,6 +83,8 @@ def test(
     offered = server.offered()
     if unwanted := [tool.name for tool in listing.tools if tool.name not in offered]:
         say_text(f"Not offered, by enabledTools: {', '.join(unwanted)}.")
+    if unknown := server.unknown_tools():
+        say_text(f"enabledTools names what it does not have: {', '.join(unknown)}.")
     show_rows(
         ("Tool", "Effect", "What it does"),
         [(tool.name, "read" if tool.reads else "acts", one_line(tool.description)[:200]) for tool in listing.tools],

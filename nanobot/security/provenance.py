@@ -18,6 +18,7 @@ from fnmatch import fnmatch
 from glob import iglob
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from nanobot.errors import StorageError
 from nanobot.messages.types import Provenance, is_outside, least_trusted
@@ -26,6 +27,9 @@ from nanobot.security.place_set import folded
 from nanobot.utils.files import PRIVATE_FILE, make_private_folder, write_atomic
 from nanobot.utils.locks import locked
 from nanobot.utils.refusals import refusal
+
+if TYPE_CHECKING:
+    from nanobot.security.readings import Reading
 
 log = logging.getLogger(__name__)
 
@@ -108,6 +112,23 @@ class FileBook:
             return None
         worst = least_trusted(found.values())
         return worst, next(file for file, mark in found.items() if mark is worst)
+
+    def reading(self, command: str, folder: Path) -> "Reading":
+        """Watch which such files this command reads, which is about to run in that folder. Close it."""
+        from nanobot.security.readings import Reading  # only a command needs it
+
+        return Reading(self, command, folder)
+
+    def others_places(self) -> tuple[list[str], list[str]]:
+        """Files that may hold somebody else's words, and folders in which all may."""
+        marks = self._read() or {}
+        outside = [name for name, mark in marks.items() if is_outside(mark)]
+        trees = [name for name in outside if os.path.isdir(name)]  # noqa: PTH112 of many
+        files, own = list(set(outside).difference(trees)), self._workspace
+        if own is not None:
+            files.append(str(own / "memory" / "HISTORY.md"))
+            trees += [str(own / "sessions"), str(own / ".nanobot" / "spill")]
+        return files, [*trees, str(self._media)]
 
     def mark(self, file: Path, provenance: Provenance) -> None:
         """From now on the file is at most this trusted. Raises StorageError."""

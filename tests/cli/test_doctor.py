@@ -155,6 +155,8 @@ def test_files_that_others_can_read_are_found_and_closed(data):
 
 def test_missing_folders_and_templates_are_made_on_request(data):
     configured(data)
+    fresh, _ = examination("files.templates")
+    assert "made with the workspace" in fresh["files.templates"]["findings"][0]["text"]
     examination("--offline", "--fix")
 
     (data / "workspace" / "SOUL.md").unlink(missing_ok=True)
@@ -387,7 +389,8 @@ def test_a_channel_on_which_people_speak_and_nobody_is_owner_is_told(data):
 
 
 def test_an_mcp_server_that_does_not_start_is_told_with_its_last_words(data):
-    script = "import sys; sys.exit('no such account')"
+    noise = "npm error 404\\nnpm notice New minor version of npm available!\\n" * 3
+    script = f"import sys; sys.exit('no such account\\n{noise}')"
     configured(data, tools={"mcpServers": {"x": {"command": sys.executable, "args": ["-c", script]}}})
 
     checks, _ = examination("mcp")

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.fake_models import FakeModels
+from tests.warm import started
 
 NANOBOT = [sys.executable, "-m", "nanobot"]
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="signals, modes and shells are POSIX things here")
@@ -68,7 +69,7 @@ class Home:
         """The command, running. `before` is a program that starts it; None in `environ` takes a variable away."""
         env = {name: value for name, value in {**self.environ, **environ}.items() if value is not None}
         command = [*before, *NANOBOT, *words]
-        return subprocess.Popen(command, env=env, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        return started(command, env=env, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
     def run(
         self, *words: str, before: Sequence[str] = (), stdin: bytes | None = None, environ: Environ = _NOTHING

@@ -26,10 +26,10 @@ from nanobot.agent.tools.background import Background
 from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, passed_on
 from nanobot.agent.tools.cron_command import cron_call
 from nanobot.agent.tools.execution import Bounds, Execution
-from nanobot.agent.tools.origins import MarkChanged, nothing_marked
+from nanobot.agent.tools.origins import MarkChanged, NothingRead, Reading, WatchReading, nothing_marked
 from nanobot.agent.tools.reach import Reach, ReachKind
 from nanobot.agent.tools.schema import array, number, string, takes
-from nanobot.agent.tools.spill import SPILL_CAP
+from nanobot.agent.tools.spill import SPILL_CAP, SPILL_FOLDER
 from nanobot.agent.tools.watch import Most
 from nanobot.errors import StorageError
 from nanobot.messages.types import Provenance, is_outside, least_trusted
@@ -76,7 +76,7 @@ class ExecPolicy:
 
 class ExecTool(Tool):
     """A shell command. `find_tool` gives other tools by name: a command may mean one of them. `mark_changed` is told of
-    what a command wrote that holds words from outside."""
+    what a command wrote that holds words from outside, `watch_reading` sees which such files it reads."""
 
     name = "exec"
     description = (
@@ -100,8 +100,10 @@ class ExecTool(Tool):
         *,
         find_tool: Callable[[str], Tool | None] = lambda name: None,
         mark_changed: MarkChanged = nothing_marked,
+        watch_reading: WatchReading = NothingRead,
     ) -> None:
         self._mark_changed = mark_changed
+        self._watch_reading = watch_reading
         self._paths = paths
         self._policy = policy or ExecPolicy()
         self._find_tool = find_tool
@@ -209,15 +211,17 @@ class ExecTool(Tool):
                 argv = behind.argv
                 env |= behind.env
             before = await asyncio.to_thread(told_tmp, self._walls.tmp) if walled else frozenset()
-            began = time.time_ns()
+            reading = await asyncio.to_thread(self._watch_reading, command, folder)
+            began, printed = time.time_ns(), ""
+            brought = words if judgement.brings_files or (ctx is not None and is_outside(ctx.entered)) else None
             try:
                 confine = behind.confine if behind is not None else None
                 outcome = await execution.outcome(command, argv, folder, env, confine)
+                printed = outcome.text if outcome.said.strip() else ""
             finally:
                 if behind is not None:
                     behind.close()
-                if judgement.brings_files or (ctx is not None and is_outside(ctx.entered)):
-                    await finish(asyncio.to_thread(self._mark, began, words))
+                read = await finish(asyncio.to_thread(self._settled, reading, printed, began, brought))
         except NoWallError as error:
             return ToolResult.failed(str(error))
         except OSError as error:
@@ -233,17 +237,28 @@ class ExecTool(Tool):
             walls = self._walls
             look = partial(advice_for, network=policy.network, fenced=walls.fenced)
             advice = await asyncio.to_thread(look, outcome, command, walls.tmp, before)
+        told = [one for one in (fetched, read if printed else None) if one is not None]
         return ToolResult(
             "\n".join([outcome.text, *advice]),
             error=outcome.code != 0,
-            provenance=fetched,
+            provenance=least_trusted(told) if told else None,
         )
 
-    def _mark(self, began: int, words: Provenance) -> None:
-        """The files that a command has changed are trusted as little as what it was made of, or what it fetched."""
-        tmp = self._walls.tmp
+    def _settled(self, reading: Reading, printed: str, began: int, brought: Provenance | None) -> Provenance | None:
+        """Whose words a command has read. What it changed is trusted as little as those, and as what it brought."""
         try:
-            self._mark_changed([self._paths.workspace, *([tmp] if tmp is not None else [])], began, words)
+            read = reading.words(printed)
+        finally:
+            reading.close()
+        words = [one for one in (read, brought) if one is not None]
+        if words:
+            self._mark(began, least_trusted(words))
+        return read
+
+    def _mark(self, began: int, words: Provenance) -> None:
+        home, tmp = self._paths.workspace, self._walls.tmp
+        try:
+            self._mark_changed([home, home / SPILL_FOLDER, *([tmp] if tmp is not None else [])], began, words)
         except StorageError as error:
             log.warning("Where the words of files come from cannot be kept: %s", error)
 

@@ -45,7 +45,9 @@ def templates_are_there(patient: Patient) -> Iterator[Finding]:
     templates = templates_dir()
     names = sorted(path.relative_to(templates) for path in templates.rglob("[!.]*") if path.is_file())
     missing = [name.as_posix() for name in names if not (patient.workspace / name).exists()]
-    if patient.workspace.is_dir() and missing:
+    if not patient.workspace.is_dir():
+        yield note("The first files are made with the workspace")
+    elif missing:
         yield note(
             f"Not in the workspace: {', '.join(missing)}.",
             "Fine where you deleted them; --fix puts the templates there.",

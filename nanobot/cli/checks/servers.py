@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterable, Iterator
 from functools import partial
 
-from nanobot.cli.checks.findings import Check, Finding, Patient, error, note
+from nanobot.cli.checks.findings import Check, Finding, Patient, error, note, warning
 from nanobot.errors import NanobotError
 from nanobot.security.vault import cleaned
 from nanobot.utils.clock import SystemClock
@@ -37,4 +37,9 @@ def _answers(name: str, patient: Patient) -> Iterator[Finding]:
     listing = server.listing
     if listing is not None and listing.left_out:
         yield note(f"{counted(listing.left_out, 'tool')} of it are left out: too many, or too large")
+    if unknown := server.unknown_tools():
+        yield warning(
+            f"{name} has no {', '.join(unknown)}, which its enabledTools names.",
+            f"nanobot mcp test {name} shows the names it has.",
+        )
     yield note(f"answers, offers {counted(len(server.offered()), 'tool')}")
