@@ -30,6 +30,7 @@ from nanobot.agent.tools.origins import MarkChanged, NothingRead, Reading, Watch
 from nanobot.agent.tools.reach import Reach, ReachKind
 from nanobot.agent.tools.schema import array, number, string, takes
 from nanobot.agent.tools.spill import SPILL_CAP, SPILL_FOLDER
+from nanobot.agent.tools.watch import Most
 from nanobot.errors import StorageError
 from nanobot.messages.types import Provenance, is_outside, least_trusted
 from nanobot.security.environment import needed_of
@@ -60,7 +61,9 @@ class ExecPolicy:
     path_append: str = ""
     allowed_env_keys: tuple[str, ...] = ()
     max_processes: int = 512
-    """A command that adds more processes than this to the host is stopped (where they can be counted: Linux)."""
+    """A command that has more processes than this is stopped (where they can be counted: Linux)."""
+    max_memory: int = 0
+    """The same of the bytes that all of them hold together; 0: as much as one of them may have."""
     spill_cap: int = SPILL_CAP
     sandbox: "Wish" = "auto"
     network: bool = True
@@ -182,10 +185,12 @@ class ExecTool(Tool):
 
     async def _run(self, command: str, limit: float, considered: "_Considered", ctx: ToolContext | None) -> ToolResult:
         from nanobot.agent.tools.needs import advice_for
+        from nanobot.security.sandbox.limits import Limits
         from nanobot.security.sandbox.walls import NoWallError
 
         policy, judgement, walled = self._policy, considered.judgement, considered.walled
-        bounds = Bounds(limit, policy.max_timeout_s, policy.max_processes, policy.spill_cap)
+        most = Most(policy.max_processes, policy.max_memory or Limits().memory)
+        bounds = Bounds(limit, policy.max_timeout_s, most, policy.spill_cap)
         fetched = Provenance.WEB if judgement.fetches else None
         words = least_trusted([one for one in (fetched, ctx and ctx.entered) if one])
         execution = Execution(bounds, self._paths.workspace, ctx, words)
