@@ -31,7 +31,7 @@ from threading import Lock
 from typing import Any
 
 _ROOT = Path(__file__).parents[1]
-_CAN_FORK_SO = sys.platform == "linux" and hasattr(os, "pidfd_open")
+_CAN_FORK_SO = sys.platform == "linux" and hasattr(os, "pidfd_open") and "COLD_STARTS" not in os.environ
 _READ_LATE = {
     "PATH", "PYTHONPATH", "HOME", "USERPROFILE", "TERM", "LANG", "PYTHONIOENCODING", "VIRTUAL_ENV", "BROWSER",
     "DISCORD_API",
@@ -48,7 +48,6 @@ def may_be_warm(command: Sequence[Any], env: Mapping[str, str]) -> bool:
     """Whether a fork shows the same as a real start."""
     return (
         _CAN_FORK_SO
-        and "COLD_STARTS" not in os.environ
         and [*command[:2]] == [sys.executable, "-m"]
         and all(isinstance(word, str) for word in command)
         and env.keys() <= _READ_LATE
@@ -149,8 +148,14 @@ def _parent() -> _Parent:
     return _Parent()
 
 
+def begin() -> None:
+    """Have the warm process under way, so that it is warm when the first test asks."""
+    if _CAN_FORK_SO:
+        _parent()
+
+
 def fork(order: Order, streams: Sequence[int]) -> End:
-    """A child of the warm process, which is begun by the first who asks."""
+    """A child of the warm process."""
     return _parent().fork(order, streams)
 
 
