@@ -113,11 +113,19 @@ class FileBook:
         worst = least_trusted(found.values())
         return worst, next(file for file, mark in found.items() if mark is worst)
 
-    def reading(self, command: str, folder: Path) -> "Reading":
-        """Watch which such files this command reads, which is about to run in that folder. Close it."""
-        from nanobot.security.readings import Reading  # only a command needs it
+    def reading(self, command: str, folder: Path, words: Provenance | None) -> "Reading":
+        """Watch which such files this command reads, which is about to run in that folder. To be closed.
 
-        return Reading(self, command, folder)
+        `words` are those it is made of, or brings, where they are from outside: what it plainly writes is marked by
+        them at once, so that a crash leaves no file unmarked. Raises StorageError.
+        """
+        from nanobot.security.readings import Reading  # only a command needs these
+        from nanobot.security.shell.writes import files_written
+
+        if words is not None:
+            for file in files_written(command, folder):
+                self.mark(file, words)
+        return Reading(self, command, folder, self._workspace or folder)
 
     def others_places(self) -> tuple[list[str], list[str]]:
         """Files that may hold somebody else's words, and folders in which all may."""

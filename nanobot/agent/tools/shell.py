@@ -207,9 +207,9 @@ class ExecTool(Tool):
                 argv = behind.argv
                 env |= behind.env
             before = await asyncio.to_thread(told_tmp, self._walls.tmp) if walled else frozenset()
-            reading = await asyncio.to_thread(self._watch_reading, command, folder)
+            brought = words if judgement.fetches or (ctx is not None and is_outside(ctx.entered)) else None
+            reading = await asyncio.to_thread(self._watch_reading, command, folder, brought)
             began, printed = time.time_ns(), ""
-            brought = words if judgement.brings_files or (ctx is not None and is_outside(ctx.entered)) else None
             try:
                 confine = behind.confine if behind is not None else None
                 outcome = await execution.outcome(command, argv, folder, env, confine)
@@ -220,6 +220,8 @@ class ExecTool(Tool):
                 read = await finish(asyncio.to_thread(self._settled, reading, printed, began, brought))
         except NoWallError as error:
             return ToolResult.failed(str(error))
+        except StorageError as error:
+            return ToolResult.failed(f"It was not run: nobody could tell later whose words it writes. {error}")
         except OSError as error:
             hint = "Put the text into a file with write_file first." if error.errno == errno.E2BIG else ""
             if error.errno == errno.EACCES and walled:
@@ -244,6 +246,9 @@ class ExecTool(Tool):
         """Whose words a command has read. What it changed is trusted as little as those, and as what it brought."""
         try:
             read = reading.words(printed)
+        except StorageError as error:
+            log.warning("Where the words of files come from cannot be kept: %s", error)
+            read = Provenance.WEB
         finally:
             reading.close()
         words = [one for one in (read, brought) if one is not None]

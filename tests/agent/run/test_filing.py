@@ -127,6 +127,33 @@ async def test_what_a_command_finds_by_itself_comes_into_the_turn_as_what_it_is(
         assert ([one.name for one in person.asked[before:]], run.done) == (["run"], [])
 
 
+@pytest.mark.parametrize(
+    ("doing", "there"),
+    [
+        ("mv deep other", "other/page.md"),
+        ('python3 -c \'import os; os.rename("deep/" + os.listdir("deep")[0], "x")\'', "x"),
+        ('python3 -c \'import os; os.link("deep/" + os.listdir("deep")[0], "x")\'', "x"),
+    ],
+)
+async def test_a_file_that_gets_another_name_keeps_its_mark(tmp_path: Path, doing: str, there: str):
+    deep = calls(("write_file", {"path": "deep/page.md", "content": "what the page says"}))
+    async with open_bot(tmp_path, READ_PAGE, deep, "kept", calls(("exec", {"command": doing})), "done") as bot:
+        person = Person(with_tools(bot, page()))
+        await person.say("keep the page")
+        await person.say("/new")
+        await person.say("tidy up")
+
+        assert bot.runtime.file_book.of(bot.runtime.workspace / there) == Provenance.WEB
+
+
+async def test_a_command_that_is_not_run_marks_nothing(tmp_path: Path):
+    refused = calls(("exec", {"command": "curl -s https://example.org/x -o page.md; mkfs.ext4 /dev/sda"}))
+    async with open_bot(tmp_path, refused, "done") as bot:
+        await Person(bot).say("get it")
+
+        assert book_says(bot) is None
+
+
 def _nothing_is_told(*places: object) -> None:
     raise OSError("not on this system")
 
