@@ -39,6 +39,22 @@ IN_PART = {
 }
 """What an entry of the log of old conversations says behind its words, which are trusted no more than they were."""
 
+_DOCUMENTS = (
+    ".pdf",
+    ".doc",
+    ".docx",
+    ".xls",
+    ".xlsx",
+    ".ppt",
+    ".pptx",
+    ".odt",
+    ".ods",
+    ".odp",
+    ".rtf",
+    ".epub",
+    ".eml",
+)
+"""How the names of files end that are read as somebody else's wherever they lie."""
 _WORD = re.compile(r"[^\s;|&<>()'\"`$=]+")
 _GLOB = frozenset("*?[")
 _GOES_TO = re.compile(r"\b(?:cd|pushd)\s+([^\s;|&<>()'\"`$]+)")
@@ -137,6 +153,15 @@ class FileBook:
             files.append(str(own / "memory" / "HISTORY.md"))
             trees += [str(own / "sessions"), str(own / ".nanobot" / "spill")]
         return files, [*trees, str(self._media)]
+
+    def documents_in(self, command: str, folder: Path) -> list[str]:
+        """The documents that a command names, by a pattern too: somebody writes those for others, as letters are."""
+        if not any(ending in command.lower() for ending in _DOCUMENTS):
+            return []
+        from nanobot.security.shell.runs import words_of
+
+        words = [*dict.fromkeys([*_WORD.findall(command), *words_of(command)])]
+        return [place for place in _places_of(words, command, folder) if place.lower().endswith(_DOCUMENTS)]
 
     def mark(self, file: Path, provenance: Provenance) -> None:
         """From now on the file is at most this trusted. Raises StorageError."""

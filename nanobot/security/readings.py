@@ -21,6 +21,11 @@ _MOST_FILES = 500
 """Files by their place (attachments, conversations) that are asked about one by one."""
 _MOST_ENTRIES = 50_000
 """Of a workspace that are looked through for a file under another name."""
+_READERS = frozenset({
+    "antiword", "catdoc", "catppt", "docx2txt", "libreoffice", "mutool", "ocrmypdf", "odt2txt", "pdf2txt.py", "pdfgrep",
+    "pdftohtml", "pdftotext", "soffice", "tesseract", "unrtf", "xls2csv", "xlsx2csv",
+})  # fmt: skip
+"""Programs that print what stands in documents and pictures, whoever names these."""
 _IN_DIFF = re.compile(r"^(?:diff --git|\+\+\+|---|[\w^~./-]+:).*$", re.MULTILINE)
 """Lines of git's that name the file whose older words follow: those lie in no file of that name."""
 
@@ -34,6 +39,10 @@ class Book(Protocol):
 
     def named_in(self, command: str, folder: Path | None = None) -> Provenance | None:
         """The least trusted of the files that this text names."""
+        ...
+
+    def documents_in(self, command: str, folder: Path) -> list[str]:
+        """The documents that it names: somebody's letters, whoever put them there."""
         ...
 
     def mark(self, file: Path, provenance: Provenance) -> None:
@@ -55,9 +64,10 @@ class Reading:
         self._folder = folder
         self._watch: OpenedFiles | None = None
         files, trees = book.others_places()
+        self._documents = frozenset(book.documents_in(command, folder))
         self._stood = {name: found for name in (*files, *trees) if (found := _stat(name)) is not None}
         try:
-            self._watch = OpenedFiles(files, _folders_in(trees))
+            self._watch = OpenedFiles((*files, *self._documents), _folders_in(trees))
         except OSError:
             return  # then what it may have read counts
 
@@ -68,6 +78,8 @@ class Reading:
         found = [] if read is None else [self._book.of(Path(name)) for name in read]
         if read is None:
             found.append(self._within_reach())
+        if self._shows_documents(read):
+            found.append(Provenance.PERSON)
         if "git" in self._command:
             told = "\n".join(_IN_DIFF.findall(printed))
             found.append(self._book.named_in(told) if told else None)
@@ -78,6 +90,14 @@ class Reading:
         """It has ended."""
         if self._watch is not None:
             self._watch.close()
+
+    def _shows_documents(self, read: set[str] | None) -> bool:
+        from nanobot.security.shell.words import read_line
+        from nanobot.security.shell.wrappers import unwrapped
+
+        if self._documents and (read is None or not self._documents.isdisjoint(read)):
+            return True
+        return any(one.name in _READERS for one in unwrapped(read_line(self._command)))
 
     def _follow(self) -> None:
         """What was moved or linked keeps its mark under its new name. Raises StorageError."""
