@@ -8,7 +8,7 @@ from pathlib import Path
 
 from nanobot.security.paths import PathPolicy
 from nanobot.security.shell.danger import Ground, danger_of, hidden_in
-from nanobot.security.shell.fetches import brings_files, fetches
+from nanobot.security.shell.fetches import fetches, script_fetches
 from nanobot.security.shell.words import Command, Line, read_line
 from nanobot.security.shell.wrappers import unwrapped
 
@@ -19,9 +19,7 @@ class Judgement:
 
     refusal: str = ""
     fetches: bool = False
-    """Whether its output may be words from outside."""
-    brings_files: bool = False
-    """Whether the files that it writes may hold such words."""
+    """Whether what it prints and writes may be words from outside."""
     single: tuple[str, ...] = ()
     """The words of the one program that the line runs, where it is one and nothing else."""
 
@@ -46,8 +44,7 @@ class Guard:
         plain = one is not None and not one.redirects and not one.background
         return Judgement(
             refusal,
-            any(map(fetches, commands)),
-            any(map(brings_files, commands)),
+            any(fetches(command) or script_fetches(command, folder) for command in commands),
             one.argv if one is not None and plain else (),
         )
 
