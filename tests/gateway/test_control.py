@@ -175,6 +175,21 @@ async def test_what_is_sent_to_the_terminal_appears_in_the_chat_that_is_open_the
         await messages.aclose()
 
 
+async def test_a_chat_that_is_open_says_that_the_gateway_ended_and_that_it_is_back(running: OpenGateway):
+    async with running() as here:
+        messages = GatewayBot(here.home / "state", {}, again_s=0.02).messages("cli:direct")
+        away = asyncio.ensure_future(anext(messages))
+        await asyncio.sleep(0.05)
+    said = await asyncio.wait_for(away, 5)
+    back = asyncio.ensure_future(anext(messages))
+    async with running(home=here.home):
+        came = await asyncio.wait_for(back, 5)
+
+    assert "The gateway has ended." in said
+    assert "leave (Ctrl+D)" in said
+    assert came == "The gateway is back."
+
+
 def config(home: Path) -> tuple[str, str]:
     return "--config", str(home / "config.json")
 
