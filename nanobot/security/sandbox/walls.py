@@ -14,6 +14,7 @@ from typing import Literal
 from nanobot.errors import NanobotError
 from nanobot.security.paths import PathPolicy
 from nanobot.security.sandbox.landlock import Fence, can_scope, harden_thread
+from nanobot.security.sandbox.links import KeptLinks
 from nanobot.security.sandbox.probe import Found, probe
 from nanobot.security.sandbox.sockets import listening_sockets
 from nanobot.security.sandbox.view import Grants, View, view_of
@@ -59,7 +60,7 @@ class Behind:
     confine: Callable[[], None] | None
     env: Mapping[str, str]
     close: Callable[[], None] = lambda: None
-    """To be called once it was started."""
+    """To be called once it has ended."""
 
 
 class Walls:
@@ -138,14 +139,21 @@ class Walls:
         """How to start this command behind the wall. Raises NoWallError where none stands."""
         found = self.found
         view, real = self.view(folder, grants), Path(os.path.realpath(folder))
+        links = KeptLinks(self._paths.workspace, self._paths.never_written)
         if (bwrap := found.bwrap) is not None:
             argv = partial(bwrap.argv, view, real, command)
-            return Behind(lambda init_fd: argv(init_fd=init_fd), harden_thread if found.hardened else None, _OWN_TMP)
+            confine = harden_thread if found.hardened else None
+            return Behind(lambda init_fd: argv(init_fd=init_fd), confine, _OWN_TMP, links.put_back)
         if not self.stand:
             raise NoWallError(self.advice)
         fence = Fence(view)
         tmp = {"TMPDIR": str(view.tmp), "XDG_CACHE_HOME": f"{view.tmp}/.cache"} if view.tmp is not None else {}
-        return Behind(command, fence.enter, tmp, fence.close)
+
+        def close() -> None:
+            fence.close()
+            links.put_back()
+
+        return Behind(command, fence.enter, tmp, close)
 
     @property
     def advice(self) -> str:
