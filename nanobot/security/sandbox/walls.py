@@ -30,12 +30,14 @@ _FENCE_HOLDS = (
     "Commands write only in the workspace and tools.allowedPaths.",
     "The content of config, state and well-known places of keys cannot be read.",
     "Processes outside cannot be ended, and their memory and environment cannot be read.",
+    "Services of this machine that listen on a file cannot be called.",
 )
 _FENCE_LACKS = (
     "Sessions, jobs and history inside the workspace are kept from commands by the guard only, not by a wall.",
-    "Services of this machine that listen on a file or on loopback can be called, but for the gateway's own.",
     "Other processes can be seen, and the names of hidden files.",
+    "Programs that speak to each other by sockets that are files (tmux) do not work.",
 )
+_LOOPBACK = "Services on loopback can be reached: tools.exec.network is on."
 
 
 class NoWallError(NanobotError):
@@ -184,7 +186,8 @@ class Walls:
         found = self._found or probe(partial(self.view, make=False), self._cache, keep=False)
         bwrap = found.bwrap
         if self._is_fence(found):
-            return Report(True, f"Landlock alone: {found.problem}", _FENCE_HOLDS, _FENCE_LACKS)
+            loopback = (_LOOPBACK,) if self._network else ()
+            return Report(True, f"Landlock alone: {found.problem}", _FENCE_HOLDS, (*_FENCE_LACKS, *loopback))
         if bwrap is None:
             then = "commands do not run" if self.required else "the owner is asked about each command"
             return Report(False, f"none: {found.problem} Until then {then}.")
@@ -212,7 +215,7 @@ class Walls:
                 "Services with a socket that is no file (as X11's) can be called: this kernel cannot forbid it."
             )
         if self._network:
-            lacks.append("Services on loopback can be reached: tools.exec.network is on.")
+            lacks.append(_LOOPBACK)
         return Report(True, f"bwrap ({bwrap.program})", tuple(holds), tuple(lacks))
 
     def _is_fence(self, found: Found) -> bool:
