@@ -34,8 +34,9 @@ _ROOT = Path(__file__).parents[1]
 _CAN_FORK_SO = sys.platform == "linux" and hasattr(os, "pidfd_open")
 _READ_LATE = {
     "PATH", "PYTHONPATH", "HOME", "USERPROFILE", "TERM", "LANG", "PYTHONIOENCODING", "VIRTUAL_ENV", "BROWSER",
+    "DISCORD_API",
 }  # fmt: skip
-_COLD = ("channels.", "testing", "__main__", "litellm", "_child")  # SDKs, and what runs when it is imported
+_COLD = ("__main__", "litellm", "_child")  # what runs when it is imported, and what takes seconds
 
 
 def started(command: Sequence[Any], *, env: Mapping[str, str], **options: Any) -> "subprocess.Popen[Any]":
@@ -204,8 +205,9 @@ def _become(order: Order, streams: list[int]) -> None:
     if order.at_terminal:
         os.setsid()
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    strange = "strict" if "PYTHONIOENCODING" in order.environ else "surrogateescape"
     for number, name in enumerate(("stdin", "stdout", "stderr")):
-        mode, errors = "w" if number else "r", "backslashreplace" if number == 2 else "strict"
+        mode, errors = "w" if number else "r", "backslashreplace" if number == 2 else strange
         own = io.TextIOWrapper(open(number, f"{mode}b", closefd=False), "utf-8", errors, newline="\n")  # noqa: SIM115
         own.reconfigure(line_buffering=number == 2 or own.isatty())
         setattr(sys, name, own)
@@ -224,12 +226,13 @@ def _become(order: Order, streams: list[int]) -> None:
 
 
 def _warm_up() -> None:
-    """Import all of ours that no SDK hangs on, and what most turns need later."""
+    """Import all of ours, and what is asked for later, and often."""
     import nanobot
 
-    ours = [module.name for module in pkgutil.walk_packages(nanobot.__path__, "nanobot.")]
-    for name in (*(name for name in ours if not any(part in name for part in _COLD)), "loguru", "sqlite3", "yaml"):
-        importlib.import_module(name)
+    ours = (module.name for module in pkgutil.walk_packages(nanobot.__path__, "nanobot."))
+    for name in (*ours, "loguru", "mcp", "sqlite3", "yaml"):
+        if not any(part in name for part in _COLD):
+            importlib.import_module(name)
     importlib.import_module("nanobot.config.schema").Config.model_rebuild()
     gc.freeze()  # what is there now stays out of the garbage collector's rounds, and in pages that all share
 

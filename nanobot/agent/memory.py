@@ -133,16 +133,21 @@ class MemoryStore:
         True where that is done or there is nothing to do; then `session.last_consolidated` stands behind them, and
         `SessionManager.save` keeps it. False where the model or the disk failed: then nothing has moved.
         """
-        from nanobot.agent.save_memory import ask_to_save, transcript_of  # most turns consolidate nothing
+        from nanobot.agent.save_memory import (
+            ask_for_both,
+            own_transcript,
+            transcript_of,
+        )  # most turns consolidate nothing
 
         messages = session.messages
         end = len(messages) - (0 if archive_all else memory_window // 2)
-        transcript = transcript_of(messages[session.last_consolidated : max(end, 0)])
+        gone = messages[session.last_consolidated : max(end, 0)]
+        transcript = transcript_of(gone)
         if not transcript.text:
             return True
         try:
             memory = await asyncio.to_thread(self.read_to_rewrite)
-            saved = await ask_to_save(provider, model, memory, transcript)
+            saved = await ask_for_both(provider, model, memory, transcript, own_transcript(gone))
             await finish(asyncio.to_thread(self.take_in, saved.history_entry, saved.memory_update, instead_of=memory))
         except NanobotError as error:
             log.warning("Old messages could not be moved into memory: %s", error)

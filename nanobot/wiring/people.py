@@ -41,6 +41,8 @@ def is_private(sessions: SessionManager, pairing: PairingStore, chat: Address) -
     key = f"{chat.channel}:{chat.chat_id}"
     keys = [key, f"{key}:{chat.thread_id}"] if chat.thread_id else [key]
     rows = [row for one in map(sessions.read, keys) if one is not None for row in one.messages]
+    if any(row.get("in_group") for row in rows):
+        return False
     return people.is_one_of_them(str(row["sender_id"]) for row in rows if row.get("sender_id"))
 
 
@@ -90,7 +92,7 @@ def is_group(chat: Address) -> bool:
     return spec is not None and spec.is_group(chat.chat_id)
 
 
-def no_owner_here(pairing: PairingStore, chat: Address, senders: Sequence[str]) -> str | None:
+def no_owner_here(pairing: PairingStore, chat: Address, senders: Sequence[str], *, in_group: bool) -> str | None:
     """Why no owner can answer in a chat where these have written; None where one can."""
     from nanobot.channels.registry import find  # only who asks waits for it
 
@@ -104,6 +106,6 @@ def no_owner_here(pairing: PairingStore, chat: Address, senders: Sequence[str]) 
         )
     if any(people.role_of(Sender.of(one)) is Role.OWNER for one in senders):
         return None
-    if spec is not None and spec.is_group(chat.chat_id):
+    if in_group or (spec is not None and spec.is_group(chat.chat_id)):
         return None
     return "No owner reads here: an owner has to ask for it in a chat of their own, or in the terminal."

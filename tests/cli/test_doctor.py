@@ -95,14 +95,24 @@ def test_a_workspace_that_leads_nowhere_is_found(data):
     assert "leads nowhere" in texts(checks["files.folders"])
 
 
-def test_a_repair_that_fails_is_no_success(data):
-    configured(data, agents={"defaults": {"workspace": str(data / "config.json" / "in-a-file")}})
+@POSIX
+def test_a_workspace_that_cannot_be_made_is_found(data):
+    configured(data, agents={"defaults": {"workspace": str(data / "config.json" / "workspace")}})
 
-    ran = RUNNER.invoke(app, ["doctor", "files.folders", "--fix"])
+    checks, _ = examination("files.folders")
+
+    assert "workspace cannot be made" in texts(checks["files.folders"])
+
+
+def test_a_repair_that_fails_is_no_success(data):
+    configured(data)
+    (data / "workspace").mkdir()
+    (data / "workspace" / "memory").write_text("a file where a folder should be")
+
+    ran = RUNNER.invoke(app, ["doctor", "files.templates", "--fix"])
 
     assert ran.exit_code == 1
-    assert "failed   files.folders: could not be repaired: " in ran.stdout
-    assert "in-a-file: Not a directory." in ran.stdout
+    assert "failed   files.templates: could not be repaired: " in ran.stdout
 
 
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root can have the workspace of another")

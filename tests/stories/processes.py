@@ -103,10 +103,19 @@ class Home:
         return [(row["role"], row["content"]) for row in self.rows(stem)]
 
 
-def ended(process: "subprocess.Popen[bytes]", stdin: bytes | None = None) -> Ended:
+def ended(process: "subprocess.Popen[bytes]", stdin: bytes | None = None, *, patience: float | None = 30) -> Ended:
     """Wait for its end."""
-    out, aside = process.communicate(stdin, timeout=30)
+    out, aside = process.communicate(stdin, timeout=patience)
     return Ended(process.returncode, out.decode(), aside.decode())
+
+
+def told(*words: str) -> str:
+    """What one of the programs of the tests says: `python -m` these words, to its end."""
+    env = {name: value for name, value in os.environ.items() if name in (*_KEPT, "HOME")}
+    child = started([sys.executable, "-m", *words], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    end = ended(child, patience=None)  # pytest's own is enough
+    assert end.code == 0, end.aside[-2000:]
+    return end.out
 
 
 def in_shell(redirections: str, *, first: str = ":") -> list[str]:

@@ -2,22 +2,18 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.stories.every_write import KINDS
+from tests.stories.processes import told
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="kill -9 and fork are POSIX")
 
 
 def die_often(home: Path, lives: int, seed: int) -> dict[str, dict[str, int]]:
-    command = [sys.executable, "-m", "tests.stories.many_lives", str(home), str(lives), str(seed)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    seen: dict[str, dict[str, int]] = json.loads(done.stdout)
+    seen: dict[str, dict[str, int]] = json.loads(told("tests.stories.many_lives", str(home), str(lives), str(seed)))
     assert not seen["problems"]
     return seen
 
@@ -32,10 +28,7 @@ def test_kill_9_in_the_middle_of_turns_loses_nothing(tmp_path: Path, seed: int):
 
 
 def every_write(each: int, seed: int, kind: str, modes: str) -> dict[str, int]:
-    command = [sys.executable, "-m", "tests.stories.every_write", str(each), str(seed), kind, modes]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    seen = json.loads(done.stdout)
+    seen = json.loads(told("tests.stories.every_write", str(each), str(seed), kind, modes))
     assert not seen["problems"]
     counts: dict[str, int] = seen["counts"]
     print(kind, modes, counts)

@@ -368,6 +368,8 @@ class Pipeline:
         }
         if message.media:
             row["media"] = list(message.media)
+        if message.in_group:
+            row["in_group"] = True
         if message.journal_key is not None:
             row["inbound"] = message.journal_key
         return row

@@ -3,16 +3,20 @@
 import asyncio
 import re
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from nanobot.agent.tools.base import ToolContext
 from nanobot.agent.tools.capture import Capture, Progress
 from nanobot.agent.tools.watch import Most, Watch
 from nanobot.messages.types import Provenance
-from nanobot.utils.processes import Argv, Child, Process, child_process
+from nanobot.utils.processes import Child, Process, child_process
+
+if TYPE_CHECKING:
+    from nanobot.security.sandbox.walls import Behind
 
 _WANTS_TERMINAL = (  # compiled where a command ends badly: it takes 5 ms, which no start need wait for
     r"(?i)not a (tty|terminal)|no tty|a terminal is required|requires a terminal|stdin isn't a terminal|/dev/tty"
@@ -65,20 +69,15 @@ class Execution:
         self._stderr = Capture(workspace, turn_id, bounds.spill_cap, progress, words)
         self._exceeded = ""
 
-    async def outcome(
-        self,
-        command: str,
-        argv: Argv,
-        folder: Path,
-        env: Mapping[str, str],
-        confine: Callable[[], None] | None = None,
-    ) -> Outcome:
+    async def outcome(self, command: str, behind: "Behind", folder: Path, env: Mapping[str, str]) -> Outcome:
         """Run it. Raises OSError where it cannot be started. On a cancel all of its family is gone."""
         code: int | None = None
         left: list[Process] = []
         watch = Watch(self._bounds.most)
         try:
-            async with child_process(argv, cwd=folder, env=env, confine=confine) as child:
+            async with child_process(
+                behind.argv, cwd=folder, env={**env, **behind.env}, confine=behind.confine, limit=behind.limit
+            ) as child:
                 streams = (self._stdout.fill(child.stdout), self._stderr.fill(child.stderr))
                 pumps = [asyncio.create_task(stream) for stream in streams]
                 looking = asyncio.create_task(watch.over(child))

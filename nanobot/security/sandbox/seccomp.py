@@ -11,6 +11,7 @@ import os
 import stat
 import struct
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 
 _SET_SECCOMP, _MODE_FILTER = 22, 2
 _LOAD, _JUMP_EQUAL, _JUMP_AT_LEAST, _JUMP_ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
@@ -72,11 +73,16 @@ def forbid_calls(prctl: Callable[..., int], families: Sequence[int]) -> int:
     """The calling thread does without them from here on, and without sockets of other `families`; what prctl says. It
     must have given up new privileges.
     """
-    written = b"".join(struct.pack("=HBBI", *step) for step in _steps(families))
+    written = _written(tuple(families))
     program = _Program(len(written) // 8, written)
     return prctl(
         _SET_SECCOMP, ctypes.c_ulong(_MODE_FILTER), ctypes.byref(program), ctypes.c_ulong(0), ctypes.c_ulong(0)
     )
+
+
+@cache
+def _written(families: tuple[int, ...]) -> bytes:
+    return b"".join(struct.pack("=HBBI", *step) for step in _steps(families))
 
 
 _Step = tuple[int, int, int, int]

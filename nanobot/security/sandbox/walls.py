@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -14,11 +14,13 @@ from typing import Literal
 from nanobot.errors import NanobotError
 from nanobot.security.paths import PathPolicy
 from nanobot.security.sandbox.landlock import Fence, can_scope, harden_thread
+from nanobot.security.sandbox.limits import Limits
 from nanobot.security.sandbox.links import KeptLinks
 from nanobot.security.sandbox.probe import Found, probe
 from nanobot.security.sandbox.sockets import listening_sockets
 from nanobot.security.sandbox.view import Grants, View, view_of
 from nanobot.utils.files import make_private_folder
+from nanobot.utils.processes import Argv
 
 logger = logging.getLogger(__name__)
 
@@ -56,13 +58,19 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """How to start a command: its words, what the thread that starts it gives up, and what its environment is told."""
+    """How to start a command, as `child_process` takes it, and what its environment is told."""
 
-    argv: Sequence[str] | Callable[[int], Sequence[str]]
-    confine: Callable[[], None] | None
-    env: Mapping[str, str]
+    argv: Argv
+    confine: Callable[[], None] | None = None
+    limit: Callable[[int], None] | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
     close: Callable[[], None] = lambda: None
     """To be called once it has ended."""
+
+
+def unwalled(command: Sequence[str] | str) -> Behind:
+    """How to start a command without a wall: within its limits all the same, where the host knows any."""
+    return Behind(command if isinstance(command, str) else Limits().in_front_of(command))
 
 
 class Walls:
@@ -137,15 +145,20 @@ class Walls:
         sockets = listening_sockets()
         return view_of(self._paths, folder, network=self._network, tmp=tmp, grants=grants, sockets=sockets, make=make)
 
-    def behind(self, command: Sequence[str], folder: Path, grants: Grants | None = None) -> "Behind":
+    def behind(self, command: Sequence[str], folder: Path, grants: Grants | None = None) -> Behind:
         """How to start this command behind the wall. Raises NoWallError where none stands."""
         found = self.found
         view, real = self.view(folder, grants), Path(os.path.realpath(folder))
         links = KeptLinks(self._paths.workspace, self._paths.never_written)
         if (bwrap := found.bwrap) is not None:
             argv = partial(bwrap.argv, view, real, command)
-            confine = harden_thread if found.hardened else None
-            return Behind(lambda init_fd: argv(init_fd=init_fd), confine, _OWN_TMP, links.put_back)
+            return Behind(
+                lambda tells, waits: argv("--info-fd", str(tells), "--block-fd", str(waits)),
+                harden_thread if found.hardened else None,
+                Limits().bind,
+                _OWN_TMP,
+                links.put_back,
+            )
         if not self.stand:
             raise NoWallError(self.advice)
         fence = Fence(view)
@@ -155,7 +168,7 @@ class Walls:
             fence.close()
             links.put_back()
 
-        return Behind(command, fence.enter, tmp, close)
+        return Behind(Limits().in_front_of(command), fence.enter, env=tmp, close=close)
 
     @property
     def advice(self) -> str:

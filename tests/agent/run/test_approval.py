@@ -1,6 +1,7 @@
 """Approval: what is asked about, what is not, and what an answer does."""
 
 import asyncio
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,7 +10,15 @@ import pytest
 from nanobot.agent.tools.base import Tool
 from nanobot.agent.tools.reach import ReachKind
 from nanobot.agent.tools.schema import string, takes
-from nanobot.agent.turn import Answer, ApprovalAnswered, ApprovalAsked, TurnEvent, TurnResult
+from nanobot.agent.turn import (
+    Answer,
+    ApprovalAnswered,
+    ApprovalAsked,
+    ApprovalRefused,
+    TurnEvent,
+    TurnResult,
+    event_from_json,
+)
 from nanobot.bus.events import InboundMessage
 from nanobot.config.schema import Config
 from nanobot.messages.types import Origin, Provenance, text_of
@@ -91,6 +100,20 @@ async def test_a_no_is_told_to_the_model_and_the_turn_goes_on(tmp_path: Path):
 
         assert (run.done, result.text) == ([], "then not")
         assert "the owner was asked and said no" in results(bot)[-1]
+
+
+async def test_who_watches_a_turn_in_which_nobody_can_be_asked_sees_what_was_refused_and_why(tmp_path: Path):
+    events: list[TurnEvent] = []
+    async with open_bot(tmp_path, READ, RUN, "then not") as bot:
+        with_tools(bot, run := command(), page())
+        message = InboundMessage.from_owner("cli", "direct", "read it", session_key="cli:direct", origin=Origin.CLI)
+        await bot.runtime.loop.run_turn(message, events.append)
+
+    [refused] = [event for event in events if isinstance(event, ApprovalRefused)]
+    assert run.done == []
+    assert (refused.reaches, refused.source) == (["command:ls"], "web_page https://example.org/a")
+    assert "Nobody sits at a terminal" in refused.reason
+    assert event_from_json(json.loads(json.dumps(refused.to_json()))) == refused
 
 
 async def test_a_question_is_followed_by_its_end_always(tmp_path: Path):
