@@ -52,6 +52,7 @@ from nanobot.wiring.policies import tool_policies
 from nanobot.wiring.sources import mcp_servers, own_tools
 
 if TYPE_CHECKING:
+    from nanobot.agent.tools.mcp.source import McpServers
     from nanobot.cron.service import CronService
 
 
@@ -79,6 +80,8 @@ class Runtime:
     """What turns ask their owner, for who speaks for one."""
     may_speak: Callable[[str, str, str], bool]
     """Whether on a channel this sender may speak in this chat. Raises NanobotError where nobody can say."""
+    servers: "McpServers | None"
+    """The MCP servers of the config, where it has any."""
 
 
 @asynccontextmanager
@@ -215,6 +218,7 @@ async def build_runtime(
             file_book,
             questions,
             may_speak,
+            servers,
         )
 
 

@@ -183,5 +183,23 @@ END"""
     open_to_all = await run(ask)
     closed = await run(ask, shut)
 
-    assert [line.split()[0] for line in open_to_all.splitlines() if "given" in line] == ["1", "2", "10", "16"]
-    assert [line.split()[0] for line in closed.splitlines() if "given" in line] == ["1", "16"]
+    assert [line.split()[0] for line in open_to_all.splitlines() if "given" in line] == ["2", "10", "16"]
+    assert [line.split()[0] for line in closed.splitlines() if "given" in line] == ["16"]
+
+
+async def test_a_service_that_listens_on_a_file_is_called_only_with_a_yes(fenced):
+    home, _, tool = fenced
+    place = home.path / "service.sock"
+    code = f"import socket; socket.socketpair(); socket.socket(socket.AF_UNIX).connect('{place}'); print('in')"
+    with socket.socket(socket.AF_UNIX) as service:
+        service.bind(str(place))
+        service.listen()
+        reaches = await tool.reaches({"command": "x", "needs": [str(place)]}, None)
+        context = ToolContext("a:b", Address("a", "b"), "t", home.workspace, FrozenClock(datetime(2026, 1, 2)))
+        granted = replace(context, granted=frozenset(reach.rule for reach in reaches))
+
+        refused = await tool.execute(f'python3 -c "{code}"', ctx=context)
+        called = await tool.execute(f'python3 -c "{code}"', needs=[str(place)], ctx=granted)
+
+    assert "Operation not permitted" in str(refused.content)
+    assert str(called.content).startswith("in\n")

@@ -149,6 +149,11 @@ class McpServer:
         own |= {PROMPTS: None} if self.listing.prompts else {}
         return offered_names(self.settings.name, own, taken)
 
+    @property
+    def left_out(self) -> int:
+        """How many of its tools are left out: too many, or too large."""
+        return self.listing.left_out if self.listing is not None else 0
+
     def unknown_tools(self) -> list[str]:
         """Names in `enabledTools` that it has nothing for: a slip, or a tool of an older version of it."""
         known = {"*", *(name for pair in self._names().items() for name in pair)}
