@@ -1,11 +1,14 @@
 """Approval: what is asked about, what is not, and what an answer does."""
 
 import asyncio
+import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from nanobot.agent.run.wording import shown_source
 from nanobot.agent.tools.base import Tool
 from nanobot.agent.tools.reach import ReachKind
 from nanobot.agent.tools.schema import string, takes
@@ -272,3 +275,19 @@ async def test_a_turn_that_ends_one_that_was_cut_off_has_the_words_of_that_one_a
         [asked] = person.asked
         assert asked.reaches == ["folder:/srv/files"]
         assert asked.source is None
+
+
+def test_a_result_is_named_by_its_own_call_also_where_a_server_numbers_the_calls_of_each_step_anew():
+    rows: list[Any] = [
+        row
+        for name, argument in (("web_fetch", "https://example.org/a"), ("exec", "date"))
+        for row in (
+            {
+                "role": "assistant",
+                "tool_calls": [{"id": "call_0", "function": {"name": name, "arguments": json.dumps({"x": argument})}}],
+            },
+            {"role": "tool", "tool_call_id": "call_0", "name": name, "content": "-"},
+        )
+    ]
+
+    assert [shown_source(rows[at], rows) for at in (1, 3)] == ["web_fetch https://example.org/a", "exec date"]
