@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nanobot.agent.run.wording import shown_source
+from nanobot.agent.run.wording import Wording, shown_source
 from nanobot.agent.tools.base import Tool
 from nanobot.agent.tools.reach import ReachKind
 from nanobot.agent.tools.schema import string, takes
@@ -83,6 +83,7 @@ async def test_once_a_page_was_read_a_command_waits_for_a_yes_that_names_the_pag
         assert run.done == ["ls"]
         assert "https://example.org/a" in asked.text
         assert "target: ls" in asked.text
+        assert "Not all of it is shown" not in asked.text
         assert (asked.arguments, asked.reaches) == ({"target": "ls"}, ["command:ls"])
 
 
@@ -291,3 +292,11 @@ def test_a_result_is_named_by_its_own_call_also_where_a_server_numbers_the_calls
     ]
 
     assert [shown_source(rows[at], rows) for at in (1, 3)] == ["web_fetch https://example.org/a", "exec date"]
+
+
+def test_a_secret_within_a_list_or_an_object_is_not_shown():
+    words = Wording(lambda text: text.replace("geheim", "[key]"))
+
+    masked = words.masked({"lines": ["a geheim", {"of": "geheim"}], "count": 3})
+
+    assert masked == {"lines": ["a [key]", {"of": "[key]"}], "count": 3}
