@@ -95,6 +95,16 @@ def test_a_workspace_that_leads_nowhere_is_found(data):
     assert "leads nowhere" in texts(checks["files.folders"])
 
 
+def test_how_far_tools_may_write_is_told_as_it_is(data):
+    configured(data, tools={"allowedPaths": ["~", "/"]})
+
+    checks, _ = examination("--security", "paths.wide")
+
+    told = texts(checks["paths.wide"])
+    assert "holds ~: tools may write all of your home" in told
+    assert "holds /: tools may write the whole disk" in told
+
+
 @POSIX
 def test_a_workspace_that_cannot_be_made_is_found(data):
     configured(data, agents={"defaults": {"workspace": str(data / "config.json" / "workspace")}})

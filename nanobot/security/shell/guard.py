@@ -69,7 +69,7 @@ class Guard:
         foreign = next((command for command in line.commands if not self._is_allowed(command)), None)
         if foreign is None and line.commands and line.whole and not line.sets:
             return ""
-        what = f"`{' '.join(foreign.argv)[:80]}`" if foreign is not None else _what_else(line)
+        what = _shown(foreign) if foreign is not None else _what_else(line)
         return (
             f"The owner allows only certain commands (tools.exec.allowPatterns), and {what} is none of them. "
             f"Allowed: {', '.join(pattern.pattern for pattern in self._allow)}."
@@ -77,7 +77,7 @@ class Guard:
 
     def _is_allowed(self, command: Command) -> bool:
         """What it writes by `>` is no part of what was allowed."""
-        if any(redirect.writes and redirect.target != "/dev/null" for redirect in command.redirects):
+        if _written_by(command):
             return False
         said = " ".join(command.argv)
         return any(pattern.fullmatch(said) for pattern in self._allow)
@@ -92,6 +92,17 @@ class Guard:
             if reason is not None:
                 return f"This command was not run: {reason}"
         return ""
+
+
+def _written_by(command: Command) -> list[str]:
+    return [one.target for one in command.redirects if one.writes and one.target != "/dev/null"]
+
+
+def _shown(command: Command) -> str:
+    """A program that no pattern allows. One that writes is none that a pattern could allow."""
+    written = _written_by(command)
+    said = f"`{' '.join(command.argv)[:80]}`"
+    return f"{said}, which writes to {written[0][:80]} by `>`," if written else said
 
 
 def _what_else(line: Line) -> str:

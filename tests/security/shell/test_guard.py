@@ -76,6 +76,10 @@ def test_nothing_rides_along_with_an_allowed_command(judge, command: str):
     assert "allowPatterns" in judge(command, allow=ALLOWED).refusal
 
 
+def test_that_an_allowed_program_writes_is_what_is_told_of_it(judge):
+    assert "`ls`, which writes to notes.txt by `>`, is none of them" in judge("ls >notes.txt", allow=ALLOWED).refusal
+
+
 @pytest.mark.parametrize(
     ("command", "fetches"),
     [
