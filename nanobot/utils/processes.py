@@ -6,7 +6,8 @@ child carries a mark in its environment, which its children inherit and which Li
 is what its process group and its parents tell.
 
 A program may give its command a space of process numbers of its own, as sandboxes do. Then it tells us who is the head
-of that space: when the head goes, the kernel ends everybody in it.
+of that space, and waits for us before the command begins: what the head is bound to holds for all of them, and when it
+goes, the kernel ends everybody in it.
 """
 
 import asyncio
@@ -34,10 +35,12 @@ _READ_AHEAD = 256 * 1024
 _KILL_PATIENCE_S = 2.0
 _TO_DETACH_S = 0.15
 _TO_END_S = 0.05
+_TO_TELL_S = 10.0
 
-Argv = Sequence[str] | str | Callable[[int], Sequence[str]]
-"""A program with its arguments; a line for the system's shell; or a program that tells who is the head of a space of
-process numbers, as JSON with a `child-pid`, on the descriptor of this number (`bwrap --info-fd`)."""
+Argv = Sequence[str] | str | Callable[[int, int], Sequence[str]]
+"""A program with its arguments; a line for the system's shell; or a program that makes a space of process numbers. That
+one tells on the first of these descriptors who is the head, as JSON with a `child-pid`, and waits for the end of the
+second before its command begins (`bwrap --info-fd --block-fd`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +95,15 @@ class Child:
         await asyncio.sleep(_TO_DETACH_S)  # a nohup that was only just started has yet to say so
         return _signal_group(head, _HANG_UP)
 
+    @property
+    def head(self) -> Process | None:
+        """Who answers for all of a family that has a space of its own, as long as anybody is in it."""
+        space = self._space
+        return Process(space.head, "processes that come and go") if space is not None and space.is_alive else None
+
     async def family(self) -> list[Process]:
         """Who of its family is alive."""
-        if self._space is not None and self._space.head:
+        if self._space is not None:
             return await asyncio.to_thread(_inhabitants, self._space.head) if self._space.is_alive else []
         return await asyncio.to_thread(_family, self.pid, self._mark, reaped=self.returncode is not None)
 
@@ -128,15 +137,17 @@ async def child_process(
     env: Mapping[str, str],
     stdin: int = subprocess.DEVNULL,
     confine: Callable[[], None] | None = None,
+    limit: Callable[[int], None] | None = None,
 ) -> AsyncIterator[Child]:
     """Run a program without a terminal, with nothing on its stdin or this open file. Raises OSError where it cannot be
     started.
 
     `confine` is called by the thread that starts it, which gives up rights that its children then lack; on Linux only.
+    `limit` is called with the head of its space, before the command in there begins.
 
     Whatever ends the block early (a time-out, a cancel, an error) ends the whole family of the child.
     """
-    starting = asyncio.create_task(_start(argv, cwd, env, stdin, confine))
+    starting = asyncio.create_task(_start(argv, cwd, env, stdin, confine, limit))
     try:
         child = await asyncio.shield(starting)
     except asyncio.CancelledError:
@@ -155,62 +166,83 @@ async def child_process(
 
 
 async def _start(
-    argv: Argv, cwd: Path, env: Mapping[str, str], stdin: int, confine: Callable[[], None] | None
+    argv: Argv,
+    cwd: Path,
+    env: Mapping[str, str],
+    stdin: int,
+    confine: Callable[[], None] | None,
+    limit: Callable[[int], None] | None,
 ) -> Child:
-    loop = asyncio.get_running_loop()
     mark = secrets.token_hex(8)
-    space = tells = None
+    how: dict[str, Any] = {
+        "stdin": stdin,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        "cwd": cwd,
+        "env": {**env, MARK: mark},
+        "start_new_session": sys.platform != "win32",
+        "creationflags": _CREATION_FLAGS,
+    }
     if callable(argv):
-        told, tells = os.pipe()
-        space = _Space(told)
-        argv = argv(tells)
-    tells_to = () if tells is None else (tells,)
-    if confine is not None and not isinstance(argv, str):
-        start: Callable[..., Any] = partial(_start_confined, confine, argv)
+        process, space = await _from_a_thread_of_its_own(confine, partial(_start_with_a_space, argv, limit, how))
+    elif confine is not None and not isinstance(argv, str):
+        process, space = await _from_a_thread_of_its_own(confine, lambda: (subprocess.Popen(argv, **how), None))
     else:
-        start = (
+        loop = asyncio.get_running_loop()
+        start: Callable[..., Any] = (
             partial(loop.subprocess_shell, lambda: _Protocol(loop), argv)
             if isinstance(argv, str)
             else partial(loop.subprocess_exec, lambda: _Protocol(loop), *argv)
         )
-    try:
-        transport, protocol = await start(
-            stdin=stdin,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            cwd=cwd,
-            env={**env, MARK: mark},
-            start_new_session=sys.platform != "win32",
-            creationflags=_CREATION_FLAGS,
-            pass_fds=tells_to,
-        )
-    except BaseException:
-        if space is not None:
-            space.close()
-        raise
-    finally:
-        if tells is not None:
-            os.close(tells)
-    return Child(transport, protocol, mark, space)
+        transport, protocol = await start(**how)
+        return Child(transport, protocol, mark)
+    streams = _Streams()
+    return Child(await _Confined.of(process, streams), streams, mark, space)
 
 
-async def _start_confined(
-    confine: Callable[[], None], argv: Sequence[str], **how: Any
-) -> tuple["_Confined", "_Streams"]:
-    """Start it from a thread of its own, which is never used again: what it gave up does not come back."""
-    started: Future[subprocess.Popen[bytes]] = Future()
+async def _from_a_thread_of_its_own(confine: Callable[[], None] | None, start: "Callable[[], _Started]") -> "_Started":
+    """Start it from a thread that is never used again: what it gave up does not come back."""
+    started: Future[_Started] = Future()
 
-    def start() -> None:
+    def work() -> None:
         try:
-            confine()
-            started.set_result(subprocess.Popen(argv, **how))
+            if confine is not None:
+                confine()
+            started.set_result(start())
         except BaseException as error:
             started.set_exception(error)
 
-    threading.Thread(target=start, name="confined", daemon=True).start()
-    process = await asyncio.wrap_future(started)
-    streams = _Streams()
-    return await _Confined.of(process, streams), streams
+    threading.Thread(target=work, name="confined", daemon=True).start()
+    return await asyncio.wrap_future(started)
+
+
+def _start_with_a_space(
+    argv: Callable[[int, int], Sequence[str]], limit: Callable[[int], None] | None, how: Mapping[str, Any]
+) -> "_Started":
+    """Start it, and let its command begin when its head is known and bound."""
+    told, tells = os.pipe()
+    waits, begins = os.pipe()
+    try:
+        try:
+            process = subprocess.Popen(argv(tells, waits), pass_fds=(tells, waits), **how)
+        finally:
+            os.close(tells)
+            os.close(waits)
+        space = None
+        try:
+            space = _Space.told_on(told)
+            if limit is not None and space is not None:
+                limit(space.head)
+        except BaseException:
+            if space is not None:
+                os.kill(space.head, _KILL)
+            _signal_group(process.pid, _KILL)
+            process.communicate()
+            raise
+        return process, space
+    finally:
+        os.close(told)
+        os.close(begins)
 
 
 @dataclass(slots=True)
@@ -266,34 +298,41 @@ class _Confined:
 class _Space:
     """A space of process numbers, known by its head, who is held by a descriptor: a number may be given again."""
 
-    def __init__(self, told: int) -> None:
-        self._told: int | None = told
-        self._held: int | None = None
-        self._head = 0
-        os.set_blocking(told, False)
+    def __init__(self, head: int) -> None:
+        """Raises ProcessLookupError where it is gone already."""
+        self.head = head
+        self._held: int | None = os.pidfd_open(head)
 
-    @property
-    def head(self) -> int:
-        """Its number out here; 0 as long as nobody has said it."""
-        if not self._head and self._told is not None:
-            with suppress(OSError, ValueError, KeyError):  # nothing was said yet, or the head is gone already
-                said = os.read(self._told, 4096)
-                self._head = int(json.loads(said)["child-pid"])
-                self._held = os.pidfd_open(self._head)
-        return self._head
+    @classmethod
+    def told_on(cls, told: int) -> "_Space | None":
+        """The one that is told of here; None where its program ended without one. Blocking. Raises TimeoutError."""
+        said, ready = b"", select.poll()
+        ready.register(told, select.POLLIN)
+        while b"}" not in said:
+            if not ready.poll(_TO_TELL_S * 1000):
+                raise TimeoutError(f"its sandbox did not say a word within {_TO_TELL_S:g} s")
+            if not (more := os.read(told, 4096)):
+                return None
+            said += more
+        with suppress(ProcessLookupError):
+            return cls(int(json.loads(said)["child-pid"]))
+        return None
 
     @property
     def is_alive(self) -> bool:
         """Whether its head is: it stays until the last has gone."""
-        if not self.head or self._held is None:
+        if self._held is None:
             return False
         ended = select.poll()
         ended.register(self._held, select.POLLIN)
         return not ended.poll(0)
 
     async def is_inhabited(self) -> bool:
-        """Whether anybody is left once its command has ended. The head needs a moment to see that nobody is."""
-        return not await self._is_over(_TO_END_S)
+        """Whether anybody is left once its command has ended."""
+        if self.is_alive:
+            with suppress(OSError):  # whoever loses its parent in there becomes a child of the head
+                return bool(_PROC.joinpath(f"{self.head}/task/{self.head}/children").read_bytes())
+        return not await self._is_over(_TO_END_S)  # the kernel does not say; the head needs a moment to see it
 
     async def end(self) -> bool:
         """End everybody in it; whether there was one to end. All are gone when it returns, or two seconds are over."""
@@ -319,10 +358,12 @@ class _Space:
 
     def close(self) -> None:
         """Let go of it. Who is in it stays."""
-        for descriptor in (self._told, self._held):
-            if descriptor is not None:
-                os.close(descriptor)
-        self._told = self._held = None
+        if self._held is not None:
+            os.close(self._held)
+            self._held = None
+
+
+_Started = tuple[subprocess.Popen[bytes], _Space | None]
 
 
 def count_processes() -> int:

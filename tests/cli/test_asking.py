@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from nanobot.agent.turn import ApprovalAsked
+from nanobot.cli.asking import how_to_answer
 from nanobot.session.stems import stem_of
 from tests.fake_models import Calls, FakeModels, Say
 from tests.gateway.toy import GatewayHome
@@ -125,3 +127,15 @@ def test_through_a_gateway_it_is_the_same(home: GatewayHome):
         child.expect(pexpect.EOF)
 
     assert (home.workspace / "stolen-by-somebody.txt").exists()
+
+
+@pytest.mark.parametrize("columns", [20, 34, 80])
+def test_on_a_narrow_screen_no_answer_is_cut_off(columns):
+    asked = ApprovalAsked(
+        question="q", call_id="c", name="exec", arguments={}, reaches=[], text="May I?", expires_s=600
+    )
+
+    line = how_to_answer(asked, columns)
+
+    assert len(line) <= max(columns, 24)
+    assert [part.split()[0] for part in line.split(" · ")] == ["y", "a", "n"]

@@ -49,7 +49,7 @@ class Home:
         patience: float = 20,
     ) -> subprocess.CompletedProcess[str]:
         behind = self.walls.behind(["/bin/bash", "-c", script], folder or self.workspace, grants)
-        argv = list(behind.argv(2) if callable(behind.argv) else behind.argv)
+        argv = list(behind.argv(2, 2) if callable(behind.argv) else behind.argv)
         return subprocess.run(
             [word for at, word in enumerate(argv) if not _is_telling(argv, at)],
             env={**self.env, "HOME": str(self.path), **(env or {})},
@@ -66,7 +66,8 @@ class Home:
 
 
 def _is_telling(argv: list[str], at: int) -> bool:
-    return argv[at] == "--info-fd" or (at > 0 and argv[at - 1] == "--info-fd")
+    telling = {"--info-fd", "--block-fd"}
+    return argv[at] in telling or (at > 0 and argv[at - 1] in telling)
 
 
 def make_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:

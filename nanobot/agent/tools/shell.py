@@ -26,20 +26,20 @@ from nanobot.agent.tools.background import Background
 from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, passed_on
 from nanobot.agent.tools.cron_command import cron_call
 from nanobot.agent.tools.execution import Bounds, Execution
-from nanobot.agent.tools.origins import MarkChanged, nothing_marked
+from nanobot.agent.tools.origins import MarkChanged, NothingRead, Reading, WatchReading, nothing_marked
 from nanobot.agent.tools.reach import Reach, ReachKind
 from nanobot.agent.tools.schema import array, number, string, takes
-from nanobot.agent.tools.spill import SPILL_CAP
+from nanobot.agent.tools.spill import SPILL_CAP, SPILL_FOLDER
+from nanobot.agent.tools.watch import Most
 from nanobot.errors import StorageError
 from nanobot.messages.types import Provenance, is_outside, least_trusted
 from nanobot.security.environment import needed_of
 from nanobot.security.paths import PathDeniedError, PathPolicy
 from nanobot.utils.aio import finish
-from nanobot.utils.processes import Argv
 
 if TYPE_CHECKING:  # the walls take 10 ms to import, which a turn without a command need not wait for
     from nanobot.agent.tools.needs import Needs
-    from nanobot.security.sandbox.walls import Walls, Wish
+    from nanobot.security.sandbox.walls import Behind, Walls, Wish
     from nanobot.security.shell.guard import Guard, Judgement
 
 log = logging.getLogger(__name__)
@@ -61,7 +61,9 @@ class ExecPolicy:
     path_append: str = ""
     allowed_env_keys: tuple[str, ...] = ()
     max_processes: int = 512
-    """A command that adds more processes than this to the host is stopped (where they can be counted: Linux)."""
+    """A command that has more processes than this is stopped (where they can be counted: Linux)."""
+    max_memory: int = 0
+    """The same of the bytes that all of them hold together; 0: as much as one of them may have."""
     spill_cap: int = SPILL_CAP
     sandbox: "Wish" = "auto"
     network: bool = True
@@ -71,9 +73,19 @@ class ExecPolicy:
     allow: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class _Considered:
+    """A command before it runs: where it would, what the guard says, what it needs, whether there is a wall."""
+
+    folder: Path
+    judgement: "Judgement"
+    wants: "Needs"
+    walled: bool
+
+
 class ExecTool(Tool):
     """A shell command. `find_tool` gives other tools by name: a command may mean one of them. `mark_changed` is told of
-    what a command wrote that holds words from outside."""
+    what a command wrote that holds words from outside, `watch_reading` sees which such files it reads."""
 
     name = "exec"
     description = (
@@ -97,8 +109,10 @@ class ExecTool(Tool):
         *,
         find_tool: Callable[[str], Tool | None] = lambda name: None,
         mark_changed: MarkChanged = nothing_marked,
+        watch_reading: WatchReading = NothingRead,
     ) -> None:
         self._mark_changed = mark_changed
+        self._watch_reading = watch_reading
         self._paths = paths
         self._policy = policy or ExecPolicy()
         self._find_tool = find_tool
@@ -147,16 +161,11 @@ class ExecTool(Tool):
         """Run it. On a cancel and at its time limit the command and all its children are gone within two seconds."""
         if not command.strip() or "\0" in command:
             return ToolResult.failed("The command is empty or contains a NUL character. Give a shell command.")
-        asked = working_dir or "."
         try:
-            folder = await asyncio.to_thread(self._paths.readable, asked)
-            if not await asyncio.to_thread(folder.is_dir):
-                return ToolResult.failed(f"The working_dir {asked} is not a folder that exists.")
+            considered = await asyncio.to_thread(self._considered, command, working_dir or ".", needs)
         except PathDeniedError as error:
             return ToolResult.failed(str(error))
-        except OSError as error:
-            return ToolResult.failed(f"The working_dir {asked} cannot be entered: {error.strerror or error}.")
-        judgement, walled = await asyncio.to_thread(self._judged, command, folder)
+        judgement, walled, wants = considered.judgement, considered.walled, considered.wants
         if judgement.refusal:
             return ToolResult.failed(judgement.refusal)
         if meant := self._meant(judgement):
@@ -169,53 +178,37 @@ class ExecTool(Tool):
         granted = ctx.granted if ctx is not None else frozenset()
         if not walled and (refusal := self._refusal(self._target(command, working_dir), granted)):
             return ToolResult.failed(refusal)
-        wants = await asyncio.to_thread(self._needs, needs, command)
         if refusal := wants.refusal(granted):
             return ToolResult.failed(refusal)
         limit = min(max(timeout or self._policy.timeout_s, 0.1), self._policy.max_timeout_s)
-        return await self._run(command, folder, limit, wants, ctx, judgement, walled=walled)
+        return await self._run(command, limit, considered, ctx)
 
-    async def _run(
-        self,
-        command: str,
-        folder: Path,
-        limit: float,
-        wants: "Needs",
-        ctx: ToolContext | None,
-        judgement: "Judgement",
-        *,
-        walled: bool,
-    ) -> ToolResult:
-        from nanobot.agent.tools.needs import advice_for, told_tmp
+    async def _run(self, command: str, limit: float, considered: "_Considered", ctx: ToolContext | None) -> ToolResult:
+        from nanobot.agent.tools.needs import advice_for
         from nanobot.security.sandbox.limits import Limits
         from nanobot.security.sandbox.walls import NoWallError
 
-        policy = self._policy
-        bounds = Bounds(limit, policy.max_timeout_s, policy.max_processes, policy.spill_cap)
+        policy, judgement, walled = self._policy, considered.judgement, considered.walled
+        most = Most(policy.max_processes, policy.max_memory or Limits().memory)
+        bounds = Bounds(limit, policy.max_timeout_s, most, policy.spill_cap)
         fetched = Provenance.WEB if judgement.fetches else None
         words = least_trusted([one for one in (fetched, ctx and ctx.entered) if one])
         execution = Execution(bounds, self._paths.workspace, ctx, words)
         env = environment(os.environ, policy)
-        line = _shell(command, Limits().as_shell())
-        argv: Argv = line
         try:
-            behind = None
-            if walled and not isinstance(line, str):
-                behind = await asyncio.to_thread(self._walls.behind, line, folder, wants.grants)
-                argv = behind.argv
-                env |= behind.env
-            before = await asyncio.to_thread(told_tmp, self._walls.tmp) if walled else frozenset()
-            began = time.time_ns()
+            brought = words if judgement.fetches or (ctx is not None and is_outside(ctx.entered)) else None
+            behind, before, reading = await asyncio.to_thread(self._ready, command, considered, brought)
+            began, printed = time.time_ns(), ""
             try:
-                confine = behind.confine if behind is not None else None
-                outcome = await execution.outcome(command, argv, folder, env, confine)
+                outcome = await execution.outcome(command, behind, considered.folder, env)
+                printed = outcome.text if outcome.said.strip() else ""
             finally:
-                if behind is not None:
-                    behind.close()
-                if judgement.brings_files or (ctx is not None and is_outside(ctx.entered)):
-                    await finish(asyncio.to_thread(self._mark, began, words))
+                behind.close()
+                read = await finish(asyncio.to_thread(self._settled, reading, printed, began, brought))
         except NoWallError as error:
             return ToolResult.failed(str(error))
+        except StorageError as error:
+            return ToolResult.failed(f"It was not run: nobody could tell later whose words it writes. {error}")
         except OSError as error:
             hint = "Put the text into a file with write_file first." if error.errno == errno.E2BIG else ""
             if error.errno == errno.EACCES and walled:
@@ -229,19 +222,58 @@ class ExecTool(Tool):
             walls = self._walls
             look = partial(advice_for, network=policy.network, fenced=walls.fenced)
             advice = await asyncio.to_thread(look, outcome, command, walls.tmp, before)
+        told = [one for one in (fetched, read if printed else None) if one is not None]
         return ToolResult(
             "\n".join([outcome.text, *advice]),
             error=outcome.code != 0,
-            provenance=fetched,
+            provenance=least_trusted(told) if told else None,
         )
 
-    def _mark(self, began: int, words: Provenance) -> None:
-        """The files that a command has changed are trusted as little as what it was made of, or what it fetched."""
-        tmp = self._walls.tmp
+    def _settled(self, reading: Reading, printed: str, began: int, brought: Provenance | None) -> Provenance | None:
+        """Whose words a command has read. What it changed is trusted as little as those, and as what it brought."""
         try:
-            self._mark_changed([self._paths.workspace, *([tmp] if tmp is not None else [])], began, words)
+            read = reading.words(printed)
         except StorageError as error:
             log.warning("Where the words of files come from cannot be kept: %s", error)
+            read = Provenance.WEB
+        finally:
+            reading.close()
+        words = [one for one in (read, brought) if one is not None]
+        if words:
+            self._mark(began, least_trusted(words))
+        return read
+
+    def _mark(self, began: int, words: Provenance) -> None:
+        home, tmp = self._paths.workspace, self._walls.tmp
+        try:
+            self._mark_changed([home, home / SPILL_FOLDER, *([tmp] if tmp is not None else [])], began, words)
+        except StorageError as error:
+            log.warning("Where the words of files come from cannot be kept: %s", error)
+
+    def _considered(self, command: str, asked: str, needs: Sequence[str] | None) -> "_Considered":
+        """All that is to be known before it runs. Raises PathDeniedError where it cannot run in that folder."""
+        try:
+            folder = self._paths.readable(asked)
+            if not folder.is_dir():
+                raise PathDeniedError(f"The working_dir {asked} is not a folder that exists.")
+        except OSError as error:
+            problem = f"The working_dir {asked} cannot be entered: {error.strerror or error}."
+            raise PathDeniedError(problem) from error
+        judgement, walled = self._judged(command, folder)
+        return _Considered(folder, judgement, self._needs(needs, command), walled)
+
+    def _ready(
+        self, command: str, considered: "_Considered", brought: Provenance | None
+    ) -> "tuple[Behind, frozenset[str], Reading]":
+        """How it is started, what lies in its /tmp before, and who sees what it reads."""
+        from nanobot.agent.tools.needs import told_tmp
+        from nanobot.security.sandbox.walls import unwalled
+
+        line, folder = _shell(command), considered.folder
+        if not considered.walled or isinstance(line, str):
+            return unwalled(line), frozenset(), self._watch_reading(command, folder, brought)
+        behind = self._walls.behind(line, folder, considered.wants.grants)
+        return behind, told_tmp(self._walls.tmp), self._watch_reading(command, folder, brought)
 
     def _judged(self, command: str, folder: Path) -> "tuple[Judgement, bool]":
         walled = self._walls.stand
@@ -287,12 +319,7 @@ def environment(ours: Mapping[str, str], policy: ExecPolicy) -> dict[str, str]:
     return {**passed, **{name: value for name, value in _NO_TERMINAL.items() if name.upper() not in allowed}}
 
 
-_BETWEEN = 'exec 3>&2 2>/dev/null; {limits}"$0" -c "$1" 2>&3 3>&-; exit $?'
-"""A shell between us and the command's own, which keeps quiet: its parent, `$PPID`, is not the bot."""
-
-
-def _shell(command: str, limits: str) -> list[str] | str:
+def _shell(command: str) -> list[str] | str:
     if os.name == "nt":
         return command  # the system's own shell takes it as one line
-    shell = shutil.which("bash") or "/bin/sh"
-    return ["/bin/sh", "-c", _BETWEEN.format(limits=limits), shell, command]
+    return [shutil.which("bash") or "/bin/sh", "-c", command]

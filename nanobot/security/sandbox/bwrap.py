@@ -9,11 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from nanobot.security.sandbox.limits import GOES_FIRST
 from nanobot.security.sandbox.view import ALSO_OF_RUN, SYSTEM, Access, View
 
-_GOES_FIRST = ("/bin/sh", "-c", f'{GOES_FIRST} 2>/dev/null; exec "$@"', "sh")
-"""Said before it starts: where /proc is read-only, a command cannot say it of itself."""
 INSIDE_UID = 1000
 """Who root is inside: nobody special. What it writes belongs to root outside."""
 
@@ -29,11 +26,9 @@ class Bwrap:
     """No user namespaces inside, which give a command powers over parts of the kernel."""
     as_root: bool = field(default_factory=lambda: hasattr(os, "geteuid") and os.geteuid() == 0)
 
-    def argv(self, view: View, folder: Path, command: Sequence[str], *, init_fd: int | None = None) -> list[str]:
-        """Run `command` in `folder` with this view. On `init_fd` it says which process is the head of the command's."""
-        said = ("--info-fd", str(init_fd)) if init_fd is not None else ()
+    def argv(self, view: View, folder: Path, command: Sequence[str], *options: str) -> list[str]:
+        """Run `command` in `folder` with this view, and with these options on top."""
         return [
-            *(_GOES_FIRST if self.as_root or not self.own_proc else ()),
             self.program,
             *self._namespaces(view),
             *_ground(view),
@@ -42,7 +37,7 @@ class Bwrap:
             *_run_and_tmp(view),
             *_places(view),
             *_ends(view),
-            "--chdir", str(folder), *said, "--", *command,
+            "--chdir", str(folder), *options, "--", *command,
         ]  # fmt: skip
 
     def _namespaces(self, view: View) -> Iterator[str]:

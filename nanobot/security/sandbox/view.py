@@ -11,6 +11,7 @@ from enum import IntEnum
 from pathlib import Path
 
 from nanobot.security.paths import PathPolicy
+from nanobot.security.sandbox.looking import Inside, Look
 from nanobot.utils.files import make_private_folder
 
 SYSTEM = (
@@ -20,7 +21,7 @@ SYSTEM = (
 """What programs need; all that is left of the host where commands are restricted to the workspace."""
 ALSO_OF_RUN = ("/run/current-system", "/run/opengl-driver", "/run/booted-system")
 """Programs of NixOS. The rest of /run is sockets of services, which start processes outside."""
-_OF_THE_COMMAND = tuple(map(Path, ("/run", "/tmp", "/dev", "/proc")))  # noqa: S108 - places inside
+_OF_THE_COMMAND = Inside(*map(Path, ("/run", "/tmp", "/dev", "/proc")))  # noqa: S108 - places inside
 """Here a command finds nothing of the host's."""
 _NEVER_THE_AGENTS = frozenset({"cron"})
 """Folders of a workspace with nothing in them that a command may write: a file that is not there yet is safe too."""
@@ -69,7 +70,7 @@ class View:
         """Whether a command may write at this place, which is taken where it really leads."""
         real, best = Path(os.path.realpath(path)), Access.READ
         for place, access in self.places:  # by depth: the last that holds it says so
-            if _inside(real, (place,)):
+            if real in Inside(place):
                 best = access
         return best is Access.WRITE
 
@@ -90,13 +91,15 @@ def view_of(
     Blocking: it looks where places lead, and makes those of ours that must be there to be guarded (unless `make` is
     false: then the view is one to look at, not to run a command in).
     """
-    grants = grants or Grants()
+    grants, look = grants or Grants(), Look()
     tmp = Path(os.path.realpath(tmp)) if tmp is not None else None
     home = Path(os.path.realpath(Path.home()))
-    writable = (*_real((paths.workspace, *paths.allowed)), *_unmoved(grants.folders))
+    writable = (*look.real((paths.workspace, *paths.allowed)), *_unmoved(grants.folders))
+    open_to = Inside(*writable)
     secrets = _unmoved(grants.secrets)
+    given = Inside(*secrets)
     there = (place for place in paths.unreadable if os.path.lexists(os.path.expanduser(place)))  # noqa: PTH111
-    hidden = tuple(place for place in _real(there) if not _inside(place, secrets))
+    hidden = tuple(place for place in look.real(there) if place not in given)
     places: dict[Path, Access] = {}
 
     def add(found: Iterable[Path], access: Access) -> None:
@@ -105,42 +108,38 @@ def view_of(
 
     add(writable, Access.WRITE)
     begins = (folder,) if folder is not None and not paths.restrict else ()  # restricted, it lies in what is given
-    add(_real((*paths.library, *begins)), Access.READ_TOO)
-    if not _inside(home, writable):
+    add(look.real((*paths.library, *begins)), Access.READ_TOO)
+    if home not in open_to:
         if paths.restrict:
             add((home,), Access.COVER)
-        elif _inside(home, _OF_THE_COMMAND):
+        elif home in _OF_THE_COMMAND:
             add((home,), Access.READ_TOO)
     covered = _covered(paths, home)
-    add(_guarded(paths, writable, covered, make=make), Access.READ)
+    add(_guarded(paths, writable, covered, look, make=make), Access.READ)
     if covered is not None:
         add((covered,), Access.COVER)
-        add(_beside(covered, hidden, tmp, writable), Access.READ)
+        add(_beside(covered, hidden, tmp, writable, look), Access.READ)
     add(filter(_visible, hidden), Access.HIDE)
-    for place in [place for place, access in places.items() if access > Access.WRITE]:
+    for place in [place for place, access in places.items() if access > Access.WRITE and place in open_to]:
         # A folder around one may not be moved away with it: what is a mount of its own cannot be renamed.
-        add((outer for outer in place.parents if _inside(outer, writable)), Access.WRITE)
+        add((outer for outer in place.parents if outer in open_to), Access.WRITE)
     for place in secrets:
         places[place] = Access.READ
     if tmp is not None:  # also by its name outside, which file tools know
         places[tmp] = Access.WRITE
-    services = _real(grants.services)
-    of_the_host = (path for path in _real(sockets) if path not in services and not _inside(path, writable))
-    seen = [place for place, access in places.items() if access is not Access.HIDE]
-    add((path for path in of_the_host if _inside(path, seen) or not _inside(path, _OF_THE_COMMAND)), Access.HIDE)
+    services = look.real(grants.services)
+    of_the_host = [path for path in look.real(sockets) if path not in services and path not in open_to]
+    seen = Inside(*(place for place, access in places.items() if access is not Access.HIDE))
+    add((path for path in of_the_host if path in seen or path not in _OF_THE_COMMAND), Access.HIDE)
     return View(
         tuple(_in_order(places, secrets, restricted=paths.restrict)),
         whole=not paths.restrict,
         home=home,
         tmp=tmp,
         network=network or grants.network,
-        devices=_real(grants.devices),
+        devices=look.real(grants.devices),
         services=services,
     )
-
-
-def _real(places: Iterable[Path]) -> tuple[Path, ...]:
-    return tuple(map(Path, dict.fromkeys(os.path.realpath(os.path.expanduser(place)) for place in places)))  # noqa: PTH111
 
 
 def _unmoved(places: Iterable[Path]) -> tuple[Path, ...]:
@@ -148,21 +147,19 @@ def _unmoved(places: Iterable[Path]) -> tuple[Path, ...]:
     return tuple(place for place in places if os.path.realpath(place) == os.fspath(place))
 
 
-def _inside(path: Path, places: Iterable[Path]) -> bool:
-    text = os.fspath(path) + os.sep  # by their texts: this runs before each command, and pathlib takes its time
-    return any(text.startswith(os.fspath(place).rstrip(os.sep) + os.sep) for place in places)
-
-
-def _guarded(paths: PathPolicy, writable: tuple[Path, ...], covered: Path | None, *, make: bool) -> list[Path]:
+def _guarded(
+    paths: PathPolicy, writable: tuple[Path, ...], covered: Path | None, look: Look, *, make: bool
+) -> list[Path]:
     """The places inside the writable ones that are never written. One that is missing is made: a mount needs it."""
     workspace = Path(os.path.realpath(paths.workspace))
-    uncovered = tuple(place for place in writable if covered is None or covered in place.parents)
+    in_workspace, open_to = Inside(workspace), Inside(*writable)
+    in_covered = Inside(*((covered,) if covered is not None else ()))
+    open_in_covered = Inside(*filter(in_covered.below, writable))
     found = []
-    for place in _real(paths.never_written):
-        open_there = uncovered if covered is not None and _inside(place, (covered,)) else writable
-        if not _inside(place, open_there):
+    for place in look.real(paths.never_written):
+        if place not in (open_in_covered if place in in_covered else open_to):
             continue
-        first = workspace / place.relative_to(workspace).parts[0] if workspace in place.parents else place
+        first = workspace / place.relative_to(workspace).parts[0] if in_workspace.below(place) else place
         guarded = first if first.name in _NEVER_THE_AGENTS else place
         if _visible(guarded) or (make and _made(guarded)):
             found.append(guarded)
@@ -198,34 +195,36 @@ def _covered(paths: PathPolicy, home: Path) -> Path | None:
     return None if folder == Path(os.path.realpath(paths.workspace)) else folder
 
 
-def _beside(covered: Path, hidden: tuple[Path, ...], tmp: Path | None, writable: tuple[Path, ...]) -> list[Path]:
+def _beside(
+    covered: Path, hidden: tuple[Path, ...], tmp: Path | None, writable: tuple[Path, ...], look: Look
+) -> list[Path]:
     """What of a covered folder is no secret."""
     secret = {path.name for path in hidden if path.parent == covered} | {"config.json"}
     return [
         path
-        for path in _real(covered.iterdir())
+        for path in look.real(covered.iterdir())
         if path.name not in secret
         and not path.name.startswith("config.json.")
         and path != tmp
         and path.parent == covered
-        and not any(path == place or path in place.parents for place in writable)
+        and not any(place in Inside(path) for place in writable)
     ]
 
 
 def _in_order(places: dict[Path, Access], secrets: tuple[Path, ...], *, restricted: bool) -> list[tuple[Path, Access]]:
     """By depth, without what lies in a hidden place or, where only a few places are there at all, outside of them."""
-    hidden = [place for place, access in places.items() if access is Access.HIDE]
-    open_to = [place for place, access in places.items() if access is Access.WRITE]
-    shown = [place for place, access in places.items() if access <= Access.READ] + [Path(name) for name in SYSTEM]
+    hidden = Inside(*(place for place, access in places.items() if access is Access.HIDE))
+    open_to = Inside(*(place for place, access in places.items() if access is Access.WRITE))
+    shown = Inside(*(place for place, access in places.items() if access <= Access.READ), *map(Path, SYSTEM))
     return sorted(
         (
             (place, access)
             for place, access in places.items()
             if place in secrets
             or (
-                not any(outer != place and _inside(place, (outer,)) for outer in hidden)
-                and not (access is Access.READ_TOO and _inside(place, open_to))
-                and (access is not Access.HIDE or not restricted or _inside(place, shown))
+                not hidden.below(place)
+                and not (access is Access.READ_TOO and place in open_to)
+                and (access is not Access.HIDE or not restricted or place in shown)
                 and (access is Access.COVER or _visible(place))
             )
         ),
