@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from nanobot.agent.run.hooks import PlannedCall
 from nanobot.agent.run.outside import own_provenance, said_in
 from nanobot.agent.tools.reach import Reach
-from nanobot.messages.types import ChatMessage, Provenance, is_outside
+from nanobot.messages.types import ChatMessage, FunctionCall, Provenance, ToolFailure, is_outside
+from nanobot.providers.base import parse_arguments
 
 MOST_OF_A_HOST = 8
 MOST_UNTOLD = 4
@@ -55,11 +56,27 @@ def _host(address: str) -> str:
 
 
 def _is_told(address: str, rows: Sequence[ChatMessage], session_key: str) -> bool:
-    """Whether somebody wrote it, the owner or others, before the model did. What our own tools say may be its echo."""
+    """Whether its host knows it: it was fetched before, or somebody wrote it, the owner or others, before the model
+    did. What our own tools say may be an echo of the model's.
+    """
+    if address in _fetched(rows):
+        return True
     for row in rows:
         if address in said_in(row).lower():
             return row["role"] != "assistant" and _is_a_source(row, session_key)
     return False
+
+
+def _fetched(rows: Sequence[ChatMessage]) -> set[str]:
+    """The addresses that were asked for in these rows, and not refused."""
+    made = {row.get("tool_call_id") for row in rows if row.get("failure") != ToolFailure.NOT_RUN}
+    calls = [call for row in rows for call in row.get("tool_calls") or () if call["id"] in made]
+    return {_bare(url) for call in calls if (url := _url_of(call["function"]))}
+
+
+def _url_of(call: FunctionCall) -> str:
+    found, problem = parse_arguments(call["arguments"]) if call["name"] == "web_fetch" else ({}, None)
+    return str(found.get("url", "")) if problem is None else ""
 
 
 def _is_named(host: str, rows: Sequence[ChatMessage], session_key: str) -> bool:

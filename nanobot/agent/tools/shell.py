@@ -191,6 +191,7 @@ class ExecTool(Tool):
         from nanobot.agent.tools.needs import advice_for, told_tmp
         from nanobot.security.sandbox.limits import Limits
         from nanobot.security.sandbox.walls import NoWallError
+        from nanobot.security.shell.runs import tells_no_words
 
         policy = self._policy
         bounds = Bounds(limit, policy.max_timeout_s, policy.max_processes, policy.spill_cap)
@@ -213,7 +214,7 @@ class ExecTool(Tool):
             try:
                 confine = behind.confine if behind is not None else None
                 outcome = await execution.outcome(command, argv, folder, env, confine)
-                printed = outcome.text if outcome.said.strip() else ""
+                printed = "" if tells_no_words(command) or not outcome.said.strip() else outcome.text
             finally:
                 if behind is not None:
                     behind.close()

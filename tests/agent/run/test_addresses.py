@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,6 +33,19 @@ def echoed(address: str) -> list[ChatMessage]:
         {"role": "assistant", "content": None, "tool_calls": [call]},  # type: ignore[list-item]
         {**PAGE, "content": f"There is no https://{address}."},
     ]
+
+
+def asked_for(address: str, **result: str) -> list[ChatMessage]:
+    function = {"name": "web_fetch", "arguments": f'{{"url": "https://{address}"}}'}
+    rows: list[Any] = [
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{"id": address, "type": "function", "function": function}],
+        },
+        {"role": "tool", "tool_call_id": address, "name": "web_fetch", "content": "?", "provenance": "web", **result},
+    ]
+    return rows
 
 
 class Asking:
@@ -65,6 +79,13 @@ async def test_an_address_that_the_model_made_up_for_a_host_of_somebodys_is_aske
     asking = Asking(tmp_path, [OWNER, PAGE, *echoed("theirs.test/echo")])
 
     assert asking.is_free(url) is free
+
+
+async def test_what_was_fetched_before_says_nothing_new_and_what_was_refused_would(tmp_path: Path):
+    before = [*asked_for("theirs.test/a"), *asked_for("theirs.test/b", failure="not_run")]
+    asking = Asking(tmp_path, [OWNER, *before, PAGE])
+
+    assert [asking.is_free(f"https://theirs.test/{letter}") for letter in "ab"] == [True, False]
 
 
 async def test_few_addresses_that_nobody_told_are_let_through_in_a_turn(tmp_path: Path):
