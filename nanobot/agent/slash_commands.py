@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from nanobot.agent.context_report import ContextReport
-from nanobot.agent.run.runner import Model
+from nanobot.agent.run.spec import Model
 from nanobot.agent.session_window import open_window
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.vitals import Vitals
