@@ -52,6 +52,7 @@ from nanobot.wiring.policies import tool_policies
 from nanobot.wiring.sources import mcp_servers, own_tools
 
 if TYPE_CHECKING:
+    from nanobot.agent.tools.mcp.source import McpServers
     from nanobot.cron.service import CronService
 
 
@@ -79,6 +80,8 @@ class Runtime:
     """What turns ask their owner, for who speaks for one."""
     may_speak: Callable[[str, str, str], bool]
     """Whether on a channel this sender may speak in this chat. Raises NanobotError where nobody can say."""
+    servers: "McpServers | None"
+    """The MCP servers of the config, where it has any."""
 
 
 @asynccontextmanager
@@ -116,9 +119,13 @@ async def build_runtime(
     sessions = SessionManager(workspace, old_folder=places.old_sessions)
     pairing = PairingStore(places, clock)
     is_private = partial(people.is_private, sessions, pairing)
+    scope_of = partial(people.scope_of, config, pairing, sessions)
     file_book = FileBook(places.file_book, places.media, workspace)
     policies = tool_policies(config, data_dir, workspace, is_private=is_private, environ=environ)
-    tools = build_tools(replace(policies, words_of=file_book.of, mark_changed=file_book.mark_changed))
+    policies = replace(
+        policies, words_of=file_book.of, mark_changed=file_book.mark_changed, watch_reading=file_book.reading
+    )
+    tools = build_tools(policies)
 
     @cache
     def cron() -> "CronService":
@@ -156,6 +163,7 @@ async def build_runtime(
         approvals=ApprovalWords(grants, questions),
         servers=(lambda: redactor.text(servers.report())) if servers is not None else None,
         restart=restart,
+        scope_of=scope_of,
     )
     commands = SlashCommands(desk)
     answering = Answering(questions, partial(people.no_owner_here, pairing), people.is_group)
@@ -175,6 +183,7 @@ async def build_runtime(
         patience=patience or Patience(),
         hooks=(*hooks, Running(file_book), approval, Filing(file_book)),
         answering=answering,
+        scope_of=scope_of,
     )
     policy = loop_policy(config, environ, streams)
 
@@ -209,6 +218,7 @@ async def build_runtime(
             file_book,
             questions,
             may_speak,
+            servers,
         )
 
 

@@ -1,12 +1,14 @@
 """Who may answer a question that a turn asks, and which message is such an answer.
 
 At a terminal it is who sees the turn. In a chat it is an owner, by the buttons below the question, by a word (yes, no,
-always, in the languages of the table) or by `/approve ID` and `/deny ID`; in a group a word counts as a reply alone,
-since the owner may be talking with somebody else there. Jobs, the heartbeat and subagents ask nobody.
+always, in the languages of the table) or by `/approve ID` and `/deny ID`; in a group a word counts only where it is
+plainly said to the bot, since the owner may be talking with somebody else there. Jobs, the heartbeat and subagents ask
+nobody.
 """
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from nanobot.agent.answers import answer_in
 from nanobot.agent.run.hooks import PlannedCall
@@ -18,8 +20,14 @@ from nanobot.errors import StorageError
 from nanobot.messages.types import Origin
 from nanobot.security.grants import NOTHING_ALWAYS, Grants, forgotten, told
 
-NoOwnerHere = Callable[[Address, Sequence[str]], str | None]
-"""Why no owner reads in that chat, where these senders have written; None where one does. May block."""
+
+class NoOwnerHere(Protocol):
+    """Who knows the owners of channels."""
+
+    def __call__(self, chat: Address, senders: Sequence[str], *, in_group: bool) -> str | None:
+        """Why no owner reads in that chat, where these have written; None where one does. May block."""
+        ...
+
 
 _COMMANDS = {"approve": Answer.ONCE, "yes": Answer.ONCE, "always": Answer.ALWAYS, "deny": Answer.NO, "no": Answer.NO}
 _TOLD = {
@@ -28,7 +36,8 @@ _TOLD = {
     Answer.ALWAYS: "Allowed, and for 30 days I do not ask about this again.",
 }
 _NOT_BY_A_WORD = (
-    "Others read here, so a word alone is no answer: press a button, reply to my question, or say /approve {name}."
+    "Others read here, so a word alone is no answer: press a button, say it to me by my name or as a reply, or say "
+    "/approve {name}."
 )
 _UNATTENDED = {
     Origin.CRON: "This is a job: nobody sits there to answer.",
@@ -88,7 +97,9 @@ class Answering:
             return _NO_TERMINAL
         here = [row for row in planned.rows if row["role"] == "user" and row.get("origin") in (None, Origin.USER)]
         senders = {str(row["sender_id"]) for row in here if row.get("sender_id")} | {context.sender_id or ""}
-        return await asyncio.to_thread(self._no_owner_here, context.address, sorted(filter(None, senders)))
+        in_group = any(row.get("in_group") for row in here)
+        known = sorted(filter(None, senders))
+        return await asyncio.to_thread(self._no_owner_here, context.address, known, in_group=in_group)
 
     def is_answer(self, message: InboundMessage) -> bool:
         """Whether a message is for a question and not for the model."""
@@ -104,7 +115,7 @@ class Answering:
         if not is_from_owner(message):
             return "Only an owner may answer that."
         command = parse_command(message.content)
-        if command is None and self._is_group(message.address) and _own_words(message) == message.content:
+        if command is None and not message.is_mentioned and (message.in_group or self._is_group(message.address)):
             return _NOT_BY_A_WORD.format(name=self._asked_in(message)[0].id)
         if command is None:
             name, answer = "", answer_in(_own_words(message)) or Answer.NO

@@ -15,11 +15,11 @@ from itertools import accumulate
 from typing import Protocol
 
 from nanobot.agent.memory import MemoryStore
-from nanobot.agent.save_memory import Saved, Transcript, ask_to_save, lines_of, transcript_of
+from nanobot.agent.save_memory import Saved, Transcript, ask_for_both, lines_of, own_transcript, transcript_of
 from nanobot.agent.vitals import Vitals
 from nanobot.errors import NanobotError, ProviderError
 from nanobot.messages.tokens import estimate_tokens
-from nanobot.messages.types import ChatMessage, is_our_word, is_outside
+from nanobot.messages.types import ChatMessage, is_our_word
 from nanobot.providers.base import CallContext, LLMProvider, calling_for
 from nanobot.session.manager import Session
 from nanobot.utils.aio import finish
@@ -31,8 +31,8 @@ log = logging.getLogger(__name__)
 IDLE_KEEP = 8
 """Messages that an idle session keeps, and the rest of the turn they begin in."""
 
-_MOST_CALLS = 8
-"""Model calls for one idle time: of a session that never was consolidated the rest waits for the next."""
+_MOST_PARTS = 8
+"""Moved in one idle time: of a session that never was consolidated the rest waits for the next."""
 _MOST_TOKENS = 32_000
 """Of conversation in one call; more at once makes for a worse account."""
 _LEAST_TOKENS = 500
@@ -127,6 +127,8 @@ class _Part:
 
     count: int
     transcript: Transcript
+    own: Transcript
+    """The owner's part of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +156,7 @@ class Consolidator:
         others_write: Callable[[str], bool] = lambda session_key: False,
     ) -> None:
         """`others_write` says of a session whether others than the owner may write there: then what they say is told in
-        the log alone, and changes no memory that every prompt begins with.
+        the log alone, and changes no memory that every prompt begins with. So is what tool servers say, everywhere.
         """
         self._memory = memory
         self._sessions = sessions
@@ -168,14 +170,14 @@ class Consolidator:
         self._failures: dict[str, _Failure] = {}
 
     async def compact(self, session_key: str, lane: AbstractAsyncContextManager[object]) -> ConsolidationResult:
-        """Move all but the last messages of an idle session into memory, in as many calls as that takes, eight at most.
+        """Move all but the last messages of an idle session into memory, in as many parts as that takes, eight at most.
 
         Cancelling is safe: what was checked by then is kept, the rest is as it was. Raises StorageError where the
         session cannot be held.
         """
         moved = 0
         async with lane, self._sessions.hold(session_key) as session:
-            for _ in range(_MOST_CALLS):
+            for _ in range(_MOST_PARTS):
                 result = await self.consolidate(session, keep=IDLE_KEEP)
                 if result.outcome is not ConsolidationOutcome.DONE:
                     break
@@ -212,33 +214,33 @@ class Consolidator:
         model = await self._models.get(self._background_model or session.metadata.get("model"))
         memory = await asyncio.to_thread(self._memory.read_to_rewrite)
         reply, room = _room(model, memory)
-        part = await asyncio.to_thread(self._pick, session, keep, room)
+        alone = not self._others_write(session.key)
+        part = await asyncio.to_thread(self._pick, session, keep, room, person_is_owner=alone)
         if part is None:
             return 0
         with calling_for(CallContext("consolidation", session.key)):
             async with asyncio.timeout(self._limit_s):
-                saved = await ask_to_save(model.provider, model.name, memory, part.transcript, max_tokens=reply)
+                saved = await ask_for_both(
+                    model.provider, model.name, memory, part.transcript, part.own, max_tokens=reply
+                )
         await finish(self._keep(session, part, saved, memory))
         return part.count
 
-    def _pick(self, session: Session, keep: int, room: int) -> _Part | None:
+    def _pick(self, session: Session, keep: int, room: int, *, person_is_owner: bool) -> _Part | None:
         """Which messages go, from the cursor on: more are read only where so many hold nothing that could go."""
         most = _ROWS_AT_ONCE
         while True:
             asked = most + max(keep, 1)
             rows = self._sessions.unconsolidated(session, asked)
             is_all = len(rows) < asked
-            part = _part_of(rows, len(rows) - keep if is_all else most, room)
+            part = _part_of(rows, len(rows) - keep if is_all else most, room, person_is_owner=person_is_owner)
             if part is not None or is_all:
                 return part
             most *= 4
 
     async def _keep(self, session: Session, part: _Part, saved: Saved, memory: str) -> None:
         """First the words, then the cursor."""
-        update = saved.memory_update
-        if is_outside(part.transcript.provenance) and self._others_write(session.key):
-            update = memory  # what somebody else says is told in the log; what stands in every prompt is the owner's
-        await asyncio.to_thread(self._memory.take_in, saved.history_entry, update, instead_of=memory)
+        await asyncio.to_thread(self._memory.take_in, saved.history_entry, saved.memory_update, instead_of=memory)
         await self._sessions.move_cursor(session, part.count)
         self._vitals.memory_note = f"{counted(part.count, 'message')} moved into memory at {self._now()}"
 
@@ -265,7 +267,7 @@ def _room(model: AskedModel, memory: str) -> tuple[int, int]:
     return reply, room
 
 
-def _part_of(rows: Sequence[ChatMessage], most: int, room: int) -> _Part | None:
+def _part_of(rows: Sequence[ChatMessage], most: int, room: int, *, person_is_owner: bool) -> _Part | None:
     """The most whole turns that fit the room, and one at least; None where none may go or nothing in them may be kept.
 
     `most` is how many of the rows may go.
@@ -277,7 +279,8 @@ def _part_of(rows: Sequence[ChatMessage], most: int, room: int) -> _Part | None:
     if not ends:
         return None
     end = max((at for at in ends if weights[at - 1] <= room), default=ends[0])
-    return _Part(end, transcript_of(rows[:end], room))
+    gone = rows[:end]
+    return _Part(end, transcript_of(gone, room), own_transcript(gone, room, person_is_owner=person_is_owner))
 
 
 def _begins_turn(rows: Sequence[ChatMessage], at: int) -> bool:

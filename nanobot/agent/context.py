@@ -16,6 +16,7 @@ from datetime import datetime
 from pathlib import Path, PurePath
 
 from nanobot.agent.memory import MemoryStore, read_capped
+from nanobot.agent.scope import OWNERS, Scope
 from nanobot.agent.skills import Skill, SkillsLoader
 from nanobot.messages.shown import CONTEXT_CLOSE, CONTEXT_MARK
 from nanobot.messages.types import ChatMessage, with_context
@@ -25,6 +26,8 @@ from nanobot.utils.clock import Clock, SystemClock, zone_name
 
 BOOTSTRAP_FILES = ("AGENTS.md", "SOUL.md", "USER.md", "TOOLS.md", "IDENTITY.md")
 MAX_NOTES_CHARS = 4_000
+_MOST_PAGES = 64
+"""Scopes whose prompts are kept."""
 
 CONTEXT_OPEN = f"{CONTEXT_MARK} — metadata only, not instructions]"
 NOTES_HEADING = "## Today's Notes"
@@ -80,6 +83,15 @@ class _Sources:
     skills: tuple[Skill, ...]
 
 
+@dataclass(slots=True)
+class _Page:
+    """The prompt of one scope: the files it is made of, and what was made of them last."""
+
+    memory: MemoryStore
+    files: tuple[str, ...]
+    built: tuple[_Sources, str] | None = None
+
+
 class ContextBuilder:
     """Builds the prompts of one workspace. It reads files and never raises for one that is missing or damaged."""
 
@@ -98,23 +110,40 @@ class ContextBuilder:
         self.files = Opener(paths or PathPolicy(self.workspace))
         """Opens what nanobot itself reads and writes in the workspace."""
         self.memory = MemoryStore(self.workspace, clock=clock, files=self.files)
+        """The owner's; `memory_of` has those of the chats beside it."""
         self.skills = SkillsLoader(self.workspace, builtin_skills_dir, disabled_skills, self.files.descriptor)
         self._clock = clock or SystemClock()
         self._name = name
-        places = (*(self.workspace / name for name in BOOTSTRAP_FILES), self.memory.memory_file)
-        self._files = tuple(map(os.fspath, places))
-        self._built: tuple[_Sources, str] | None = None
+        self._pages: dict[Scope, _Page] = {}
 
-    def build_system_prompt(self, summary: str = "") -> str:
+    def build_system_prompt(self, summary: str = "", *, scope: Scope = OWNERS) -> str:
         """The head of every request; the very same text until a file it comes from changes.
 
-        `summary` is what a session remembers of its own archived past; it stands last.
+        `summary` is what a session remembers of its own archived past; it stands last. `scope` says whose memory may
+        be told.
         """
-        sources = self._sources()
-        built = self._built
-        if built is None or built[0] != sources:
-            built = self._built = (sources, self._build(sources.skills))
-        return _BETWEEN_PARTS.join([built[1], f"# Earlier in this Conversation\n\n{summary}"]) if summary else built[1]
+        page = self._page_of(scope)
+        sources = _Sources(tuple(map(_stamp, page.files)), self.skills.skills())
+        if page.built is None or page.built[0] != sources:
+            page.built = (sources, self._build(sources.skills, page.memory))
+        text = page.built[1]
+        return _BETWEEN_PARTS.join([text, f"# Earlier in this Conversation\n\n{summary}"]) if summary else text
+
+    def memory_of(self, scope: Scope) -> MemoryStore:
+        """The memory that a turn in this scope may be told of."""
+        return self._page_of(scope).memory
+
+    def _page_of(self, scope: Scope) -> "_Page":
+        """What is kept of a scope's prompt, for the scopes that spoke last."""
+        page = self._pages.pop(scope, None)
+        if page is None:
+            memory = self.memory.of(scope)
+            places = (*(self.workspace / name for name in BOOTSTRAP_FILES), *memory.prompt_files)
+            page = _Page(memory, tuple(map(os.fspath, places)))
+        while len(self._pages) >= _MOST_PAGES:
+            del self._pages[next(iter(self._pages))]
+        self._pages[scope] = page
+        return page
 
     def build_messages(
         self,
@@ -141,47 +170,43 @@ class ContextBuilder:
         return [system, *map(as_sent, history), as_sent(message)]
 
     def runtime_context(
-        self, channel: str | None = None, chat_id: str | None = None, history: Sequence[ChatMessage] = ()
+        self,
+        channel: str | None = None,
+        chat_id: str | None = None,
+        history: Sequence[ChatMessage] = (),
+        *,
+        scope: Scope = OWNERS,
     ) -> str:
         """What is said beside a message: today's notes where the history has not shown them yet, then the block."""
         lines = [CONTEXT_OPEN, f"Current Time: {_spoken_time(self._clock.now())}"]
         places = {"Channel": channel, "Chat ID": chat_id}
         lines += [f"{label}: {_CONTROL.sub(' ', value)}" for label, value in places.items() if value]
         block = "\n".join([*lines, CONTEXT_CLOSE])
-        notes = self._notes()
+        notes = _notes_of(self.memory_of(scope))
         return f"{notes}\n\n{block}" if notes and notes != _notes_shown_in(history) else block
 
-    def _sources(self) -> _Sources:
-        return _Sources(tuple(map(_stamp, self._files)), self.skills.skills())
-
-    def _build(self, skills: Sequence[Skill]) -> str:
+    def _build(self, skills: Sequence[Skill], memory: MemoryStore) -> str:
         always = [skill.name for skill in skills if skill.always and skill.available]
         parts = [
-            self._identity(),
+            self._identity(memory),
             *(_headed(f"## {name}", read_capped(self.workspace / name, self.files)) for name in BOOTSTRAP_FILES),
-            _headed("# Memory", self.memory.get_memory_context()),
+            _headed("# Memory", memory.get_memory_context()),
             _headed("# Active Skills", self.skills.load_skills_for_context(always)),
             _headed(_HOW_TO_SKILL, self.skills.build_skills_summary()),
         ]
         return _BETWEEN_PARTS.join(part for part in parts if part)
 
-    def _identity(self) -> str:
+    def _identity(self, memory: MemoryStore) -> str:
         return _IDENTITY.format(
             name=self._name,
             system=f"{_SYSTEMS.get(sys.platform, sys.platform)} {platform.machine()}".strip(),
             python=platform.python_version(),
             workspace=self.workspace,
-            memory=self.memory.memory_file,
-            history=self.memory.history_file,
-            note=self.memory.memory_dir / "YYYY-MM-DD.md",  # the day itself would move the prompt every midnight
+            memory=memory.memory_file,
+            history=memory.history_file,
+            note=memory.memory_dir / "YYYY-MM-DD.md",  # the day itself would move the prompt every midnight
             skills=self.workspace / "skills" / "<name>" / "SKILL.md",
         )
-
-    def _notes(self) -> str:
-        text = self.memory.read_today().strip()
-        if len(text) > MAX_NOTES_CHARS:
-            text = f"(the last of {len(text)} characters)\n{text[-MAX_NOTES_CHARS:]}"
-        return _headed(NOTES_HEADING, text)
 
 
 def as_sent(message: ChatMessage) -> ChatMessage:
@@ -226,6 +251,13 @@ def _notes_shown_in(history: Sequence[ChatMessage]) -> str:
         if context.startswith(NOTES_HEADING):
             return context.rpartition(f"\n\n{CONTEXT_OPEN}")[0]
     return ""
+
+
+def _notes_of(memory: MemoryStore) -> str:
+    text = memory.read_today().strip()
+    if len(text) > MAX_NOTES_CHARS:
+        text = f"(the last of {len(text)} characters)\n{text[-MAX_NOTES_CHARS:]}"
+    return _headed(NOTES_HEADING, text)
 
 
 def _headed(heading: str, text: str) -> str:

@@ -3,6 +3,7 @@
     memory/MEMORY.md        facts that stay; in every prompt
     memory/HISTORY.md       a log that only grows: entries begin `[YYYY-MM-DD HH:MM]` and end in a blank line
     memory/YYYY-MM-DD.md    a day's notes
+    memory/chats/<chat>/    the same of a chat in which others write or read: what is kept there is told there only
 
 Nothing is kept in our pockets: an editor may have been here since the last read. What cannot be read reads as empty
 and is never overwritten by it; damaged bytes become replacement marks and take nothing else with them.
@@ -17,6 +18,7 @@ from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import Protocol
 
+from nanobot.agent.scope import OWNERS, Scope
 from nanobot.errors import NanobotError, StorageError
 from nanobot.messages.types import ChatMessage
 from nanobot.providers.base import LLMProvider
@@ -64,12 +66,25 @@ class MemoryStore:
     `files` opens what it reads and writes: a command may have put a link in the place of a file.
     """
 
-    def __init__(self, workspace: Path, *, clock: Clock | None = None, files: Opener | None = None) -> None:
+    def __init__(
+        self, workspace: Path, *, clock: Clock | None = None, files: Opener | None = None, scope: Scope = OWNERS
+    ) -> None:
         self._files = files or Opener(PathPolicy(workspace))
-        self.memory_dir = workspace / "memory"
+        self._workspace = workspace
+        self.scope = scope
+        self.memory_dir = workspace / "memory" / scope.folder
         self.memory_file = self.memory_dir / "MEMORY.md"
         self.history_file = self.memory_dir / "HISTORY.md"
         self._clock = clock or SystemClock()
+
+    def of(self, scope: Scope) -> "MemoryStore":
+        """The memory of another scope of the same workspace."""
+        return MemoryStore(self._workspace, clock=self._clock, files=self._files, scope=scope)
+
+    @property
+    def prompt_files(self) -> tuple[Path, ...]:
+        """What `get_memory_context` is made of: it is the same while these are."""
+        return (self.memory_file,)
 
     def read_long_term(self) -> str:
         """MEMORY.md as it stands; empty where there is none."""
@@ -118,16 +133,21 @@ class MemoryStore:
         True where that is done or there is nothing to do; then `session.last_consolidated` stands behind them, and
         `SessionManager.save` keeps it. False where the model or the disk failed: then nothing has moved.
         """
-        from nanobot.agent.save_memory import ask_to_save, transcript_of  # most turns consolidate nothing
+        from nanobot.agent.save_memory import (
+            ask_for_both,
+            own_transcript,
+            transcript_of,
+        )  # most turns consolidate nothing
 
         messages = session.messages
         end = len(messages) - (0 if archive_all else memory_window // 2)
-        transcript = transcript_of(messages[session.last_consolidated : max(end, 0)])
+        gone = messages[session.last_consolidated : max(end, 0)]
+        transcript = transcript_of(gone)
         if not transcript.text:
             return True
         try:
             memory = await asyncio.to_thread(self.read_to_rewrite)
-            saved = await ask_to_save(provider, model, memory, transcript)
+            saved = await ask_for_both(provider, model, memory, transcript, own_transcript(gone))
             await finish(asyncio.to_thread(self.take_in, saved.history_entry, saved.memory_update, instead_of=memory))
         except NanobotError as error:
             log.warning("Old messages could not be moved into memory: %s", error)

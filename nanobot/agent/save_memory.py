@@ -1,7 +1,7 @@
 """The `save_memory` call: what a model is shown of old messages, and which of its answers may be kept. No disk here.
 
-Words from mail and from the web are not shown: what comes of this call stands in every later prompt, and there it
-would pass for the owner's own.
+Words from mail and from the web are not shown. Those of other people and of tool servers are told in the log, which is
+marked by them; MEMORY.md stands in every later prompt as the owner's own, so it is made of what is theirs alone.
 """
 
 import json
@@ -14,7 +14,7 @@ from typing import cast
 from nanobot.errors import NanobotError, ProviderError
 from nanobot.messages.shown import shown_text
 from nanobot.messages.tokens import estimate_tokens
-from nanobot.messages.types import INTERRUPTED, ChatMessage, Provenance, ToolSchema, least_trusted
+from nanobot.messages.types import INTERRUPTED, ChatMessage, Provenance, ToolSchema, is_outside, least_trusted
 from nanobot.providers.base import LLMProvider, LLMResponse, ToolCallRequest, parse_arguments
 from nanobot.providers.errors import error_from_response
 from nanobot.security.provenance import IN_PART
@@ -101,6 +101,8 @@ class Transcript:
 
     text: str
     provenance: Provenance = Provenance.OWNER
+    rows: int = 0
+    """How many speak in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +131,25 @@ def transcript_of(rows: Sequence[ChatMessage], most_tokens: int = 25_000) -> Tra
     tokens = estimate_tokens(text)
     if tokens > most_tokens:
         text = clip(text, len(text) * most_tokens // tokens)
-    return Transcript(text, least_trusted(kind for _, kind in shown))
+    return Transcript(text, least_trusted(kind for _, kind in shown), len(shown))
+
+
+def own_transcript(
+    rows: Sequence[ChatMessage], most_tokens: int = 25_000, *, person_is_owner: bool = False
+) -> Transcript:
+    """As `transcript_of`, of nothing that came from outside. `person_is_owner`: where nobody is known as the owner, and
+    only one person writes, that is who they are.
+    """
+    told = [_as_owners(row) for row in rows] if person_is_owner else rows
+    own = [row for row, kind in zip(told, _provenances(told), strict=True) if not is_outside(kind)]
+    return transcript_of(own, most_tokens)
+
+
+def _as_owners(row: ChatMessage) -> ChatMessage:
+    """A person's row as the owner's; an answer to it is as trusted as what stands before it."""
+    if row.get("role") not in ("user", "assistant") or row.get("provenance") != Provenance.PERSON:
+        return row
+    return {**row, "provenance": Provenance.OWNER}
 
 
 async def ask_to_save(
@@ -157,6 +177,22 @@ async def ask_to_save(
     saved = checked(response, memory)
     mark = IN_PART.get(transcript.provenance)
     return replace(saved, history_entry=f"{saved.history_entry}\n{mark}") if mark else saved
+
+
+async def ask_for_both(
+    provider: LLMProvider, model: str, memory: str, all_of_it: Transcript, own: Transcript, *, max_tokens: int = 8192
+) -> Saved:
+    """The entry of all that was said; the memory of the owner's own words, by a second call where there are others.
+
+    Raises as `ask_to_save` does. Cancelling is safe.
+    """
+    saved = await ask_to_save(provider, model, memory, all_of_it, max_tokens=max_tokens)
+    if own.rows == all_of_it.rows:
+        return saved
+    update = memory.strip()
+    if own.text:
+        update = (await ask_to_save(provider, model, memory, own, max_tokens=max_tokens)).memory_update
+    return replace(saved, memory_update=update)
 
 
 def checked(response: LLMResponse, memory: str) -> Saved:

@@ -7,12 +7,14 @@ and `/restart` act at once, even while a turn runs; the others wait their turn i
 import asyncio
 import math
 import re
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from nanobot.agent.context_report import ContextReport
 from nanobot.agent.run.spec import Model
+from nanobot.agent.scope import OWNERS, Scope
 from nanobot.agent.session_window import open_window
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.vitals import Vitals
@@ -28,6 +30,9 @@ from nanobot.utils.aio import finish
 from nanobot.utils.text import clip_line, nearest
 
 _COMMAND = re.compile(r"^/([a-z][a-z_-]*)(?:@\w+)?(?:\s+(.*))?$", re.IGNORECASE | re.DOTALL)
+
+_NOT_SET_UP = {"mcp": "No MCP server is set up. The config's tools.mcpServers names them."}
+"""What is said of a command that guides speak of, where there is nothing for it and so no such command."""
 
 TYPED = (Origin.USER, Origin.CLI, Origin.API)
 """Why a message exists that somebody wrote."""
@@ -65,8 +70,8 @@ class Models(Protocol):
 class SystemPrompt(Protocol):
     """Where the system prompt comes from."""
 
-    def build_system_prompt(self) -> str:
-        """The head of every request; the same bytes until a source file changes."""
+    def build_system_prompt(self, *, scope: Scope = OWNERS) -> str:
+        """The head of every request; the same bytes until a source file changes. It tells what this scope may know."""
         ...
 
 
@@ -111,13 +116,26 @@ class Pairing(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
+class Asked:
+    """A command that was given: in which session, with which words behind it, by which message."""
+
+    session: Session
+    argument: str
+    message: InboundMessage
+    scope: Scope = OWNERS
+    """Whose memory may be told in the answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommandEntry:
     """A row of the table."""
 
-    answer: Callable[[Session, str], Awaitable[str]]
+    answer: Callable[[Asked], Awaitable[str]]
+    """Do it; what the person is told. Raises NanobotError only where storage does."""
     text: str
     words: str = ""
     """What may follow it."""
+    for_owners: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,48 +152,51 @@ class Desk:
     pairing: Pairing | None = None
     """None where there are no channels to pair on; there is no such command then."""
     servers: Callable[[], str] | None = None
-    """How each MCP server is; None without servers, and there is no such command then."""
+    """How each MCP server is; None without servers: then the command is not offered, and says so."""
     approvals: Approvals | None = None
     """None where no turn asks anything."""
     restart: Callable[[], None] | None = None
     """Ends the gateway in good order, soon, and begins it anew; None where there is none."""
+    scope_of: Callable[[InboundMessage], Scope] = field(default=lambda message: OWNERS)
+    more: Mapping[str, CommandEntry] = field(default_factory=dict)
+    """What other rooms answer to, by name."""
 
 
 class SlashCommands:
     """The table, and the answer to each."""
 
-    AT_ONCE = frozenset({"stop", "status", "restart"})
-    FOR_OWNERS = frozenset({"approve", "deny", "approvals", "pairing", "raise", "restart"})
+    AT_ONCE = frozenset({"stop", "status", "restart", "tasks"})
 
     ALONE = frozenset({"new", "model"})
     """For an owner, and for one who has a conversation alone: of a shared one they change what is everybody's."""
 
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
+        owners = partial(CommandEntry, for_owners=True)
         self._table = {
-            "new": _Entry(self._new, "start a fresh session; the old one is kept in the archive"),
-            "stop": _Entry(self._stop, "stop the running turn"),
-            "status": _Entry(self._status, "model, tokens, window, what is running"),
-            "model": _Entry(self._model, "show or change this session's model", "NAME"),
-            "history": _Entry(self._history, "the last messages", "N"),
-            "context": _Entry(self._context, "tokens by part of the prompt"),
-            "usage": _Entry(self._usage, "tokens and money: this session, today, this month, what is left"),
-            "raise": _Entry(self._raise, "let what a limit stopped go on: /raise, or /raise DOLLARS (owner only)"),
-            "restart": _Entry(self._restart, "end the gateway and begin it anew (owner only)"),
-            "help": _Entry(self._help, "this list"),
+            "new": CommandEntry(self._new, "start a fresh session; the old one is kept in the archive"),
+            "stop": CommandEntry(self._stop, "stop the running turn"),
+            "status": CommandEntry(self._status, "model, tokens, window, what is running"),
+            "model": CommandEntry(self._model, "show or change this session's model", "NAME"),
+            "history": CommandEntry(self._history, "the last messages", "N"),
+            "context": CommandEntry(self._context, "tokens by part of the prompt"),
+            "usage": CommandEntry(self._usage, "tokens and money: this session, today, this month, what is left"),
+            "raise": owners(self._raise, "let what a limit stopped go on: /raise, or /raise DOLLARS (owner only)"),
+            "restart": owners(self._restart, "end the gateway and begin it anew (owner only)"),
+            "help": CommandEntry(self._help, "this list"),
         }
         if desk.pairing is not None:
             words = "who may speak: /pairing list, approve CODE, deny CODE, revoke CHANNEL ID (owner only)"
-            self._table["pairing"] = _Entry(self._pairing, words)
+            self._table["pairing"] = owners(self._pairing, words)
         if desk.servers is not None:
-            self._table["mcp"] = _Entry(
-                self._mcp, "the MCP servers: which are connected, and what is wrong with others"
-            )
+            words = "the MCP servers: which are connected, and what is wrong with others"
+            self._table["mcp"] = CommandEntry(self._mcp, words)
         if desk.approvals is not None:
-            self._table["approve"] = _Entry(self._no_question, "say yes to what waits for your answer", "ID [always]")
-            self._table["deny"] = _Entry(self._no_question, "say no to it", "ID")
+            self._table["approve"] = owners(self._no_question, "say yes to what waits for your answer", "ID [always]")
+            self._table["deny"] = owners(self._no_question, "say no to it", "ID")
             words = "what you said always to: /approvals list, /approvals forget RULE (owner only)"
-            self._table["approvals"] = _Entry(self._approvals, words)
+            self._table["approvals"] = owners(self._approvals, words)
+        self._table |= desk.more
         self._aliases = {"clear": "new", "reset": "new"}
 
     def names(self) -> dict[str, str]:
@@ -188,7 +209,7 @@ class SlashCommands:
 
     def menu(self) -> tuple[MenuEntry, ...]:
         """What menus of platforms offer. Not what only an owner may say: everybody sees them, and typing works too."""
-        entries = {name: entry for name, entry in self._table.items() if name not in self.FOR_OWNERS}
+        entries = {name: entry for name, entry in self._table.items() if not entry.for_owners}
         return tuple(MenuEntry(name, entry.text, entry.words) for name, entry in entries.items())
 
     def canonical(self, command: Command) -> str:
@@ -198,15 +219,18 @@ class SlashCommands:
     async def answer(self, command: Command, session: Session, message: InboundMessage) -> str:
         """Do what this message commands; what a person is told. Raises NanobotError only where storage does."""
         name = self.canonical(command)
+        if name not in self._table and name in _NOT_SET_UP:
+            return _NOT_SET_UP[name]
         if name not in self._table:
             near = nearest(command.name, self.names())
             hint = f"Did you mean {' or '.join('/' + one for one in near)}?" if near else "Type /help for the list."
             return f"There is no command /{clip_line(command.name, 60)}. {hint}"
-        if name in self.FOR_OWNERS and not is_from_owner(message):
+        entry = self._table[name]
+        if entry.for_owners and not is_from_owner(message):
             return await self._refused(name, message)
         if name in self.ALONE and not is_from_owner(message) and _others_too(session, message.sender_id):
             return f"Others have written here too: only an owner may say /{name}."
-        return await self._table[name].answer(session, command.argument)
+        return await entry.answer(Asked(session, command.argument, message, self._desk.scope_of(message)))
 
     async def _refused(self, name: str, message: InboundMessage) -> str:
         if message.origin not in TYPED:
@@ -215,18 +239,18 @@ class SlashCommands:
             return await self._desk.pairing.refuse(message.channel, message.sender_id)
         return f"Only an owner may say /{name}."
 
-    async def _new(self, session: Session, argument: str) -> str:
-        archived = await finish(asyncio.to_thread(self._desk.sessions.archive, session.key))
-        self._desk.vitals.forget(session.key)
+    async def _new(self, asked: Asked) -> str:
+        archived = await finish(asyncio.to_thread(self._desk.sessions.archive, asked.session.key))
+        self._desk.vitals.forget(asked.session.key)
         if archived is None:
             return "This session is fresh already."
         return f"A fresh session begins. The old one is kept: nanobot sessions show {archived.stem}"
 
-    async def _stop(self, session: Session, argument: str) -> str:
+    async def _stop(self, asked: Asked) -> str:
         return "Nothing is running."  # the loop answers it while something is
 
-    async def _status(self, session: Session, argument: str) -> str:
-        return await self.status_of(session)
+    async def _status(self, asked: Asked) -> str:
+        return await self.status_of(asked.session)
 
     async def status_of(self, session: Session) -> str:
         """The answer to /status; it reads only, so that it may be given while a turn runs."""
@@ -260,43 +284,45 @@ class SlashCommands:
             lines.append(f"Last error: {vitals.last_error}")
         return "\n".join(lines)
 
-    async def _model(self, session: Session, argument: str) -> str:
+    async def _model(self, asked: Asked) -> str:
         desk = self._desk
-        if not argument:
-            model = await desk.models.get(session.metadata.get("model"))
+        if not asked.argument:
+            model = await desk.models.get(asked.session.metadata.get("model"))
             choices = "\n".join(f"  {name}" for name in desk.models.names())
             return f"This session asks {_described(model)}.\n/model NAME changes it:\n{choices}"
-        wanted = None if argument.lower() == "default" else argument
+        wanted = None if asked.argument.lower() == "default" else asked.argument
         try:
             model = await desk.models.get(wanted)
         except NanobotError as error:
             return str(error)
         if wanted is None:
-            session.metadata.pop("model", None)
+            asked.session.metadata.pop("model", None)
         else:
-            session.metadata["model"] = wanted
-        await desk.sessions.append(session)
+            asked.session.metadata["model"] = wanted
+        await desk.sessions.append(asked.session)
         return f"From now on this session asks {_described(model)}."
 
-    async def _history(self, session: Session, argument: str) -> str:
-        if argument and not argument.isdigit():
+    async def _history(self, asked: Asked) -> str:
+        if asked.argument and not asked.argument.isdigit():
             return "How many messages? For example: /history 20"
-        messages = await asyncio.to_thread(lambda: session.messages)
+        messages = await asyncio.to_thread(lambda: asked.session.messages)
         shown = [row for row in messages if row.get("role") in ("user", "assistant") and shown_text(row)]
         lines = [f"{'you' if row['role'] == 'user' else 'bot'}: {shown_text(row)}" for row in shown]
-        return "\n".join(lines[-int(argument or 10) :]) or "Nothing was said in this session yet."
+        return "\n".join(lines[-int(asked.argument or 10) :]) or "Nothing was said in this session yet."
 
-    async def _context(self, session: Session, argument: str) -> str:
+    async def _context(self, asked: Asked) -> str:
         desk = self._desk
-        model = await desk.models.get(session.metadata.get("model"))
-        rows, window = open_window(session)
-        usage = desk.vitals.last_usage(session.key)
-        return ContextReport(model, desk.prompt.build_system_prompt(), desk.tools, rows, window, usage).text()
+        model = await desk.models.get(asked.session.metadata.get("model"))
+        rows, window = open_window(asked.session)
+        usage = desk.vitals.last_usage(asked.session.key)
+        return ContextReport(
+            model, desk.prompt.build_system_prompt(scope=asked.scope), desk.tools, rows, window, usage
+        ).text()
 
-    async def _usage(self, session: Session, argument: str) -> str:
+    async def _usage(self, asked: Asked) -> str:
         spending = self._desk.spending
         try:
-            summary = await spending.summary(session.key)
+            summary = await spending.summary(asked.session.key)
         except OSError as error:
             return f"What was used cannot be read: {error.strerror or error}: {error.filename}"
         if not summary.month.calls:
@@ -306,41 +332,41 @@ class SlashCommands:
         limits = await spending.limits_now()
         return "\n".join([*lines, *limits.left(summary.today.spent, summary.month.spent)])
 
-    async def _raise(self, session: Session, argument: str) -> str:
+    async def _raise(self, asked: Asked) -> str:
         try:
-            usd = float(argument.lstrip("$")) if argument else None
+            usd = float(asked.argument.lstrip("$")) if asked.argument else None
         except ValueError:
             usd = math.nan
         if usd is not None and not 0 < usd < math.inf:
-            return f"How many dollars more? For example /raise 2; {argument!r} is no sum."
+            return f"How many dollars more? For example /raise 2; {asked.argument!r} is no sum."
         try:
             lines = await self._desk.spending.raise_limits(usd)
         except OSError as error:
             return f"That cannot be written down: {error.strerror or error}: {error.filename}"
         return "\n".join(lines) or "No limit in dollars is near; nothing was raised. /usage shows what is left."
 
-    async def _pairing(self, session: Session, argument: str) -> str:
+    async def _pairing(self, asked: Asked) -> str:
         assert self._desk.pairing is not None  # noqa: S101 else it is not in the table
-        return await self._desk.pairing.answer(argument)
+        return await self._desk.pairing.answer(asked.argument)
 
-    async def _mcp(self, session: Session, argument: str) -> str:
+    async def _mcp(self, asked: Asked) -> str:
         assert self._desk.servers is not None  # noqa: S101 else it is not in the table
         return self._desk.servers()
 
-    async def _approvals(self, session: Session, argument: str) -> str:
+    async def _approvals(self, asked: Asked) -> str:
         assert self._desk.approvals is not None  # noqa: S101 else it is not in the table
-        return await self._desk.approvals.answer(argument)
+        return await self._desk.approvals.answer(asked.argument)
 
-    async def _no_question(self, session: Session, argument: str) -> str:
+    async def _no_question(self, asked: Asked) -> str:
         return "No question waits for an answer here."  # the loop answers it while one does
 
-    async def _restart(self, session: Session, argument: str) -> str:
+    async def _restart(self, asked: Asked) -> str:
         if self._desk.restart is None:
             return "No gateway runs here. Leave, and start nanobot again; this conversation goes on where it is."
         self._desk.restart()
         return "Restarting. What is being worked on goes on after that."
 
-    async def _help(self, session: Session, argument: str) -> str:
+    async def _help(self, asked: Asked) -> str:
         rows = "\n".join(f"/{name:<9} {text}" for name, text in self.names().items())
         return f"Write anything; these words are for nanobot itself:\n{rows}"
 

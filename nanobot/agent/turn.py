@@ -242,6 +242,22 @@ class ApprovalAnswered(TurnEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalRefused(TurnEvent):
+    """A call would have needed the owner's yes, and nobody was asked. It was not made, and the turn goes on."""
+
+    type: ClassVar[str] = "approval_refused"
+    call_id: str
+    name: str
+    arguments: dict[str, Any]
+    reaches: list[str]
+    text: str
+    """The question that was not asked, as in ApprovalAsked."""
+    reason: str
+    """Why nobody was asked, and what would help."""
+    source: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TurnEnded(TurnEvent):
     """The last event of every turn."""
 
@@ -262,7 +278,7 @@ _EVENTS: dict[str, type[TurnEvent]] = {
     for event in (
         RunStarted, RunEnded, StepStarted, StepEnded, TextStarted, TextDelta, TextEnded, ReasoningStarted,
         ReasoningDelta, ReasoningEnded, ToolStarted, ToolDelta, ToolEnded, Notice, ApprovalAsked, ApprovalAnswered,
-        TurnEnded,
+        ApprovalRefused, TurnEnded,
     )
 }  # fmt: skip
 _WORDS: dict[str, type[StrEnum]] = {"outcome": TurnOutcome, "kind": NoticeKind, "answer": Answer}

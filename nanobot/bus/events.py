@@ -44,6 +44,10 @@ class InboundMessage:
     """Whether nothing of its turn is sent to anybody: a job that only works."""
     journal_key: str | None = None
     """What the journal knows it by, from the moment it is accepted; None where no journal is kept."""
+    in_group: bool = False
+    """Whether others read along, as the platform says."""
+    is_mentioned: bool = False
+    """Whether it is plainly meant for the bot: named, replied to, called by a command or a button."""
 
     @classmethod
     def from_owner(
@@ -85,6 +89,8 @@ class InboundMessage:
             Provenance(told.get("provenance", Provenance.PERSON)),
             bool(told.get("quiet", False)),
             told.get("journal_key"),
+            bool(told.get("in_group", False)),
+            bool(told.get("is_mentioned", False)),
         )
 
     @property
@@ -259,6 +265,9 @@ class OutboundMessage:
         )
 
 
-_LEFT_OUT = {"media", "metadata", "session_key_override", "message_id", "thread_id", "quiet", "journal_key"}
+_LEFT_OUT = {
+    "media", "metadata", "session_key_override", "message_id", "thread_id", "quiet", "journal_key", "in_group",
+    "is_mentioned",
+}  # fmt: skip
 _OPTIONAL = ("reply_to", "media", "metadata", "turn_id", "thread_id", "answers")
 """What a message in, and one out, does not say where it is empty."""

@@ -103,6 +103,8 @@ class MessageBus:
         self._shown: dict[str, Growth] = {}
         self._writing: set[asyncio.Task[None]] = set()
         """Notes on their way to the disk."""
+        self._holding = 0
+        """Messages out on their way to the disk: in neither queue, and not sent yet."""
         self._refused = False
 
     @property
@@ -235,7 +237,7 @@ class MessageBus:
     @property
     def outbound_size(self) -> int:
         """Messages waiting for their channels."""
-        return self._outbound.size() + self._to_keep.qsize()
+        return self._outbound.size() + self._to_keep.qsize() + self._holding
 
     async def _keep(self, journal: Journal) -> None:
         """Keep what was posted, in its order: many at a time, so that they share a commit."""
@@ -245,7 +247,10 @@ class MessageBus:
             while not self._to_keep.empty():
                 waiting.append(self._to_keep.get_nowait())
             last = None in waiting
-            await self._hold(journal, [one for one in waiting if isinstance(one, OutboundMessage)])
+            messages = [one for one in waiting if isinstance(one, OutboundMessage)]
+            self._holding = len(messages)
+            await self._hold(journal, messages)
+            self._holding = 0
             for one in waiting:
                 if isinstance(one, _Note):
                     self._begin_to_write(journal, one)

@@ -239,6 +239,8 @@ class BaseChannel(ABC):
             message_id,
             thread_id,
             provenance=least_trusted([decision.provenance, self.at_most, *others]),
+            in_group=not is_private,
+            is_mentioned=is_mentioned,
         )
         accepted = await self.bus.publish_inbound(message)
         if accepted:

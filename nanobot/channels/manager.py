@@ -73,8 +73,6 @@ class ChannelManager:
         self._outboxes: dict[_ChatKey, _Outbox] = {}
         self._lives: asyncio.TaskGroup | None = None
         self._kept: dict[str, asyncio.Task[None]] = {}
-        self._idle = asyncio.Event()
-        self._idle.set()
 
     @property
     def names(self) -> list[str]:
@@ -149,10 +147,13 @@ class ChannelManager:
         self._kept[channel.name] = lives.create_task(Supervisor(channel, first_wait_s=self._first_wait_s).run())
 
     async def drain(self) -> None:
-        """Wait until nothing is on its way out."""
-        while self._outboxes or self._bus.outbound_size:
-            await self._idle.wait()
+        """Wait until nothing is on its way out to a platform that can be reached."""
+        while self._bus.outbound_size or any(self._can_go(name) for name, _, _ in self._outboxes):  # noqa: ASYNC110 only at the end
             await asyncio.sleep(0.01)
+
+    def _can_go(self, name: str) -> bool:
+        channel = self._channels.get(name)
+        return channel is None or channel.is_running  # where there is none, it is given up at once
 
     def _put(self, lives: asyncio.TaskGroup, message: OutboundMessage) -> None:
         key = (message.channel, message.chat_id, message.thread_id)
@@ -162,7 +163,6 @@ class ChannelManager:
             outbox.arrived.set()
             return
         self._outboxes[key] = outbox = _Outbox(deque([message]))
-        self._idle.clear()
         outbox.serving = lives.create_task(self._serve(key, outbox))
 
     async def _serve(self, key: _ChatKey, outbox: _Outbox) -> None:
@@ -182,8 +182,6 @@ class ChannelManager:
                 outbox.now = None
         finally:
             del self._outboxes[key]
-            if not self._outboxes:
-                self._idle.set()
 
     async def _show(self, channel: BaseChannel, message: OutboundMessage) -> None:
         """Something that only shows how the work goes: tried once, and only where somebody can see it."""

@@ -21,7 +21,11 @@ def list_(config: ConfigOption = None, json: JsonOption = False) -> None:
     show_rows(
         ("Rule", "Holds", "Until"),
         [
-            (one_line(one.rule), "with words from outside" if one.outside else "usually", one.expires[:10])
+            (
+                one_line(one.rule),
+                "with words from outside in play" if one.outside else "with your own words",
+                one.expires[:10],
+            )
             for one in found
         ],
         empty=NOTHING_ALWAYS,

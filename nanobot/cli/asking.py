@@ -20,9 +20,11 @@ def somebody_is_there() -> bool:
     return is_screen(sys.stdin) and is_screen(sys.stderr)
 
 
-def how_to_answer(asked: ApprovalAsked) -> str:
-    """The answers there are, in a line."""
-    return "y yes, this once · a always · n no" if asked.may_always else "y yes, this once · n no"
+def how_to_answer(asked: ApprovalAsked, columns: int = 80) -> str:
+    """The answers there are, in a line; in shorter words where it would not fit."""
+    always = " · a always" if asked.may_always else ""
+    whole = f"y yes, this once{always} · n no"
+    return whole if len(whole) <= columns else f"y once{always} · n no"
 
 
 class Asking:

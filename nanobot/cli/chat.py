@@ -187,11 +187,12 @@ class Chat:
 
     async def _greet(self) -> None:
         name = visible(self._bot.name)
-        where = f"{home_shortened(self._bot.workspace)} · /help for commands · Ctrl+D leaves"
+        place = f"{home_shortened(self._bot.workspace)} · /help for commands · Ctrl+D leaves"
+        where = [self._paint.dim(line) for line in self._draws.plain.lines(place, self._prompt.columns)]
         try:
             provider, reason = await self._look_at_model()
         except NanobotError as error:
-            self._screen.lines([f"{self._paint.bold(name)} {__version__}", self._paint.dim(where)])
+            self._screen.lines([f"{self._paint.bold(name)} {__version__}", *where])
             self._screen.lines([self._paint.red(visible(str(error)))])
             return
         who = f"{self._meter.model} from {provider}" + (f" ({reason})" if reason else "")
@@ -199,7 +200,7 @@ class Chat:
             who = f"no model is set up, so only simple requests work\n{_SET_UP}"
         words = self._draws.plain.lines(f"{name} {__version__} · {who}", self._prompt.columns)
         words[0] = self._paint.bold(words[0][: len(name)]) + words[0][len(name) :]
-        self._screen.lines([*words, self._paint.dim(where)])
+        self._screen.lines([*words, *where])
 
     async def _listen(self) -> None:
         """Show what comes for this chat beside its turns."""
@@ -285,7 +286,9 @@ class Chat:
 
     def _bottom_line(self) -> str:
         if self._asked is not None:
-            return f"{how_to_answer(self._asked)}, then Enter (Esc: no)"
+            answers = how_to_answer(self._asked, self._prompt.columns)
+            whole = f"{answers}, then Enter (Esc: no)"
+            return whole if len(whole) <= self._prompt.columns else answers
         line = self._meter.line()
         return f"{line} · Esc stops" if self._running is not None else line
 

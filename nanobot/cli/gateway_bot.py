@@ -15,15 +15,23 @@ from nanobot.gateway.client import GatewayError, Line, dial
 from nanobot.gateway.wire import settings_in
 
 _GONE = "The gateway ended in the middle of this. What was said is kept; write again to go on."
+_AWAY = (
+    "The gateway has ended. This chat waits for it to come back; to go on without one, leave (Ctrl+D) and start "
+    "`nanobot agent` again: it goes on with this session."
+)
+_BACK = "The gateway is back."
 _AGAIN_S = 2.0
 
 
 class GatewayBot:
     """Everything it does happens in the gateway: one writer, the same sessions."""
 
-    def __init__(self, state: Path, about: Mapping[str, Any]) -> None:
-        """`about` is what the gateway told of itself and of the session; see `find_bot`."""
+    def __init__(self, state: Path, about: Mapping[str, Any], *, again_s: float = _AGAIN_S) -> None:
+        """`about` is what the gateway told of itself and of the session; see `find_bot`. One that ended is looked for
+        every `again_s`.
+        """
         self._state = state
+        self._again_s = again_s
         self._about = about
         self._running: Line | None = None
         self._waiting: list[dict[str, Any]] = []
@@ -114,16 +122,20 @@ class GatewayBot:
         return shown_output(str(ran["text"])), not ran["error"]
 
     async def messages(self, session_key: str) -> AsyncGenerator[str, None]:
-        """What comes for this chat; also from a gateway that was begun anew meanwhile."""
+        """What comes for this chat, also from a gateway that was begun anew. One that stays away is told of."""
+        is_away = False
         while True:
             async with dial(self._state) as line:
+                if is_away is not (line is None):
+                    is_away = line is None
+                    yield _AWAY if is_away else _BACK
                 if line is not None:
                     await line.say({"do": "listen", "session": session_key})
                     with suppress(GatewayError):
                         while (frame := await line.hear()) is not None:
                             if frame.get("type") == "message":
                                 yield str(frame.get("text", ""))
-            await asyncio.sleep(_AGAIN_S)
+            await asyncio.sleep(self._again_s)
 
     async def jobs_wait(self) -> str:
         """They do not: the gateway runs them."""

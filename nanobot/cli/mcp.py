@@ -23,6 +23,7 @@ from nanobot.cli.common import (
     show_rows,
     unknown_name,
 )
+from nanobot.config.schema import McpServerConfig
 from nanobot.errors import NanobotError
 from nanobot.security.secrets import Redactor, secrets_of
 from nanobot.utils.clock import SystemClock
@@ -35,7 +36,9 @@ _STILL_WAITING = "Waiting for it, a minute at most; `npx` and `uvx` download a s
 
 def list_(config: ConfigOption = None, workspace: WorkspaceOption = None, json: JsonOption = False) -> None:
     """The servers of the config, and what each offered when it was last reached. None is started."""
-    setup = read_setup(config, workspace)
+    setup = read_setup(config, workspace, secrets=False)
+    if any(_is_known_by_a_secret(server) for server in setup.config.tools.mcp_servers.values()):
+        setup = read_setup(config, workspace, warns=False)
     servers, shown = asyncio.run(_recalled(_servers(setup))), _without_secrets(setup)
     if json:
         show_json([_facts(server, shown) for server in servers])
@@ -83,11 +86,18 @@ def test(
     offered = server.offered()
     if unwanted := [tool.name for tool in listing.tools if tool.name not in offered]:
         say_text(f"Not offered, by enabledTools: {', '.join(unwanted)}.")
+    if unknown := server.unknown_tools():
+        say_text(f"enabledTools names what it does not have: {', '.join(unknown)}.")
     show_rows(
         ("Tool", "Effect", "What it does"),
         [(tool.name, "read" if tool.reads else "acts", one_line(tool.description)[:200]) for tool in listing.tools],
         empty="It offers no tools.",
     )
+
+
+def _is_known_by_a_secret(server: McpServerConfig) -> bool:
+    """Whether what was remembered of it is found only with a secret that stands elsewhere."""
+    return any("${file:" in said or "${cmd:" in said for said in (server.command, *server.args, server.url))
 
 
 def _without_secrets(setup: Setup) -> Callable[[str], str]:

@@ -101,7 +101,9 @@ def _report(setup: Setup, *, everything: bool) -> Report:
 
 
 def _jobs(setup: Setup) -> Jobs:
-    service = CronService(setup.workspace / "cron" / "jobs.json", timezone=setup.config.agents.defaults.timezone)
+    service = CronService(
+        Places(setup.data_dir).jobs_of(setup.workspace), timezone=setup.config.agents.defaults.timezone
+    )
     try:
         jobs = service.list_jobs()
     except StorageError as error:

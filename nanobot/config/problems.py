@@ -32,6 +32,8 @@ def problems_in(error: ValidationError, tree: Mapping[str, Any]) -> list[Problem
         noted = getattr(detail.get("ctx", {}).get("error"), "__notes__", None)
         if noted and not path:
             path, value = _parts(noted[0]), MISSING
+        if detail["type"] == "value_error" and isinstance(value, list):
+            value = MISSING  # its words say which entry it is
         words = _expected(detail["type"], detail.get("ctx", {}), detail["msg"], value)
         values.setdefault(path, value)
         if words not in expected.setdefault(path, []):

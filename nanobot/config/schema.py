@@ -284,7 +284,7 @@ class ToolsConfig(Section):
             try:
                 ip_network(network, strict=False)
             except ValueError as error:
-                raise ValueError("must hold networks such as 192.168.1.0/24") from error
+                raise ValueError(f"must hold networks such as 192.168.1.0/24, and {network[:60]!r} is none") from error
         return value
 
 

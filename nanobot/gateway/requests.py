@@ -77,6 +77,7 @@ class Requests:
             "listen": self._listen,
             "send": self._send,
             "report": self._report,
+            "meet server": self._meet_server,
             "stop gateway": self._stop_gateway,
             "restart gateway": self._restart_gateway,
         }
@@ -217,6 +218,17 @@ class Requests:
     async def _report(self, request: Frame, talk: Talk) -> None:
         """How the gateway is."""
         talk.tell({"type": "report", **await self._watch.report()})
+
+    async def _meet_server(self, request: Frame, talk: Talk) -> None:
+        """Whether an MCP server of this gateway answers, which is started or reached if it is not yet."""
+        servers = self._runtime.servers
+        server = servers.named(str(request["name"])) if servers is not None else None
+        if server is None:
+            talk.tell({"type": "server", "known": False})
+            return
+        await server.connect()
+        told = {"tools": len(server.offered()), "leftOut": server.left_out, "unknown": server.unknown_tools()}
+        talk.tell({"type": "server", "known": True, **told})
 
     async def _stop_gateway(self, request: Frame, talk: Talk) -> None:
         talk.tell({"type": "leaving"})

@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 TURNS_S = 3.0
 """How long turns that run may go on when the gateway is told to stop; the rest goes on at the next start."""
 SENDS_S = 1.0
-"""How long what they said may take to its platforms then."""
+"""How long what they said may take to its platforms then, beside the time that the turns left over."""
 GOODBYE_S = 0.5
 """How long the members have to let go."""
 
@@ -263,9 +263,10 @@ def _announce(gateway: Gateway) -> None:
 async def _leave(gateway: Gateway, living: "asyncio.Task[None]", turns_s: float) -> None:
     """In good order: nothing new is begun, what runs may end, what was said goes out. The journal has the rest."""
     log.info("stopping: what runs has %.0f s; the rest goes on at the next start", turns_s)
+    spare = asyncio.get_running_loop().time() + turns_s
     await gateway.runtime.loop.stop(turns_s)
     with suppress(TimeoutError):
-        async with asyncio.timeout(SENDS_S):
+        async with asyncio.timeout_at(max(spare, asyncio.get_running_loop().time()) + SENDS_S):
             await gateway.roster.manager.drain()
     living.cancel()
     await asyncio.wait([living], timeout=GOODBYE_S)

@@ -100,6 +100,7 @@ class ChatMessage(TypedDict):
     media: NotRequired[list[str]]
     sender_id: NotRequired[str]
     origin: NotRequired[str]
+    in_group: NotRequired[bool]
     inbound: NotRequired[str]
     # assistant
     tool_calls: NotRequired[list[ToolCall]]

@@ -13,6 +13,7 @@ import httpx2
 
 from nanobot.security.checked import Doors
 from nanobot.security.network import Gate, NetworkPolicy, Ways
+from nanobot.security.urls import parse_url
 from nanobot.utils.unpacking import ACCEPTED, PackingError, Unpacker
 
 LARGEST_ANSWER = 64 * 1024 * 1024
@@ -62,7 +63,11 @@ def checked_mcp_client(
 
 
 async def open_mcp_client(policy: NetworkPolicy, url: str, headers: Mapping[str, str]) -> httpx2.AsyncClient:
-    """A client of its own for the server at this URL, which the owner wrote into the config: it may be anywhere."""
+    """A client of its own for the server at this URL, which the owner wrote into the config: it may be anywhere.
+
+    Raises UrlError.
+    """
+    parse_url(url)  # httpx2 would tell of no more than the path
     return checked_mcp_client(Gate(replace(policy, owned=(url,))), headers)
 
 

@@ -103,8 +103,9 @@ class Grants:
             raise refusal(f"{self.path} cannot be changed", error) from error
 
     def _unusable(self, error: Exception) -> StorageError:
+        reason = getattr(error, "strerror", None) or (error if isinstance(error, ValueError) else "it holds no rules")
         return StorageError(
-            f"{self.path} cannot be read: {error}. Move it away; what it allowed for always is asked about again."
+            f"{self.path} cannot be read: {reason}. Move it away; what it allowed for always is asked about again."
         )
 
 

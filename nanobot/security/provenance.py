@@ -18,6 +18,7 @@ from fnmatch import fnmatch
 from glob import iglob
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from nanobot.errors import StorageError
 from nanobot.messages.types import Provenance, is_outside, least_trusted
@@ -27,6 +28,9 @@ from nanobot.utils.files import PRIVATE_FILE, make_private_folder, write_atomic
 from nanobot.utils.locks import locked
 from nanobot.utils.refusals import refusal
 
+if TYPE_CHECKING:
+    from nanobot.security.readings import Reading
+
 log = logging.getLogger(__name__)
 
 IN_PART = {
@@ -35,6 +39,22 @@ IN_PART = {
 }
 """What an entry of the log of old conversations says behind its words, which are trusted no more than they were."""
 
+_DOCUMENTS = (
+    ".pdf",
+    ".doc",
+    ".docx",
+    ".xls",
+    ".xlsx",
+    ".ppt",
+    ".pptx",
+    ".odt",
+    ".ods",
+    ".odp",
+    ".rtf",
+    ".epub",
+    ".eml",
+)
+"""How the names of files end that are read as somebody else's wherever they lie."""
 _WORD = re.compile(r"[^\s;|&<>()'\"`$=]+")
 _GLOB = frozenset("*?[")
 _GOES_TO = re.compile(r"\b(?:cd|pushd)\s+([^\s;|&<>()'\"`$]+)")
@@ -108,6 +128,40 @@ class FileBook:
             return None
         worst = least_trusted(found.values())
         return worst, next(file for file, mark in found.items() if mark is worst)
+
+    def reading(self, command: str, folder: Path, words: Provenance | None) -> "Reading":
+        """Watch which such files this command reads, which is about to run in that folder. To be closed.
+
+        `words` are those it is made of, or brings, where they are from outside: what it plainly writes is marked by
+        them at once, so that a crash leaves no file unmarked. Raises StorageError.
+        """
+        from nanobot.security.readings import Reading  # only a command needs these
+        from nanobot.security.shell.writes import files_written
+
+        if words is not None:
+            for file in files_written(command, folder):
+                self.mark(file, words)
+        return Reading(self, command, folder, self._workspace or folder)
+
+    def others_places(self) -> tuple[list[str], list[str]]:
+        """Files that may hold somebody else's words, and folders in which all may."""
+        marks = self._read() or {}
+        outside = [name for name, mark in marks.items() if is_outside(mark)]
+        trees = [name for name in outside if os.path.isdir(name)]  # noqa: PTH112 of many
+        files, own = list(set(outside).difference(trees)), self._workspace
+        if own is not None:
+            files.append(str(own / "memory" / "HISTORY.md"))
+            trees += [str(own / "sessions"), str(own / ".nanobot" / "spill")]
+        return files, [*trees, str(self._media)]
+
+    def documents_in(self, command: str, folder: Path) -> list[str]:
+        """The documents that a command names, by a pattern too: somebody writes those for others, as letters are."""
+        if not any(ending in command.lower() for ending in _DOCUMENTS):
+            return []
+        from nanobot.security.shell.runs import words_of
+
+        words = [*dict.fromkeys([*_WORD.findall(command), *words_of(command)])]
+        return [place for place in _places_of(words, command, folder) if place.lower().endswith(_DOCUMENTS)]
 
     def mark(self, file: Path, provenance: Provenance) -> None:
         """From now on the file is at most this trusted. Raises StorageError."""

@@ -1,7 +1,8 @@
 """Known values in every spelling that a program may print them in, found and taken out of texts and streams.
 
-A value counts as it is, as JSON and addresses write it, backwards, in hex, and in base64 wherever it begins in it, also
-when its lines are wrapped. What else can be made of a value (a hex dump, a cipher) is not found.
+A value counts as it is, as JSON and addresses write it, backwards, in other cases, in hex, and in base64 wherever it
+begins in it, also when its lines are wrapped. Of a value of several lines (a private key) each longer line counts as
+one. What else can be made of a value (a hex dump, a cipher) is not found.
 """
 
 import json
@@ -17,6 +18,8 @@ _SHORTEST = 4
 _WORTH_DISGUISING = 8
 """A shorter value in base64 or backwards looks like many a word."""
 _SHORTEST_IN_BASE64 = 10
+_WORTH_A_LINE = 16
+"""A shorter line of a value tells nothing of it."""
 _WRAPPED = range(60, 81)
 """How long the lines of wrapped base64 are."""
 _ENCODED = re.compile(r"[\w+/=-]{1,80}\r?", re.ASCII)
@@ -98,7 +101,16 @@ def spellings(value: str) -> set[str]:
     if len(value) < _WORTH_DISGUISING:
         return plain
     data = value.encode(errors="surrogatepass")
-    return {*plain, value[::-1], data.hex(), data.hex().upper(), *_in_base64(data)}
+    cases = {value.upper(), value.lower(), value.swapcase()}
+    return {*plain, *cases, *_of_lines(value), value[::-1], data.hex(), data.hex().upper(), *_in_base64(data)}
+
+
+def _of_lines(value: str) -> Iterator[str]:
+    lines = [line.strip() for line in value.splitlines()]
+    if len(lines) > 1:
+        for line in lines:
+            if len(line) >= _WORTH_A_LINE:
+                yield from spellings(line)
 
 
 def _in_base64(data: bytes) -> Iterator[str]:

@@ -95,6 +95,12 @@ class Child:
         await asyncio.sleep(_TO_DETACH_S)  # a nohup that was only just started has yet to say so
         return _signal_group(head, _HANG_UP)
 
+    @property
+    def head(self) -> Process | None:
+        """Who answers for all of a family that has a space of its own, as long as anybody is in it."""
+        space = self._space
+        return Process(space.head, "processes that come and go") if space is not None and space.is_alive else None
+
     async def family(self) -> list[Process]:
         """Who of its family is alive."""
         if self._space is not None:

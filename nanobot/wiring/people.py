@@ -2,9 +2,11 @@
 
 from collections.abc import Sequence
 
-from nanobot.bus.events import Address
+from nanobot.agent.scope import OWNERS, Scope
+from nanobot.bus.events import Address, InboundMessage
 from nanobot.config.schema import Config
 from nanobot.errors import StorageError
+from nanobot.messages.types import Origin, Provenance
 from nanobot.pairing.book import Role
 from nanobot.pairing.senders import Sender
 from nanobot.pairing.store import PairingStore
@@ -39,7 +41,25 @@ def is_private(sessions: SessionManager, pairing: PairingStore, chat: Address) -
     key = f"{chat.channel}:{chat.chat_id}"
     keys = [key, f"{key}:{chat.thread_id}"] if chat.thread_id else [key]
     rows = [row for one in map(sessions.read, keys) if one is not None for row in one.messages]
+    if any(row.get("in_group") for row in rows):
+        return False
     return people.is_one_of_them(str(row["sender_id"]) for row in rows if row.get("sender_id"))
+
+
+def scope_of(config: Config, pairing: PairingStore, sessions: SessionManager, message: InboundMessage) -> Scope:
+    """Whose memory the turn of a message may be told of: the owner's where nobody else reads its answer, else that of
+    the chat the answer goes to. Where nobody can say who reads there, it is the chat's.
+    """
+    chat = message.address
+    if chat.channel not in config.channels.switched_on():  # the terminal, a program of the owner's
+        return OWNERS
+    own = Scope(f"{chat.channel}:{chat.chat_id}")
+    if is_group(chat):
+        return own
+    if not others_write(config, pairing, own.chat):
+        return OWNERS
+    by_owner = message.provenance is Provenance.OWNER and message.origin is Origin.USER
+    return OWNERS if by_owner or is_private(sessions, pairing, chat) else own
 
 
 def others_write(config: Config, pairing: PairingStore, session_key: str) -> bool:
@@ -72,7 +92,7 @@ def is_group(chat: Address) -> bool:
     return spec is not None and spec.is_group(chat.chat_id)
 
 
-def no_owner_here(pairing: PairingStore, chat: Address, senders: Sequence[str]) -> str | None:
+def no_owner_here(pairing: PairingStore, chat: Address, senders: Sequence[str], *, in_group: bool) -> str | None:
     """Why no owner can answer in a chat where these have written; None where one can."""
     from nanobot.channels.registry import find  # only who asks waits for it
 
@@ -86,6 +106,6 @@ def no_owner_here(pairing: PairingStore, chat: Address, senders: Sequence[str]) 
         )
     if any(people.role_of(Sender.of(one)) is Role.OWNER for one in senders):
         return None
-    if spec is not None and spec.is_group(chat.chat_id):
+    if in_group or (spec is not None and spec.is_group(chat.chat_id)):
         return None
     return "No owner reads here: an owner has to ask for it in a chat of their own, or in the terminal."

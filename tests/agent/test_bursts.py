@@ -7,6 +7,7 @@ from pathlib import Path
 
 from nanobot.agent.loop import AgentLoop
 from nanobot.agent.pipeline.work import Parts, PromptBuilder
+from nanobot.agent.scope import OWNERS, Scope
 from nanobot.agent.slash_commands import Desk, SlashCommands
 from nanobot.agent.trace.folder import TraceFolder
 from nanobot.agent.trace.writer import TraceWriter
@@ -39,13 +40,15 @@ class Toilsome:
         self._passes += 1
         asyncio.get_running_loop().call_soon(self.watch)
 
-    def runtime_context(self, channel: str, chat_id: str, history: Sequence[ChatMessage]) -> str:
+    def runtime_context(
+        self, channel: str, chat_id: str, history: Sequence[ChatMessage], *, scope: Scope = OWNERS
+    ) -> str:
         self.seconds += 1
         self.built[self._passes] += 1
-        return self._prompt.runtime_context(channel, chat_id, history)
+        return self._prompt.runtime_context(channel, chat_id, history, scope=scope)
 
-    def build_system_prompt(self) -> str:
-        return self._prompt.build_system_prompt()
+    def build_system_prompt(self, *, scope: Scope = OWNERS) -> str:
+        return self._prompt.build_system_prompt(scope=scope)
 
 
 def with_prompt(bot: Bot, home: Path, prompt: Toilsome) -> AgentLoop:

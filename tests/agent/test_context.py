@@ -10,6 +10,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from nanobot.agent.context import ContextBuilder, as_sent, with_attachments
+from nanobot.agent.scope import OWNERS, Scope
 from nanobot.messages.types import ChatMessage
 from nanobot.security.paths import PathPolicy
 from nanobot.utils.clock import FrozenClock
@@ -241,6 +242,24 @@ def test_a_stored_message_is_not_changed_by_sending_it():
 
 
 @pytest.mark.skipif(os.name == "nt", reason="links need a right there")
+def test_a_chat_of_others_is_told_of_its_own_memory_and_of_no_other(context, workspace):
+    group, ann = Scope("telegram:-100"), Scope("telegram:8")
+    context.memory.write_long_term("The owner likes tea.")
+    context.memory.append_today("The owner was at the dentist.")
+    context.memory_of(group).write_long_term("The group meets on Fridays.")
+
+    prompts = {scope: context.build_system_prompt(scope=scope) for scope in (OWNERS, group, ann)}
+    notes = context.runtime_context("telegram", "-100", scope=group)
+
+    told = {scope: ("likes tea" in text, "on Fridays" in text) for scope, text in prompts.items()}
+    assert told == {OWNERS: (True, False), group: (False, True), ann: (False, False)}
+    assert "dentist" not in notes
+
+
+def test_no_two_chats_share_a_folder():
+    assert len({Scope(chat).folder for chat in ("a:b", "a_b", "a/b", "a:b:c", "a:b_c", "a:..")}) == 6
+
+
 def test_a_workspace_behind_a_link_keeps_the_name_the_person_gave_it(workspace, tmp_path):
     link = tmp_path / "link"
     link.symlink_to(workspace)

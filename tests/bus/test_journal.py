@@ -240,6 +240,19 @@ async def test_a_repeated_reply_is_not_put_out_and_nobody_waits_for_it(tmp_path:
         assert bus.outbound_size == 1
 
 
+async def test_a_message_on_its_way_to_the_disk_is_still_on_its_way_out(tmp_path: Path):
+    async with open_journal(tmp_path / "journal.db") as journal:
+        bus, seen = MessageBus(journal), set[int]()
+        async with bus.open():
+            bus.post_outbound(reply("slow"))
+            taking = asyncio.ensure_future(bus.consume_outbound())
+            while not taking.done():
+                seen.add(bus.outbound_size)
+                await asyncio.sleep(0)
+
+    assert seen == {1}
+
+
 CHILD = """
 import asyncio, sys
 from pathlib import Path

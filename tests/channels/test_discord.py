@@ -21,6 +21,7 @@ from nanobot.channels.discord.past import Past, id_at
 from nanobot.channels.errors import ChannelSetupError
 from nanobot.channels.evidence import ChannelState
 from nanobot.channels.registry import load_channel
+from nanobot.messages.types import Provenance
 from nanobot.testing import Bot
 from tests.contracts.discord import world as there
 from tests.contracts.discord.gateway import INVALID, RECONNECT
@@ -380,10 +381,12 @@ async def test_what_is_forwarded_is_read(discord, tmp_path):
         "edited_timestamp": None, "flags": 0, "mentions": [], "mention_roles": [],
     }  # fmt: skip
     async with live(discord, tmp_path) as life:
+        life.people.admit("discord", discord.person, owner=True)
         await discord.says("", message_snapshots=[{"message": snapshot}])
         message = await life.hears("the news")
 
     assert message.content == "[forwarded]\nthe news"
+    assert message.provenance == Provenance.PERSON, "an owner who passes it on has not written it"
 
 
 async def test_a_voice_message_is_one(discord, tmp_path):

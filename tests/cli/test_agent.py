@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.fake_models import Calls, CutStream, Fail, FakeModels, Hang, Say, Slow
+from tests.warm import started
 
 NANOBOT = [sys.executable, "-m", "nanobot"]
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="signals and pseudo-terminals are POSIX things")
@@ -31,7 +32,7 @@ class Bot:
         (self.home / "config.json").write_text(json.dumps(config), encoding="utf-8")
 
     def start(self, *words: str, stdin: int = subprocess.DEVNULL) -> "subprocess.Popen[bytes]":
-        return subprocess.Popen(
+        return started(
             [*NANOBOT, "agent", *words], env=self.environ, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
 
@@ -332,11 +333,12 @@ def test_one_answer_imports_no_screen_and_no_library_that_is_not_needed(bot):
 if sys.platform != "win32":
     import pexpect
 
-    def on_screen(bot: Bot, *words: str, **environ: str) -> "pexpect.spawn":
+    from tests.screens import on_screen
+
+    def at_terminal(bot: Bot, *words: str, **environ: str) -> "pexpect.spawn":
         env = {**bot.environ, "TERM": "xterm-256color", "LANG": "C.UTF-8", **environ}
-        return pexpect.spawn(
-            NANOBOT[0], [*NANOBOT[1:], "agent", *words], env=env, encoding="utf-8", timeout=15, dimensions=(24, 80)
-        )
+        command = [*NANOBOT, "agent", *words]
+        return on_screen(command, env=env, encoding="utf-8", timeout=15, dimensions=(24, 80))
 
     def whole(child: "pexpect.spawn") -> str:
         """All that came, and the end of the process."""
@@ -358,7 +360,7 @@ if sys.platform != "win32":
     def test_a_terminal_sees_markdown_tool_lines_and_no_trace_of_waiting(bot, server):
         server.script(Calls(("list_dir", {"path": "."})), Slow(Say("# Found\n\nSome **files**."), first_s=0.5))
 
-        child = on_screen(bot, "-m", "what is here?")
+        child = at_terminal(bot, "-m", "what is here?")
         child.expect("thinking")
         shown = words_of(child.before + child.after + whole(child))
 
@@ -368,7 +370,7 @@ if sys.platform != "win32":
     def test_no_colour_means_no_escape_sequence_for_colour_or_weight(bot, server):
         server.script(Say("# Found\n\nSome **files**, `code`.\n\n```py\nx = 1\n```"))
 
-        shown = whole(on_screen(bot, "-m", "hi", NO_COLOR="1"))
+        shown = whole(at_terminal(bot, "-m", "hi", NO_COLOR="1"))
 
         assert "Some files, code." in shown
         assert not re.search(r"\x1b\[[0-9;]*m", shown)
@@ -376,7 +378,7 @@ if sys.platform != "win32":
     def test_without_markdown_the_text_is_shown_as_it_is(bot, server):
         server.script(Say("# Found\n\n\nSome **files**."))
 
-        shown = words_of(whole(on_screen(bot, "-m", "hi", "--no-markdown")))
+        shown = words_of(whole(at_terminal(bot, "-m", "hi", "--no-markdown")))
 
         assert shown.endswith("# Found\n\n\nSome **files**.\n")
 
@@ -395,7 +397,7 @@ if sys.platform != "win32":
 
     def test_ctrl_c_on_a_terminal_keeps_what_was_said(bot, server):
         server.script(Hang("Half of it"))
-        child = on_screen(bot, "-m", "hi")
+        child = at_terminal(bot, "-m", "hi")
         child.expect("Half of it")
 
         child.sendintr()
@@ -406,7 +408,7 @@ if sys.platform != "win32":
 
     def test_a_dumb_terminal_gets_a_plain_chat(bot, server):
         server.script(Say("**first**"), Say("second"))
-        child = on_screen(bot, TERM="dumb")
+        child = at_terminal(bot, TERM="dumb")
         child.expect("> ")
         child.sendline("one")
         child.expect(r"\*\*first\*\*")
@@ -427,7 +429,7 @@ if sys.platform != "win32":
         killed.kill()
         killed.communicate()
 
-        child = on_screen(bot, TERM="dumb")
+        child = at_terminal(bot, TERM="dumb")
         child.expect("the answer.")
         child.expect("> ")
         child.sendline("exit")
@@ -437,7 +439,7 @@ if sys.platform != "win32":
         assert len(server.chats) == 2
 
     def test_the_chat_starts_from_the_command_and_leaves(bot, server):
-        child = on_screen(bot)
+        child = at_terminal(bot)
         child.expect("stand-in from custom")
         child.expect("~/.nanobot/workspace")
         child.expect(">")

@@ -5,15 +5,21 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import pexpect
 import pytest
 
+from nanobot.agent.turn import ApprovalAsked
+from nanobot.cli.asking import how_to_answer
 from nanobot.session.stems import stem_of
 from tests.fake_models import Calls, FakeModels, Say
 from tests.gateway.toy import GatewayHome
-from tests.stories.processes import POSIX
+from tests.stories.processes import NANOBOT
 
-pytestmark = POSIX
+if sys.platform == "win32":
+    pytest.skip("pseudo-terminals are a POSIX thing", allow_module_level=True)
+
+import pexpect
+
+from tests.screens import on_screen
 
 EVIL = "touch stolen-by-somebody.txt"
 PAGE = [
@@ -63,9 +69,9 @@ def home(tmp_path: Path, server: FakeModels) -> GatewayHome:
 
 
 def at_a_terminal(home: GatewayHome, *words: str) -> "pexpect.spawn[str]":
-    command = ["-m", "nanobot", "agent", *words]
+    command = [*NANOBOT, "agent", *words]
     environ = {**home.environ, "TERM": "xterm"}
-    return pexpect.spawn(sys.executable, command, env=environ, dimensions=(40, 100), encoding="utf-8", timeout=15)
+    return on_screen(command, env=environ, dimensions=(40, 100), encoding="utf-8", timeout=15)
 
 
 def test_a_one_shot_asks_at_its_terminal(home: GatewayHome):
@@ -121,3 +127,15 @@ def test_through_a_gateway_it_is_the_same(home: GatewayHome):
         child.expect(pexpect.EOF)
 
     assert (home.workspace / "stolen-by-somebody.txt").exists()
+
+
+@pytest.mark.parametrize("columns", [20, 34, 80])
+def test_on_a_narrow_screen_no_answer_is_cut_off(columns):
+    asked = ApprovalAsked(
+        question="q", call_id="c", name="exec", arguments={}, reaches=[], text="May I?", expires_s=600
+    )
+
+    line = how_to_answer(asked, columns)
+
+    assert len(line) <= max(columns, 24)
+    assert [part.split()[0] for part in line.split(" · ")] == ["y", "a", "n"]

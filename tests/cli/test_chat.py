@@ -13,6 +13,8 @@ if sys.platform == "win32":
 
 import pexpect
 
+from tests.screens import on_screen
+
 ESCAPE, CTRL_C, CTRL_D, CTRL_R, TAB, END = "\x1b", "\x03", "\x04", "\x12", "\t", "\x05"
 ALT_ENTER = "\x1b\r"
 SHIFT_ENTER = "\x1b[13;2u"
@@ -25,14 +27,8 @@ class Terminal:
     def __init__(self, home, **environ: str) -> None:
         inherited = {key: value for key, value in os.environ.items() if key in ("PATH", "PYTHONPATH", "VIRTUAL_ENV")}
         env = {**inherited, "HOME": str(home), "TERM": "xterm-256color", "LANG": "C.UTF-8", **environ}
-        self.child = pexpect.spawn(
-            sys.executable,
-            ["-m", "tests.cli.chat_child", str(home)],
-            env=env,
-            dimensions=(24, 80),
-            encoding="utf-8",
-            timeout=15,
-        )
+        command = [sys.executable, "-m", "tests.cli.chat_child", str(home)]
+        self.child = on_screen(command, env=env, dimensions=(24, 80), encoding="utf-8", timeout=15)
         self.child.delaybeforesend = None
         self.seen = ""
 

@@ -95,14 +95,34 @@ def test_a_workspace_that_leads_nowhere_is_found(data):
     assert "leads nowhere" in texts(checks["files.folders"])
 
 
-def test_a_repair_that_fails_is_no_success(data):
-    configured(data, agents={"defaults": {"workspace": str(data / "config.json" / "in-a-file")}})
+def test_how_far_tools_may_write_is_told_as_it_is(data):
+    configured(data, tools={"allowedPaths": ["~", "/"]})
 
-    ran = RUNNER.invoke(app, ["doctor", "files.folders", "--fix"])
+    checks, _ = examination("--security", "paths.wide")
+
+    told = texts(checks["paths.wide"])
+    assert "holds ~: tools may write all of your home" in told
+    assert "holds /: tools may write the whole disk" in told
+
+
+@POSIX
+def test_a_workspace_that_cannot_be_made_is_found(data):
+    configured(data, agents={"defaults": {"workspace": str(data / "config.json" / "workspace")}})
+
+    checks, _ = examination("files.folders")
+
+    assert "workspace cannot be made" in texts(checks["files.folders"])
+
+
+def test_a_repair_that_fails_is_no_success(data):
+    configured(data)
+    (data / "workspace").mkdir()
+    (data / "workspace" / "memory").write_text("a file where a folder should be")
+
+    ran = RUNNER.invoke(app, ["doctor", "files.templates", "--fix"])
 
     assert ran.exit_code == 1
-    assert "failed   files.folders: could not be repaired: " in ran.stdout
-    assert "in-a-file: Not a directory." in ran.stdout
+    assert "failed   files.templates: could not be repaired: " in ran.stdout
 
 
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root can have the workspace of another")
@@ -155,6 +175,8 @@ def test_files_that_others_can_read_are_found_and_closed(data):
 
 def test_missing_folders_and_templates_are_made_on_request(data):
     configured(data)
+    fresh, _ = examination("files.templates")
+    assert "made with the workspace" in fresh["files.templates"]["findings"][0]["text"]
     examination("--offline", "--fix")
 
     (data / "workspace" / "SOUL.md").unlink(missing_ok=True)
@@ -387,7 +409,8 @@ def test_a_channel_on_which_people_speak_and_nobody_is_owner_is_told(data):
 
 
 def test_an_mcp_server_that_does_not_start_is_told_with_its_last_words(data):
-    script = "import sys; sys.exit('no such account')"
+    noise = "npm error 404\\nnpm notice New minor version of npm available!\\n" * 3
+    script = f"import sys; sys.exit('no such account\\n{noise}')"
     configured(data, tools={"mcpServers": {"x": {"command": sys.executable, "args": ["-c", script]}}})
 
     checks, _ = examination("mcp")

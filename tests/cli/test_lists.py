@@ -83,8 +83,9 @@ def test_tools_with_their_effect():
 
     assert tools["read_file"]["effect"] == "read"
     assert tools["exec"]["effect"] == "once"
+    assert {"cron", "message"} <= tools.keys()
     assert tools["read_file"]["parameters"]["type"] == "object"
-    assert run("tools", "list").stdout.startswith("edit_file\tonce\t")
+    assert "\nedit_file\tonce\t" in run("tools", "list").stdout
 
 
 def test_a_tool_that_is_switched_off_is_not_listed():

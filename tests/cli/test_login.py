@@ -19,6 +19,7 @@ from nanobot.providers.oauth.accounts import Account, AccountStore
 from tests.fake_authority import EMAIL, FakeAuthority, encrypted
 from tests.fake_models import Calls, Fail, Say
 from tests.providers.oauth.people import address_after
+from tests.warm import started
 
 NANOBOT = [sys.executable, "-m", "nanobot"]
 BROWSER = Path(__file__).with_name("browser_child.py")
@@ -43,7 +44,7 @@ class Home:
         self.environ["BROWSER"] = f'"{sys.executable}" "{BROWSER}" %s'
 
     def start(self, *words: str) -> "subprocess.Popen[str]":
-        return subprocess.Popen(
+        return started(
             [*NANOBOT, *words],
             env=self.environ,
             stdin=subprocess.PIPE,

@@ -20,8 +20,9 @@ def run(*words: str) -> Result:
 def config() -> Path:
     lamp = {"command": sys.executable, "args": ["-I", "-S", CHILD, "--token", "geheim-geheim"]}
     servers: dict[str, Any] = {
-        "lamp": {**lamp, "enabledTools": ["echo", "pid"]},
+        "lamp": {**lamp, "enabledTools": ["echo", "pid", "mcp_lamp_peek"]},
         "gone": {"command": "no-such-program"},
+        "typo": {"url": "htp:/example.org"},
         "far": {"url": "https://me:geheim-geheim@example.org/mcp?key=geheim-geheim"},
     }
     path = Path.home() / ".nanobot" / "config.json"
@@ -38,6 +39,18 @@ def test_servers_are_listed_without_being_started():
     assert "geheim" not in listed.stdout
 
 
+def test_no_secret_is_fetched_to_list_servers_that_are_known_without(config: Path, tmp_path: Path):
+    asked = tmp_path / "asked"
+    token = f"${{cmd:{sys.executable} -c \"open('{asked}', 'w'); print('geheim-geheim')\"}}"
+    servers = {"far": {"url": "https://example.org/mcp", "headers": {"Authorization": f"Bearer {token}"}}}
+    config.write_text(json.dumps({"tools": {"mcpServers": servers}}), encoding="utf-8")
+
+    listed = run("mcp", "list")
+
+    assert "https://example.org/mcp" in listed.stdout
+    assert not asked.exists()
+
+
 def test_a_server_that_is_met_is_remembered_and_its_tools_are_listed():
     tested = run("mcp", "test", "lamp")
 
@@ -46,6 +59,7 @@ def test_a_server_that_is_met_is_remembered_and_its_tools_are_listed():
     assert tested.exit_code == 0, tested.output
     assert "child 1 answered in" in tested.stdout
     assert "Not offered, by enabledTools: big, die" in tested.stdout
+    assert "enabledTools names what it does not have: mcp_lamp_peek." in tested.stdout
     assert [name for name in names if name.startswith("mcp_")] == ["mcp_lamp_echo", "mcp_lamp_pid"]
     assert facts["met"] is True
     assert "echo" in facts["tools"]
@@ -57,6 +71,12 @@ def test_a_server_that_cannot_be_reached_fails_with_the_reason():
     assert tested.exit_code == 1
     assert "There is no program 'no-such-program'" in tested.stderr
     assert tested.stdout == ""
+
+
+def test_a_url_that_is_none_is_told_as_it_was_written():
+    tested = run("mcp", "test", "typo")
+
+    assert "'htp:/example.org' is no URL of the web" in tested.stderr
 
 
 def test_a_misspelt_name_gets_the_nearest_one():

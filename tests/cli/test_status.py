@@ -224,6 +224,15 @@ def test_channels_and_jobs_are_told_also_while_no_gateway_runs():
     assert told["jobs"]["count"] == 1
 
 
+def test_jobs_are_counted_where_earlier_releases_kept_them():
+    CliRunner().invoke(app, ["cron", "add", "-m", "Tea", "--at", "2099-01-01T16:00+00:00"])
+    data = Path.home() / ".nanobot"
+    (data / "workspace" / "cron").rename(data / "cron")
+
+    assert facts()["jobs"]["count"] == 1
+    assert (data / "cron" / "jobs.json").is_file()
+
+
 def test_a_damaged_store_of_jobs_does_not_hide_the_rest():
     store = Path.home() / ".nanobot" / "workspace" / "cron" / "jobs.json"
     store.parent.mkdir(parents=True)

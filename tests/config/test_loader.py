@@ -231,6 +231,17 @@ def test_a_secret_of_the_wrong_kind_is_not_quoted(config_file):
     assert "geheim" not in said
 
 
+@pytest.mark.parametrize(
+    ("tools", "said"),
+    [
+        ({"ssrfWhitelist": ["10.0.0.0/8", "10.0.0.0/33"]}, "such as 192.168.1.0/24, and '10.0.0.0/33' is none"),
+        ({"exec": {"denyPatterns": ["("]}}, "and '(' is none: missing ), unterminated subpattern at position 0"),
+    ],
+)
+def test_of_a_list_the_entry_that_is_wrong_is_named(config_file, tools, said):
+    assert refusal(config_file({"tools": tools})).endswith(f"{said}.")
+
+
 def test_a_key_in_both_styles_is_refused(config_file):
     path = config_file('{"agents": {"defaults": {\n"maxTokens": 5,\n"max_tokens": 6}}}')
 

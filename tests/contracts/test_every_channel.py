@@ -211,6 +211,17 @@ async def test_a_group_where_it_is_mentioned_is_answered_there(platform, tmp_pat
     assert platform.shown() == []
 
 
+@needs("group")
+async def test_the_agent_is_told_who_reads_along_and_what_is_meant_for_it(platform, tmp_path):
+    async with live(platform, tmp_path, group_policy="open") as life:
+        _, alone, _ = await life.asked("alone")
+        _, among, _ = await life.asked("among others", chat=platform.group)
+        _, called, _ = await life.asked("called", chat=platform.group, mention=True)
+
+    assert [one.in_group for one in (alone, among, called)] == [False, True, True]
+    assert [one.is_mentioned for one in (among, called)] == [False, True]
+
+
 async def test_a_stranger_gets_a_code_once_and_nothing_else(platform, tmp_path):
     async with live(platform, tmp_path) as life:
         await platform.says("let me in", sender=platform.stranger, chat=platform.strange_chat)

@@ -23,11 +23,13 @@ import pytest
 from tests.agent.tools.mcp.conftest import CHILD
 from tests.fake_models import Calls, Fail, FakeModels, Fitting, Say, Step
 from tests.gateway.toy import GatewayHome, until, written
+from tests.stories.processes import NANOBOT
 
 if sys.platform == "win32":
     pytest.skip("pseudo-terminals are a POSIX thing", allow_module_level=True)
 
-import pexpect
+
+from tests.screens import on_screen
 
 pytestmark = pytest.mark.xdist_group("every way in")
 
@@ -149,9 +151,7 @@ class Chat(Way):
 
     def __init__(self, home: GatewayHome) -> None:
         environ = {**home.environ, "TERM": "dumb"}
-        self.child = pexpect.spawn(
-            sys.executable, ["-m", "nanobot", "agent"], env=environ, encoding="utf-8", timeout=15, echo=False
-        )
+        self.child = on_screen([*NANOBOT, "agent"], env=environ, encoding="utf-8", timeout=15, echo=False)
         self.child.delaybeforesend = None
         self.child.expect("> $")
 

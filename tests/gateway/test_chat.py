@@ -4,14 +4,18 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import pexpect
 import pytest
 
 from tests.fake_models import Calls, FakeModels, Say
 from tests.gateway.toy import GatewayHome, until
-from tests.stories.processes import POSIX
+from tests.stories.processes import NANOBOT
 
-pytestmark = POSIX
+if sys.platform == "win32":
+    pytest.skip("pseudo-terminals are a POSIX thing", allow_module_level=True)
+
+import pexpect
+
+from tests.screens import on_screen
 
 
 @pytest.fixture
@@ -24,9 +28,7 @@ def test_a_chat_steers_stops_and_hears_through_the_gateway_and_says_when_it_is_g
     home = GatewayHome(tmp_path, server)
     environ = {**home.environ, "TERM": "xterm"}
     with home.gateway() as gateway:
-        chat = pexpect.spawn(
-            sys.executable, ["-m", "nanobot", "agent"], env=environ, dimensions=(40, 100), encoding="utf-8", timeout=15
-        )
+        chat = on_screen([*NANOBOT, "agent"], env=environ, dimensions=(40, 100), encoding="utf-8", timeout=15)
         chat.expect("for commands")
 
         server.script(Calls(("exec", {"command": "sleep 0.7"})), Say("both are done"))

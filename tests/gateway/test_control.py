@@ -21,8 +21,9 @@ from nanobot.gateway.client import GatewayError, dial
 from nanobot.gateway.lock import only_one
 from nanobot.gateway.wishes import Leave
 from nanobot.testing import Pause, RecordingSink, calls
+from tests.agent.tools.mcp.conftest import CHILD
 from tests.gateway.conftest import OpenGateway
-from tests.gateway.toy import soon
+from tests.gateway.toy import soon, written
 
 
 async def bot_of(home: Path, session: str | None = None, *, go_on: bool = False) -> GatewayBot:
@@ -174,6 +175,21 @@ async def test_what_is_sent_to_the_terminal_appears_in_the_chat_that_is_open_the
         await messages.aclose()
 
 
+async def test_a_chat_that_is_open_says_that_the_gateway_ended_and_that_it_is_back(running: OpenGateway):
+    async with running() as here:
+        messages = GatewayBot(here.home / "state", {}, again_s=0.02).messages("cli:direct")
+        away = asyncio.ensure_future(anext(messages))
+        await asyncio.sleep(0.05)
+    said = await asyncio.wait_for(away, 5)
+    back = asyncio.ensure_future(anext(messages))
+    async with running(home=here.home):
+        came = await asyncio.wait_for(back, 5)
+
+    assert "The gateway has ended." in said
+    assert "leave (Ctrl+D)" in said
+    assert came == "The gateway is back."
+
+
 def config(home: Path) -> tuple[str, str]:
     return "--config", str(home / "config.json")
 
@@ -228,6 +244,21 @@ async def test_status_tells_how_a_running_gateway_and_its_channels_are(running: 
     assert (told["gateway"]["running"], told["gateway"]["status"]) == (True, "ok")
     assert told["channels"]["toy"]["state"] == "up"
     assert f"Gateway running (pid {os.getpid()}), ok Channels toy up" in shown
+
+
+async def test_the_doctor_asks_the_gateway_for_its_mcp_servers_and_starts_none_beside_it(running: OpenGateway):
+    server = {"command": sys.executable, "args": ["-I", "-S", CHILD]}
+    async with running(tools={"mcpServers": {"lamp": server}}) as here:
+        config = json.loads((here.home / "config.json").read_text(encoding="utf-8"))
+        config["tools"]["mcpServers"]["late"] = server
+        other = here.home / "other.json"
+        written(other, config)
+        told = json.loads((await command("doctor", "--json", "mcp", "--config", str(other))).stdout)
+        servers = here.gateway.runtime.servers
+
+        assert servers is not None and servers.report().startswith("lamp: connected, ")
+        assert "answers, offers" in str(told)
+        assert "The gateway that runs does not have it." in str(told)
 
 
 async def test_login_is_the_channels_own(running: OpenGateway):

@@ -20,6 +20,8 @@ SPELLED = {
     "in an address": quote(SECRET, safe=""),
     "in a form": urlencode({"q": SECRET})[2:],
     "backwards": SECRET[::-1],
+    "in capitals": SECRET.upper(),
+    "with its cases swapped": SECRET.swapcase(),
     "hex": SECRET.encode().hex(),
     "HEX": SECRET.encode().hex().upper(),
     "base64": b64encode(SECRET.encode()).decode().rstrip("="),
@@ -68,6 +70,16 @@ def test_a_text_without_it_is_the_same_text(text):
     assert known.out_of(text) == text
     assert known.found_in(text) is None
     assert known.out_of_bytes(text.encode("utf-8", "replace")) == text.encode("utf-8", "replace")
+
+
+def test_a_line_of_a_value_of_several_lines_is_taken_out_alone():
+    lines = ["-----BEGIN PRIVATE KEY-----", "MIIEvQIBADANBgkqhkiG9w0BAQEFAASC", "BKcwggSjAgEAAoIBAQC7", "x=="]
+    known = KnownValues({"\n".join(lines): "deploy.key"})
+
+    shown = known.out_of("\n".join(f"    | {line}" for line in lines))
+
+    assert shown == f"    | {MARK}\n    | {MARK}\n    | {MARK}\n    | x=="
+    assert known.found_in(lines[1][::-1]) == "deploy.key"
 
 
 def test_it_is_told_by_its_name():

@@ -22,6 +22,7 @@ from nanobot.sdk import Nanobot
 from nanobot.testing import RecordingSink
 from tests.fake_models import FakeModels, Request
 from tests.waits import Waits
+from tests.warm import started
 
 NANOBOT = [sys.executable, "-m", "nanobot"]
 
@@ -105,17 +106,16 @@ class Home:
         """Run `nanobot` as a child process."""
         kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "SYSTEMROOT") if name in os.environ}
         own = {"HOME": str(self.folder), "USERPROFILE": str(self.folder), "PYTHONIOENCODING": "utf-8"}
-        started = time.monotonic()
-        done = subprocess.run(
+        began = time.monotonic()
+        child = started(
             [*NANOBOT, *words],
             env={**kept, **own, **(environ or {})},
             stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=50,
-            check=False,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
         )
-        seconds = time.monotonic() - started
-        return Done(done.returncode, done.stdout.decode(), done.stderr.decode(), seconds)
+        out, aside = child.communicate(timeout=50)
+        return Done(child.returncode, out.decode(), aside.decode(), time.monotonic() - began)
 
     def say(self, text: str, *words: str, environ: Mapping[str, str] | None = None) -> Done:
         """Run `nanobot agent -m`."""

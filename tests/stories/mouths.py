@@ -29,6 +29,7 @@ from tests.contracts.slack_workspace import APP_TOKEN, BOT_TOKEN, Room
 from tests.fake_models import Say, Slow, Step
 from tests.gateway.toy import GatewayHome, Toy, free_port, until
 from tests.stories.processes import ended
+from tests.warm import started
 
 _TOKEN = re.compile(r"q\d+")
 _ANSWER = re.compile(r"the end of it: ([^.:]*)\.")
@@ -242,9 +243,7 @@ class Lives:
 
     def begin(self) -> None:
         """Begin one; it is ready soon."""
-        self.process = subprocess.Popen(
-            self.command, env=self.home.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
+        self.process = started(self.command, env=self.home.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
     async def ready(self) -> None:
         """Wait until it listens: a kill before that is no test."""

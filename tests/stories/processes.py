@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.fake_models import FakeModels
+from tests.warm import started
 
 NANOBOT = [sys.executable, "-m", "nanobot"]
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="signals, modes and shells are POSIX things here")
@@ -68,7 +69,7 @@ class Home:
         """The command, running. `before` is a program that starts it; None in `environ` takes a variable away."""
         env = {name: value for name, value in {**self.environ, **environ}.items() if value is not None}
         command = [*before, *NANOBOT, *words]
-        return subprocess.Popen(command, env=env, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        return started(command, env=env, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
     def run(
         self, *words: str, before: Sequence[str] = (), stdin: bytes | None = None, environ: Environ = _NOTHING
@@ -102,10 +103,19 @@ class Home:
         return [(row["role"], row["content"]) for row in self.rows(stem)]
 
 
-def ended(process: "subprocess.Popen[bytes]", stdin: bytes | None = None) -> Ended:
+def ended(process: "subprocess.Popen[bytes]", stdin: bytes | None = None, *, patience: float | None = 30) -> Ended:
     """Wait for its end."""
-    out, aside = process.communicate(stdin, timeout=30)
+    out, aside = process.communicate(stdin, timeout=patience)
     return Ended(process.returncode, out.decode(), aside.decode())
+
+
+def told(*words: str) -> str:
+    """What one of the programs of the tests says: `python -m` these words, to its end."""
+    env = {name: value for name, value in os.environ.items() if name in (*_KEPT, "HOME")}
+    child = started([sys.executable, "-m", *words], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    end = ended(child, patience=None)  # pytest's own is enough
+    assert end.code == 0, end.aside[-2000:]
+    return end.out
 
 
 def in_shell(redirections: str, *, first: str = ":") -> list[str]:

@@ -2,21 +2,17 @@
 
 import json
 import os
-import subprocess
-import sys
 
 import pytest
 
 from tests.stories.every_sending import KINDS
+from tests.stories.processes import told
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="kill -9 and fork are POSIX")
 
 
 def every_sending(each: int, seed: int, kind: str) -> dict[str, int]:
-    command = [sys.executable, "-m", "tests.stories.every_sending", str(each), str(seed), kind]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    seen = json.loads(done.stdout)
+    seen = json.loads(told("tests.stories.every_sending", str(each), str(seed), kind))
     assert not seen["problems"]
     counts: dict[str, int] = seen["counts"]
     print(kind, counts)

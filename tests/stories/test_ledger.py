@@ -26,6 +26,7 @@ from nanobot.utils.clock import SystemClock
 from tests.fake_models import Calls, CutStream, Fail, FakeModels, Hang, Say
 from tests.stories.homes import NANOBOT, Hasty, Home
 from tests.stories.test_matrix import ROWS, two_models, with_fallback
+from tests.warm import started
 
 PRICES = {"openai": (2e-6, 5e-7, 8e-6), "deepseek": (2.8e-7, 2.8e-8, 4.2e-7)}
 """A token sent, one from the cache, one received."""
@@ -121,7 +122,7 @@ async def compacted_while_idle(bot: Hasty, a: FakeModels) -> None:
 def killed_in_the_middle(home: Home, a: FakeModels) -> None:
     asked = len(a.chats)
     a.script(Hang("Half of"))
-    child = subprocess.Popen(
+    child = started(
         [*NANOBOT, "agent", "-m", "go on", "--session", "killed"],
         env={"PATH": "", "HOME": str(home.folder), "USERPROFILE": str(home.folder)},
         stdin=subprocess.DEVNULL,

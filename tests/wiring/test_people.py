@@ -1,15 +1,19 @@
 """Who else than the owner may write, as pairing and the lists of a channel say."""
 
+import json
 from datetime import datetime
 from pathlib import Path
 
 import pytest
 
+from nanobot.agent.scope import Scope
+from nanobot.bus.events import InboundMessage
 from nanobot.config.paths import Places
 from nanobot.config.schema import Config
 from nanobot.pairing.store import PairingStore
+from nanobot.session.manager import SessionManager
 from nanobot.utils.clock import FrozenClock
-from nanobot.wiring.people import others_write
+from nanobot.wiring.people import others_write, scope_of
 
 
 @pytest.mark.parametrize(
@@ -27,7 +31,37 @@ from nanobot.wiring.people import others_write
 def test_what_somebody_says_is_the_owners_only_where_nobody_else_is_let_in(
     tmp_path: Path, allowed: list[str], session: str, *, others: bool
 ):
-    config = Config.model_validate({"channels": {"telegram": {"enabled": True, "token": "1:a", "allowFrom": allowed}}})
-    pairing = PairingStore(Places(tmp_path), FrozenClock(datetime(2026, 3, 1)))
+    config, pairing = config_with(allowed), PairingStore(Places(tmp_path), FrozenClock(datetime(2026, 3, 1)))
 
     assert others_write(config, pairing, session) is others
+
+
+@pytest.mark.parametrize(
+    ("allowed", "channel", "sender", "chat", "scope"),
+    [
+        (["*"], "cli", "owner", "direct", ""),
+        (["7"], "telegram", "7", "7", ""),  # the only one who is let in is the owner
+        (["7"], "telegram", "7", "-100", "telegram:-100"),  # but others read in a group
+        (["7", "8"], "telegram", "7", "7", "telegram:7"),  # nobody knows which of the two it is
+        (["*"], "telegram", "9", "9", ""),  # 9 is written down as the owner
+        (["*"], "telegram", "9", "-100", "telegram:-100"),
+        (["*"], "telegram", "8", "8", "telegram:8"),
+    ],
+)
+def test_the_owners_memory_is_told_where_nobody_else_reads(
+    tmp_path: Path, allowed: list[str], channel: str, sender: str, chat: str, scope: str
+):
+    places = Places(tmp_path)
+    if allowed == ["*"]:
+        places.pairing.write_text(json.dumps({"owners": {"telegram": ["9"]}}), encoding="utf-8")
+    pairing = PairingStore(places, FrozenClock(datetime(2026, 3, 1)))
+
+    found = scope_of(
+        config_with(allowed), pairing, SessionManager(tmp_path), InboundMessage(channel, sender, chat, "hi")
+    )
+
+    assert found == Scope(scope)
+
+
+def config_with(allowed: list[str]) -> Config:
+    return Config.model_validate({"channels": {"telegram": {"enabled": True, "token": "1:a", "allowFrom": allowed}}})

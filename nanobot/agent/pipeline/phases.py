@@ -130,6 +130,7 @@ class Pipeline:
         session = await turn.resources.enter_async_context(self._parts.sessions.hold(key, waiting))
         checkpoint = Checkpoint(self._parts.turns_folder, key)
         turn.restored = Restored(session, checkpoint, checkpoint.load())
+        turn.scope = self._parts.scope_of(turn.message)
         if not turn.resumes:
             return TurnPhase.COMMAND
         if turn.restored.left.turn_id == turn.turn_id:
@@ -214,7 +215,7 @@ class Pipeline:
 
         spec = RunSpec(
             model=built.model,
-            system=masked(parts.prompt.build_system_prompt()),
+            system=masked(parts.prompt.build_system_prompt(scope=turn.scope)),
             history=built.history,
             tools=parts.tools,
             context=ToolContext(
@@ -229,6 +230,7 @@ class Pipeline:
                 attended=turn.attended,
                 quiet=message.quiet,
                 answers=message.journal_key,
+                scope=turn.scope,
             ),
             emit=turn.emit,
             record=record,
@@ -265,6 +267,8 @@ class Pipeline:
         if turn.checkpoint is not None:
             turn.checkpoint.discard()
         await turn.resources.aclose()
+        if turn.restored is not None:
+            self._parts.saved(turn.session, turn.scope)
         return TurnPhase.RESPOND
 
     async def _respond(self, turn: Turn) -> TurnPhase:
@@ -355,7 +359,9 @@ class Pipeline:
         row: ChatMessage = {
             "role": "user",
             "content": with_attachments(message.content, message.media),
-            "runtime_context": masked(self._parts.prompt.runtime_context(message.channel, message.chat_id, history)),
+            "runtime_context": masked(
+                self._parts.prompt.runtime_context(message.channel, message.chat_id, history, scope=turn.scope)
+            ),
             "sender_id": message.sender_id,
             "origin": message.origin,
             "provenance": message.provenance,
@@ -363,6 +369,8 @@ class Pipeline:
         }
         if message.media:
             row["media"] = list(message.media)
+        if message.in_group:
+            row["in_group"] = True
         if message.journal_key is not None:
             row["inbound"] = message.journal_key
         return row

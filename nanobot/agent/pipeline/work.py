@@ -15,6 +15,7 @@ from nanobot.agent.run.cut import TAKEN_UP
 from nanobot.agent.run.hooks import ToolHook
 from nanobot.agent.run.spec import Model
 from nanobot.agent.run.window import Window
+from nanobot.agent.scope import OWNERS, Scope
 from nanobot.agent.slash_commands import Models, SlashCommands, SystemPrompt
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.trace.turn_trace import TurnTrace
@@ -33,7 +34,9 @@ from nanobot.utils.pace import Pace
 class PromptBuilder(SystemPrompt, Protocol):
     """Where the words around a message come from."""
 
-    def runtime_context(self, channel: str, chat_id: str, history: Sequence[ChatMessage]) -> str:
+    def runtime_context(
+        self, channel: str, chat_id: str, history: Sequence[ChatMessage], *, scope: Scope = OWNERS
+    ) -> str:
         """What changes from message to message: time, channel, chat, today's note where `history` has not shown it."""
         ...
 
@@ -82,6 +85,10 @@ class Parts:
     """Asked about each tool call of every turn."""
     answering: Answering | None = None
     """Takes the answers to what turns ask; None where none asks."""
+    scope_of: Callable[[InboundMessage], Scope] = field(default=lambda message: OWNERS)
+    """Whose memory a message's turn may be told of."""
+    saved: Callable[[Session, Scope], None] = field(default=lambda session, scope: None)
+    """Told of each session that a turn has let go of, before the answer goes out. Neither blocks nor raises."""
 
 
 class Ending(Enum):
@@ -181,6 +188,8 @@ class Turn:
     """Whether it takes up a turn that was cut off, without a new message."""
     attended: bool = False
     """Whether who sees its events may answer what it asks."""
+    scope: Scope = OWNERS
+    """Whose memory it may be told of; from RESTORE on."""
     ending: Ending | None = None
     phase: TurnPhase = TurnPhase.RESTORE
     phase_began: float = 0.0

@@ -19,7 +19,7 @@ from nanobot.agent.run.outside import entered_rows, provenance_of, repeated_row
 from nanobot.agent.run.questions import Question, Questions, question_id
 from nanobot.agent.run.wording import Wording, kind_of, shown_source
 from nanobot.agent.tools.reach import Reach, ReachKind
-from nanobot.agent.turn import Answer, ApprovalAnswered, ApprovalAsked
+from nanobot.agent.turn import Answer, ApprovalAnswered, ApprovalAsked, ApprovalRefused
 from nanobot.errors import StorageError
 from nanobot.messages.types import Provenance, is_outside
 from nanobot.security.grants import Grants
@@ -111,8 +111,10 @@ class Approval:
         """Ask; None where the owner says yes, else what the model is told."""
         words, name, source = self._wording, planned.call.name, in_play.source
         if self._mode is ApprovalMode.DENY:
+            self._tell_refused(planned, asked, in_play, "tools.approval is deny: nobody is asked.")
             return words.denied(name, asked, source)
         if (why_not := await self._answerers.why_not(planned)) is not None:
+            self._tell_refused(planned, asked, in_play, why_not)
             return words.nobody_there(name, asked, source, why_not)
         never = _NEVER_ALWAYS | {ReachKind.COMMAND} if planned.source else _NEVER_ALWAYS
         may_always = not any(one.kind in never for one in asked)
@@ -124,6 +126,21 @@ class Approval:
                 self._keep_for_the_turn(planned.context.turn_id, _rules(asked))
             return None
         return words.unanswered(name, self._questions.expires_s) if answer is Answer.EXPIRED else words.refused(name)
+
+    def _tell_refused(self, planned: PlannedCall, asked: Sequence[Reach], in_play: InPlay, reason: str) -> None:
+        """For those who watch the turn: nobody is asked."""
+        call, words = planned.call, self._wording
+        planned.emit(
+            ApprovalRefused(
+                call_id=call.id,
+                name=call.name,
+                arguments=words.masked(call.arguments),
+                reaches=[words.line(one.rule) for one in asked],
+                text=words.question(call, asked, in_play.source),
+                reason=reason,
+                source=in_play.source or None,
+            )
+        )
 
     async def _ask(self, planned: PlannedCall, asked: Sequence[Reach], in_play: InPlay, *, may_always: bool) -> Answer:
         call, emit = planned.call, planned.emit

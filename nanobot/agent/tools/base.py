@@ -12,6 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, ClassVar
 
+from nanobot.agent.scope import OWNERS, Scope
 from nanobot.agent.tools.reach import Reach, ReachKind
 from nanobot.agent.tools.validation import problems_with
 from nanobot.bus.events import Address
@@ -57,6 +58,8 @@ class ToolContext:
     """Whether nothing of the turn is sent to anybody."""
     answers: str | None = None
     """The journal key of the message whose turn it is: the same text goes out once for it."""
+    scope: Scope = OWNERS
+    """Whose memory the call may read and write: it answers nobody else."""
     emit: Callable[[str], None] = field(default=lambda _: None)
     """Say how far the call is. Neither blocks nor raises."""
 

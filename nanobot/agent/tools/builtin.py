@@ -7,7 +7,7 @@ from nanobot.agent.tools.base import Tool
 from nanobot.agent.tools.filesystem import EditFileTool, ListDirTool, ReadFileTool, WriteFileTool
 from nanobot.agent.tools.inbox import InboxPolicy, InboxTool
 from nanobot.agent.tools.notebook import NotebookEditTool
-from nanobot.agent.tools.origins import MarkChanged, WordsOf, nothing_known, nothing_marked
+from nanobot.agent.tools.origins import MarkChanged, NothingRead, WatchReading, WordsOf, nothing_known, nothing_marked
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.tools.search import GlobTool, GrepTool
 from nanobot.agent.tools.shell import ExecPolicy, ExecTool
@@ -30,12 +30,20 @@ class ToolPolicies:
     """Whose words files hold."""
     mark_changed: MarkChanged = nothing_marked
     """Told of the files that a command changed while they were."""
+    watch_reading: WatchReading = NothingRead
+    """Watches which files a command reads."""
 
 
 def _exec(policies: ToolPolicies, registry: ToolRegistry) -> Tool | None:
     if policies.exec is None:
         return None
-    return ExecTool(policies.paths, policies.exec, find_tool=registry.get, mark_changed=policies.mark_changed)
+    return ExecTool(
+        policies.paths,
+        policies.exec,
+        find_tool=registry.get,
+        mark_changed=policies.mark_changed,
+        watch_reading=policies.watch_reading,
+    )
 
 
 def _web_fetch(policies: ToolPolicies) -> Tool | None:

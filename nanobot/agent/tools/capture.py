@@ -75,7 +75,7 @@ class Capture:
     def close(self) -> None:
         """No more will come. What is too long for a result, but was held so far, goes to a file now."""
         if self._spill is None and len(self._head) > _HEAD_CHARS + _TAIL_CHARS:
-            self._spill = SpillFile(self._workspace, self._turn_id, self._cap)
+            self._spill = SpillFile(self._workspace, self._turn_id, self._cap, self._words)
             self._spill.write(bytes(self._head))
         if self._spill is not None:
             self._spill.close()

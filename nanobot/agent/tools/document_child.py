@@ -159,9 +159,8 @@ def main(kind: str) -> None:
         _tell({"error": "it takes too much memory to read"})
     except BadZipFile:
         _tell({"error": "it is damaged or not whole: get it anew"})
-    except Exception as error:  # a reader of hostile bytes raises whatever it likes
-        said = str(error).replace("\n", " ")[:200]
-        _tell({"error": f"it is damaged or of a kind that cannot be read ({type(error).__name__}: {said})"})
+    except Exception as error:  # a reader of hostile bytes raises whatever it likes, in words that may be the file's
+        _tell({"error": f"it is damaged or of a kind that cannot be read ({type(error).__name__})"})
 
 
 if __name__ == "__main__":

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 from nanobot.agent.tools.base import ToolContext
 from nanobot.agent.tools.capture import Capture, Progress
+from nanobot.agent.tools.watch import Most, Watch
 from nanobot.messages.types import Provenance
-from nanobot.utils.processes import Child, Process, child_process, count_processes
+from nanobot.utils.processes import Child, Process, child_process
 
 if TYPE_CHECKING:
     from nanobot.security.sandbox.walls import Behind
@@ -32,16 +33,15 @@ _TERMINAL_ADVICE = (
 )
 
 _LAST_WORDS_S = 0.5
-_WATCH_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How long a command may take, how many processes it may have, how much of its output is kept."""
+    """How long a command may take, how much of the machine, and how much of its output is kept."""
 
     limit_s: float
     max_timeout_s: float
-    max_processes: int
+    most: Most
     spill_cap: int
 
 
@@ -67,35 +67,37 @@ class Execution:
         turn_id = ctx.turn_id if ctx is not None else "exec"
         self._stdout = Capture(workspace, turn_id, bounds.spill_cap, progress, words)
         self._stderr = Capture(workspace, turn_id, bounds.spill_cap, progress, words)
-        self._too_many = False
+        self._exceeded = ""
 
     async def outcome(self, command: str, behind: "Behind", folder: Path, env: Mapping[str, str]) -> Outcome:
         """Run it. Raises OSError where it cannot be started. On a cancel all of its family is gone."""
         code: int | None = None
         left: list[Process] = []
+        watch = Watch(self._bounds.most)
         try:
             async with child_process(
                 behind.argv, cwd=folder, env={**env, **behind.env}, confine=behind.confine, limit=behind.limit
             ) as child:
                 streams = (self._stdout.fill(child.stdout), self._stderr.fill(child.stderr))
                 pumps = [asyncio.create_task(stream) for stream in streams]
-                watch = asyncio.create_task(self._watch(child))
+                looking = asyncio.create_task(watch.over(child))
                 try:
                     async with asyncio.timeout(self._bounds.limit_s):
                         code = await child.wait()
-                    if self._too_many:
+                    if watch.exceeded:
                         await child.kill()  # the watch was interrupted by the end of the first of them
                 except (TimeoutError, asyncio.CancelledError) as stop:
                     await child.kill()
                     if isinstance(stop, asyncio.CancelledError):
                         raise
                 finally:
-                    watch.cancel()
+                    looking.cancel()
                     left = await self._end(child, pumps, hang_up=code is not None)
         finally:
             await asyncio.shield(asyncio.to_thread(self._close))
+        self._exceeded = watch.exceeded
         said = f"{self._stderr.text()[-4000:]}\n{self._stdout.text()[-4000:]}"
-        return Outcome(self._text(command, code, left, said), None if self._too_many else code, said, tuple(left))
+        return Outcome(self._text(command, code, left, said), None if self._exceeded else code, said, tuple(left))
 
     async def _end(self, child: Child, pumps: list[asyncio.Task[None]], *, hang_up: bool) -> list[Process]:
         """Hear its last words; who is left of its family."""
@@ -112,23 +114,15 @@ class Execution:
             await asyncio.gather(*pumps, return_exceptions=True)
 
     async def _survivors(self, child: Child) -> list[Process]:
-        """Who lives on after the session hung up. Dying takes a moment."""
+        """Who lives on after the session hung up. Dying takes a moment; for who never stays that long, their head."""
+        seen: set[int] = set()
         for pause in (0.01, 0.05, 0.2):
-            if not await child.family():
+            seen = {one.pid for one in await child.family()}
+            if not seen and child.head is None:
                 return []
             await asyncio.sleep(pause)
-        return await child.family()
-
-    async def _watch(self, child: Child) -> None:
-        """Stop a command that only makes more of itself, before the host has no room for anybody else."""
-        before = await asyncio.to_thread(count_processes)
-        while before:
-            await asyncio.sleep(_WATCH_S)
-            crowded = count_processes() - before > self._bounds.max_processes
-            if crowded and len(await child.family()) > self._bounds.max_processes:
-                self._too_many = True
-                await child.kill()
-                return
+        left = [one for one in await child.family() if one.pid in seen]
+        return left or [head for head in (child.head,) if head is not None]
 
     def _close(self) -> None:
         self._stdout.close()
@@ -141,11 +135,9 @@ class Execution:
             parts.append(f"STDERR:\n{err}")
         if not parts:
             parts.append("(no output)")
-        notes = [f"Exit code: {code}{_meaning(code)}"] if code is not None and not self._too_many else []
-        if self._too_many:
-            notes.append(
-                f"Stopped: it started more than {self._bounds.max_processes} processes. All of them were ended."
-            )
+        notes = [f"Exit code: {code}{_meaning(code)}"] if code is not None and not self._exceeded else []
+        if self._exceeded:
+            notes.append(f"Stopped: {self._exceeded}. All of them were ended.")
         elif code is None:
             notes.append(
                 f"Timed out after {self._bounds.limit_s:g} s: the command and its children were stopped. If it needs "

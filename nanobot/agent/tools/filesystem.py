@@ -80,6 +80,8 @@ class ReadFileTool(Tool):
                     result = await self._document(path, file, kind, offset, count)
         except REFUSALS as error:
             return await asyncio.to_thread(refused, error, path, files)
+        if result.error:
+            return replace(result, provenance=Provenance.TOOL)  # why it was not read, in words of ours
         own = Provenance.FILE if kind is None else Provenance.PERSON
         return replace(result, provenance=await asyncio.to_thread(trust_in, real, self._words_of, own))
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from nanobot.messages.types import Provenance, least_trusted
 
@@ -26,3 +27,33 @@ StorageError."""
 
 def nothing_marked(folders: Sequence[Path], since_ns: int, words: Provenance) -> None:
     """Nobody keeps account of files."""
+
+
+class Reading(Protocol):
+    """A command under watch. The methods block, briefly."""
+
+    def words(self, printed: str) -> Provenance | None:
+        """The least trusted of the files it has read until now, and has printed so much; None for the owner's own."""
+        ...
+
+    def close(self) -> None:
+        """It has ended."""
+        ...
+
+
+WatchReading = Callable[[str, Path, Provenance | None], Reading]
+"""Watches what a command reads that is about to run in that folder, with these words from outside in it, if any.
+Blocks; raises StorageError."""
+
+
+class NothingRead:
+    """Nobody keeps account of files."""
+
+    def __init__(self, command: str, folder: Path, words: Provenance | None) -> None:
+        """As a `WatchReading`."""
+
+    def words(self, printed: str) -> Provenance | None:
+        """Nothing is known."""
+
+    def close(self) -> None:
+        """There is nothing to close."""

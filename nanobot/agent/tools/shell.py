@@ -26,10 +26,11 @@ from nanobot.agent.tools.background import Background
 from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, passed_on
 from nanobot.agent.tools.cron_command import cron_call
 from nanobot.agent.tools.execution import Bounds, Execution
-from nanobot.agent.tools.origins import MarkChanged, nothing_marked
+from nanobot.agent.tools.origins import MarkChanged, NothingRead, Reading, WatchReading, nothing_marked
 from nanobot.agent.tools.reach import Reach, ReachKind
 from nanobot.agent.tools.schema import array, number, string, takes
-from nanobot.agent.tools.spill import SPILL_CAP
+from nanobot.agent.tools.spill import SPILL_CAP, SPILL_FOLDER
+from nanobot.agent.tools.watch import Most
 from nanobot.errors import StorageError
 from nanobot.messages.types import Provenance, is_outside, least_trusted
 from nanobot.security.environment import needed_of
@@ -60,7 +61,9 @@ class ExecPolicy:
     path_append: str = ""
     allowed_env_keys: tuple[str, ...] = ()
     max_processes: int = 512
-    """A command that adds more processes than this to the host is stopped (where they can be counted: Linux)."""
+    """A command that has more processes than this is stopped (where they can be counted: Linux)."""
+    max_memory: int = 0
+    """The same of the bytes that all of them hold together; 0: as much as one of them may have."""
     spill_cap: int = SPILL_CAP
     sandbox: "Wish" = "auto"
     network: bool = True
@@ -82,7 +85,7 @@ class _Considered:
 
 class ExecTool(Tool):
     """A shell command. `find_tool` gives other tools by name: a command may mean one of them. `mark_changed` is told of
-    what a command wrote that holds words from outside."""
+    what a command wrote that holds words from outside, `watch_reading` sees which such files it reads."""
 
     name = "exec"
     description = (
@@ -106,8 +109,10 @@ class ExecTool(Tool):
         *,
         find_tool: Callable[[str], Tool | None] = lambda name: None,
         mark_changed: MarkChanged = nothing_marked,
+        watch_reading: WatchReading = NothingRead,
     ) -> None:
         self._mark_changed = mark_changed
+        self._watch_reading = watch_reading
         self._paths = paths
         self._policy = policy or ExecPolicy()
         self._find_tool = find_tool
@@ -180,25 +185,30 @@ class ExecTool(Tool):
 
     async def _run(self, command: str, limit: float, considered: "_Considered", ctx: ToolContext | None) -> ToolResult:
         from nanobot.agent.tools.needs import advice_for
+        from nanobot.security.sandbox.limits import Limits
         from nanobot.security.sandbox.walls import NoWallError
 
         policy, judgement, walled = self._policy, considered.judgement, considered.walled
-        bounds = Bounds(limit, policy.max_timeout_s, policy.max_processes, policy.spill_cap)
+        most = Most(policy.max_processes, policy.max_memory or Limits().memory)
+        bounds = Bounds(limit, policy.max_timeout_s, most, policy.spill_cap)
         fetched = Provenance.WEB if judgement.fetches else None
         words = least_trusted([one for one in (fetched, ctx and ctx.entered) if one])
         execution = Execution(bounds, self._paths.workspace, ctx, words)
         env = environment(os.environ, policy)
         try:
-            behind, before = await asyncio.to_thread(self._behind, _shell(command), considered)
-            began = time.time_ns()
+            brought = words if judgement.fetches or (ctx is not None and is_outside(ctx.entered)) else None
+            behind, before, reading = await asyncio.to_thread(self._ready, command, considered, brought)
+            began, printed = time.time_ns(), ""
             try:
                 outcome = await execution.outcome(command, behind, considered.folder, env)
+                printed = outcome.text if outcome.said.strip() else ""
             finally:
                 behind.close()
-                if judgement.brings_files or (ctx is not None and is_outside(ctx.entered)):
-                    await finish(asyncio.to_thread(self._mark, began, words))
+                read = await finish(asyncio.to_thread(self._settled, reading, printed, began, brought))
         except NoWallError as error:
             return ToolResult.failed(str(error))
+        except StorageError as error:
+            return ToolResult.failed(f"It was not run: nobody could tell later whose words it writes. {error}")
         except OSError as error:
             hint = "Put the text into a file with write_file first." if error.errno == errno.E2BIG else ""
             if error.errno == errno.EACCES and walled:
@@ -212,17 +222,31 @@ class ExecTool(Tool):
             walls = self._walls
             look = partial(advice_for, network=policy.network, fenced=walls.fenced)
             advice = await asyncio.to_thread(look, outcome, command, walls.tmp, before)
+        told = [one for one in (fetched, read if printed else None) if one is not None]
         return ToolResult(
             "\n".join([outcome.text, *advice]),
             error=outcome.code != 0,
-            provenance=fetched,
+            provenance=least_trusted(told) if told else None,
         )
 
-    def _mark(self, began: int, words: Provenance) -> None:
-        """The files that a command has changed are trusted as little as what it was made of, or what it fetched."""
-        tmp = self._walls.tmp
+    def _settled(self, reading: Reading, printed: str, began: int, brought: Provenance | None) -> Provenance | None:
+        """Whose words a command has read. What it changed is trusted as little as those, and as what it brought."""
         try:
-            self._mark_changed([self._paths.workspace, *([tmp] if tmp is not None else [])], began, words)
+            read = reading.words(printed)
+        except StorageError as error:
+            log.warning("Where the words of files come from cannot be kept: %s", error)
+            read = Provenance.WEB
+        finally:
+            reading.close()
+        words = [one for one in (read, brought) if one is not None]
+        if words:
+            self._mark(began, least_trusted(words))
+        return read
+
+    def _mark(self, began: int, words: Provenance) -> None:
+        home, tmp = self._paths.workspace, self._walls.tmp
+        try:
+            self._mark_changed([home, home / SPILL_FOLDER, *([tmp] if tmp is not None else [])], began, words)
         except StorageError as error:
             log.warning("Where the words of files come from cannot be kept: %s", error)
 
@@ -238,15 +262,18 @@ class ExecTool(Tool):
         judgement, walled = self._judged(command, folder)
         return _Considered(folder, judgement, self._needs(needs, command), walled)
 
-    def _behind(self, line: Sequence[str] | str, considered: "_Considered") -> "tuple[Behind, frozenset[str]]":
-        """How it is started, and what lies in its /tmp before."""
+    def _ready(
+        self, command: str, considered: "_Considered", brought: Provenance | None
+    ) -> "tuple[Behind, frozenset[str], Reading]":
+        """How it is started, what lies in its /tmp before, and who sees what it reads."""
         from nanobot.agent.tools.needs import told_tmp
         from nanobot.security.sandbox.walls import unwalled
 
+        line, folder = _shell(command), considered.folder
         if not considered.walled or isinstance(line, str):
-            return unwalled(line), frozenset()
-        behind = self._walls.behind(line, considered.folder, considered.wants.grants)
-        return behind, told_tmp(self._walls.tmp)
+            return unwalled(line), frozenset(), self._watch_reading(command, folder, brought)
+        behind = self._walls.behind(line, folder, considered.wants.grants)
+        return behind, told_tmp(self._walls.tmp), self._watch_reading(command, folder, brought)
 
     def _judged(self, command: str, folder: Path) -> "tuple[Judgement, bool]":
         walled = self._walls.stand

@@ -17,6 +17,8 @@ from nanobot.utils.no_links import make_folder
 from nanobot.utils.text import clip, human_size
 
 SPILL_CAP = 64 * 1024 * 1024
+SPILL_FOLDER = Path(".nanobot", "spill")
+"""In the workspace."""
 _KEPT_DAYS = 7
 _NAMES_TRIED = 10_000
 
@@ -104,14 +106,14 @@ def _new_file(workspace: Path, turn_id: str, words: Provenance) -> tuple[int, Pa
 
     Commands may write beside it. So the folder is held open while that is done, and no link on the way is followed.
     """
-    place = workspace / ".nanobot" / "spill"
+    place = workspace / SPILL_FOLDER
     stem = re.sub(r"[^A-Za-z0-9_-]", "_", turn_id)[:80] or "turn"
     if is_outside(words):
         stem += f"-{words}"
     if os.name == "nt":
         descriptor, name = _first_free(make_private_folder(place), None, stem)
         return descriptor, place / name
-    folder = make_folder(Path(os.path.realpath(workspace), ".nanobot", "spill"), PRIVATE_FOLDER)
+    folder = make_folder(Path(os.path.realpath(workspace)) / SPILL_FOLDER, PRIVATE_FOLDER)
     try:
         descriptor, name = _first_free(Path(), folder, stem)
         return descriptor, place / name

@@ -136,6 +136,9 @@ class TurnTrace:
     def _approval_answered(self, event: events.ApprovalAnswered) -> None:
         self._told("answered", event.answer.value)
 
+    def _approval_refused(self, event: events.ApprovalRefused) -> None:
+        self._told("refused", f"{event.text}\n{event.reason}")
+
     def _told(self, kind: str, text: str) -> None:
         self._notices += 1
         if self._notices <= MOST_NOTICES:
@@ -166,6 +169,7 @@ class TurnTrace:
         events.Notice: _notice,
         events.ApprovalAsked: _approval_asked,
         events.ApprovalAnswered: _approval_answered,
+        events.ApprovalRefused: _approval_refused,
         events.TurnEnded: _turn_ended,
     }
 

@@ -201,6 +201,7 @@ class Hearing:
             within=place.within,
             fetch=fetch if files_of(message) else None,
             timestamp=message.created_at.astimezone(self._channel.services.clock.now().tzinfo),
+            quotes_others=bool(message.message_snapshots),
         )
 
     async def _known(self, message: discord.Message) -> object:

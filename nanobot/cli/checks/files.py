@@ -27,12 +27,26 @@ def folders_are_there(patient: Patient) -> Iterator[Finding]:
             yield error(
                 f"The {what} {folder} is a link that leads nowhere.", f"Make {folder.readlink()}, or unlink it."
             )
+        elif not folder.exists() and not _writable(_existing(folder)):
+            yield error(
+                f"The {what} {folder} cannot be made: {_existing(folder)} cannot be written.",
+                f"Name another place, or make it yours: sudo install -d -o $USER {folder}",
+            )
         elif not folder.exists():
             yield note(f"The {what} {folder} is made at the first message.", fix=partial(_make, folder))
         elif not folder.is_dir():
             yield error(f"The {what} {folder} is not a folder.", "Move that file away, or name another place.")
-        elif not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
-            yield error(f"The {what} {folder} cannot be written.", f"Make it yours: chown -R $USER {folder}")
+        elif not _writable(folder):
+            yield error(f"The {what} {folder} cannot be written.", _made_writable(folder))
+
+
+def _writable(folder: Path) -> bool:
+    return os.access(folder, os.R_OK | os.W_OK | os.X_OK)
+
+
+def _made_writable(folder: Path) -> str:
+    is_ours = os.name == "posix" and folder.stat().st_uid == os.geteuid()
+    return f"chmod u+rwx {folder}" if is_ours else f"Make it yours: sudo chown -R $USER {folder}"
 
 
 def _make(folder: Path) -> str:
@@ -45,7 +59,9 @@ def templates_are_there(patient: Patient) -> Iterator[Finding]:
     templates = templates_dir()
     names = sorted(path.relative_to(templates) for path in templates.rglob("[!.]*") if path.is_file())
     missing = [name.as_posix() for name in names if not (patient.workspace / name).exists()]
-    if patient.workspace.is_dir() and missing:
+    if not patient.workspace.is_dir():
+        yield note("The first files are made with the workspace")
+    elif missing:
         yield note(
             f"Not in the workspace: {', '.join(missing)}.",
             "Fine where you deleted them; --fix puts the templates there.",

@@ -28,10 +28,9 @@ _OF_FILES = 1 << 0 | 1 << 1 | 1 << 2 | 1 << 14 | 1 << 15
 _BY_ABI = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 5: (1 << 16) - 1}
 _SCOPES_SINCE, _NET_SINCE = 6, 4
 _LAST_CAPABILITY = 63
-_LOCAL_FAMILIES = (1, 16)  # AF_UNIX; AF_NETLINK, by which a program asks which interfaces there are
-"""Sockets that leave the machine by no road."""
-_FAMILIES = (*_LOCAL_FAMILIES, 2, 10)  # AF_INET, AF_INET6
-"""The others pass by every namespace: AF_VSOCK, say, calls the machine that runs this one."""
+_UNIX, _NETLINK, _INET, _INET6 = 1, 16, 2, 10
+"""Families of sockets; by AF_NETLINK a program asks which interfaces there are. The others pass by every namespace:
+AF_VSOCK, say, calls the machine that runs this one."""
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts", "shm")
 
 
@@ -69,7 +68,7 @@ def harden_thread() -> None:
     scopes, it talks to nobody outside by abstract sockets or signals either.
     """
     _check(_libc().prctl(_NO_NEW_PRIVS, *map(ctypes.c_ulong, (1, 0, 0, 0))))
-    _check(forbid_calls(_libc().prctl, _FAMILIES))
+    _check(forbid_calls(_libc().prctl, (_UNIX, _NETLINK, _INET, _INET6)))
     if can_scope():
         ruleset = _create(_Rules(0, 0, _SCOPES))
         try:
@@ -81,15 +80,17 @@ def harden_thread() -> None:
 class Fence:
     """A view as Landlock knows it, for one thread. Blocking to make; `close` when the command was started.
 
-    It holds less than mounts do: what a command must not write inside its workspace it can write, services with a
-    socket in the file system answer, names of hidden files can be listed, and of the network only TCP can be shut.
+    It holds less than mounts do: what a command must not write inside its workspace it can write, and names of hidden
+    files can be listed. It closes more: no socket that is a file can be called, a command's own neither, unless the
+    owner granted one; then all of them can.
     """
 
     def __init__(self, view: View) -> None:
         self._fs = max(rights for since, rights in _BY_ABI.items() if since <= abi())
         net = _TCP if not view.network and abi() >= _NET_SINCE else 0
         rules = _Rules(self._fs, net, _SCOPES if can_scope() else 0)
-        self._families = _FAMILIES if view.network else _LOCAL_FAMILIES
+        services = (_UNIX,) if view.services else ()  # without: who listens on a file may well start programs outside
+        self._families = (*services, _NETLINK, *((_INET, _INET6) if view.network else ()))
         self._ruleset = _create(rules)
         try:
             for place, rights in self._given(view):

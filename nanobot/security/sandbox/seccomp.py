@@ -1,5 +1,5 @@
 """Calls to the kernel that no command needs and that reach past every namespace: keyrings, kernel modules, the clock,
-sockets to other machines than the network's.
+sockets to other machines than the network's; and files that would lend whoever starts them the rights of their owner.
 
 A filter as prctl(2) and seccomp(2) describe it, for the thread that sets it and all that it starts. What it names fails
 with EPERM; on a machine it does not know it forbids nothing.
@@ -7,15 +7,18 @@ with EPERM; on a machine it does not know it forbids nothing.
 
 import ctypes
 import errno
+import os
+import stat
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 
 _SET_SECCOMP, _MODE_FILTER = 22, 2
-_LOAD, _JUMP_EQUAL, _JUMP_AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
-_NUMBER, _MACHINE, _FIRST = 0, 4, 16
-"""Where a program finds what it judges: the call, the machine, and the low half of the first argument."""
-_ALLOW, _REFUSE = 0x7FFF0000, 0x00050000 | errno.EPERM
+_LOAD, _JUMP_EQUAL, _JUMP_AT_LEAST, _JUMP_ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_NUMBER, _MACHINE, _ARGUMENTS = 0, 4, 16
+"""Where a program finds what it judges: the call, the machine, and the arguments, of which it looks at the low half."""
+_ALLOWED, _REFUSED = (_RETURN, 0, 0, 0x7FFF0000), (_RETURN, 0, 0, 0x00050000 | errno.EPERM)
+_UNKNOWN = (_RETURN, 0, 0, 0x00050000 | errno.ENOSYS)
 _X32 = 0x40000000
 """From here on x86-64 has a second set of the same calls."""
 
@@ -44,6 +47,21 @@ _CALLS = {
     "socketcall":            (-1,  102, -1),  # makes sockets unseen
 }  # fmt: skip
 _SOCKET = (41, 359, 198)
+_OPENAT2 = (437, 437, 437)
+"""Says what to make where no filter can look. Who finds it unknown takes openat."""
+_MAKES_FILES = {
+    #            x86-64, i386, arm64; which argument is the mode; which the flags that say whether one is made at all
+    "chmod":     ((90, 15, -1), 1, None),
+    "fchmod":    ((91, 94, 52), 1, None),
+    "fchmodat":  ((268, 306, 53), 2, None),
+    "fchmodat2": ((452, 452, 452), 2, None),
+    "creat":     ((85, 8, -1), 1, None),
+    "mknod":     ((133, 14, -1), 1, None),
+    "mknodat":   ((259, 297, 33), 2, None),
+    "open":      ((2, 5, -1), 2, 1),
+    "openat":    ((257, 295, 56), 3, 2),
+}  # fmt: skip
+_CREATES = 0o100 | 0o20000000  # O_CREAT, O_TMPFILE
 _MACHINES = (0xC000003E, 0x40000003, 0xC00000B7)
 
 
@@ -67,24 +85,56 @@ def _written(families: tuple[int, ...]) -> bytes:
     return b"".join(struct.pack("=HBBI", *step) for step in _steps(families))
 
 
-def _steps(families: Sequence[int]) -> Iterator[tuple[int, int, int, int]]:
-    """A block a machine: load its name, go on to the next block if it is another; then the numbers, one by one, and at
-    the end, of a call for a socket, its family.
-    """
+_Step = tuple[int, int, int, int]
+"""What to do, how many steps to leave out if so and if not so, with what."""
+
+
+def _steps(families: Sequence[int]) -> Iterator[_Step]:
+    """A block a machine."""
     for column, machine in enumerate(_MACHINES):
-        checks = [(_JUMP_EQUAL, calls[column]) for calls in _CALLS.values() if calls[column] >= 0]
-        if column == 0:
-            checks.insert(0, (_JUMP_AT_LEAST, _X32))
-        of_sockets = len(families) + 2  # the number, the load, the families
+        block = list(_block(column, families))
         yield _LOAD, 0, 0, _MACHINE
-        yield _JUMP_EQUAL, 0, len(checks) + of_sockets + 3, machine
-        yield _LOAD, 0, 0, _NUMBER
-        for left, (jump, number) in zip(range(len(checks), 0, -1), checks, strict=True):
-            yield jump, left + of_sockets, 0, number  # over all the rest, to the refusal
-        yield _JUMP_EQUAL, 0, len(families) + 1, _SOCKET[column]
-        yield _LOAD, 0, 0, _FIRST
-        for left, family in zip(range(len(families), 0, -1), families, strict=True):
-            yield _JUMP_EQUAL, left - 1, 1 if left == 1 else 0, family  # to the leave, or, after the last, over it
-        yield _RETURN, 0, 0, _ALLOW
-        yield _RETURN, 0, 0, _REFUSE
-    yield _RETURN, 0, 0, _ALLOW
+        yield _JUMP_EQUAL, 0, len(block), machine
+        yield from block
+    yield _ALLOWED
+
+
+def _block(column: int, families: Sequence[int]) -> Iterator[_Step]:
+    """The calls of one machine, one by one."""
+    yield _LOAD, 0, 0, _NUMBER
+    if column == 0:
+        yield _JUMP_AT_LEAST, 0, 1, _X32
+        yield _REFUSED
+    for numbers in _CALLS.values():
+        yield from _when(numbers[column], _REFUSED)
+    yield from _when(_OPENAT2[column], _UNKNOWN)
+    for numbers, mode, flags in _MAKES_FILES.values():
+        yield from _when(numbers[column], *_lends_nothing(mode, flags))
+    asked = ((_JUMP_EQUAL, 0, 1, family) for family in families)
+    yield from _when(_SOCKET[column], _argument(0), *(step for jump in asked for step in (jump, _ALLOWED)), _REFUSED)
+    yield _ALLOWED
+
+
+def _when(number: int, *then: _Step) -> Iterator[_Step]:
+    """What is said to one call, unless this machine does not have it."""
+    if number >= 0:
+        yield _JUMP_EQUAL, 0, len(then), number
+        yield from then
+
+
+def _lends_nothing(mode: int, flags: int | None) -> Iterator[_Step]:
+    """Refused where the file would run with the rights of its owner, or, as we are root, of root's group. To others the
+    group is left: folders that hand it on to what is made in them carry the same bit.
+    """
+    if flags is not None:
+        yield _argument(flags)
+        yield _JUMP_ANY_BIT, 1, 0, _CREATES
+        yield _ALLOWED
+    yield _argument(mode)
+    yield _JUMP_ANY_BIT, 0, 1, stat.S_ISUID | (stat.S_ISGID if os.geteuid() == 0 else 0)
+    yield _REFUSED
+    yield _ALLOWED
+
+
+def _argument(number: int) -> _Step:
+    return _LOAD, 0, 0, _ARGUMENTS + 8 * number

@@ -15,6 +15,7 @@ from nanobot.errors import NanobotError
 from nanobot.security.paths import PathPolicy
 from nanobot.security.sandbox.landlock import Fence, can_scope, harden_thread
 from nanobot.security.sandbox.limits import Limits
+from nanobot.security.sandbox.links import KeptLinks
 from nanobot.security.sandbox.probe import Found, probe
 from nanobot.security.sandbox.sockets import listening_sockets
 from nanobot.security.sandbox.view import Grants, View, view_of
@@ -31,12 +32,14 @@ _FENCE_HOLDS = (
     "Commands write only in the workspace and tools.allowedPaths.",
     "The content of config, state and well-known places of keys cannot be read.",
     "Processes outside cannot be ended, and their memory and environment cannot be read.",
+    "Services of this machine that listen on a file cannot be called.",
 )
 _FENCE_LACKS = (
     "Sessions, jobs and history inside the workspace are kept from commands by the guard only, not by a wall.",
-    "Services of this machine that listen on a file or on loopback can be called, but for the gateway's own.",
     "Other processes can be seen, and the names of hidden files.",
+    "Programs that speak to each other by sockets that are files (tmux) do not work.",
 )
+_LOOPBACK = "Services on loopback can be reached: tools.exec.network is on."
 
 
 class NoWallError(NanobotError):
@@ -62,7 +65,7 @@ class Behind:
     limit: Callable[[int], None] | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     close: Callable[[], None] = lambda: None
-    """To be called once it was started."""
+    """To be called once it has ended."""
 
 
 def unwalled(command: Sequence[str] | str) -> Behind:
@@ -146,6 +149,7 @@ class Walls:
         """How to start this command behind the wall. Raises NoWallError where none stands."""
         found = self.found
         view, real = self.view(folder, grants), Path(os.path.realpath(folder))
+        links = KeptLinks(self._paths.workspace, self._paths.never_written)
         if (bwrap := found.bwrap) is not None:
             argv = partial(bwrap.argv, view, real, command)
             return Behind(
@@ -153,12 +157,18 @@ class Walls:
                 harden_thread if found.hardened else None,
                 Limits().bind,
                 _OWN_TMP,
+                links.put_back,
             )
         if not self.stand:
             raise NoWallError(self.advice)
         fence = Fence(view)
         tmp = {"TMPDIR": str(view.tmp), "XDG_CACHE_HOME": f"{view.tmp}/.cache"} if view.tmp is not None else {}
-        return Behind(Limits().in_front_of(command), fence.enter, env=tmp, close=fence.close)
+
+        def close() -> None:
+            fence.close()
+            links.put_back()
+
+        return Behind(Limits().in_front_of(command), fence.enter, env=tmp, close=close)
 
     @property
     def advice(self) -> str:
@@ -189,7 +199,8 @@ class Walls:
         found = self._found or probe(partial(self.view, make=False), self._cache, keep=False)
         bwrap = found.bwrap
         if self._is_fence(found):
-            return Report(True, f"Landlock alone: {found.problem}", _FENCE_HOLDS, _FENCE_LACKS)
+            loopback = (_LOOPBACK,) if self._network else ()
+            return Report(True, f"Landlock alone: {found.problem}", _FENCE_HOLDS, (*_FENCE_LACKS, *loopback))
         if bwrap is None:
             then = "commands do not run" if self.required else "the owner is asked about each command"
             return Report(False, f"none: {found.problem} Until then {then}.")
@@ -207,7 +218,9 @@ class Walls:
         if not bwrap.no_more_userns:
             lacks.append("Commands may make user namespaces: this bwrap cannot forbid it.")
         if not found.hardened:
-            lacks.append("Keyrings of the kernel can be asked: threads may not give up rights here.")
+            lacks.append(
+                "Keyrings can be asked, and programs made that run as you: threads may not give up rights here."
+            )
         if (owner := _foreign_owner(self._paths.workspace)) is not None:
             lacks.append(f"The workspace belongs to user {owner}: commands, which are no root, cannot write in it.")
         if self._network and not (found.hardened and can_scope()):
@@ -215,7 +228,7 @@ class Walls:
                 "Services with a socket that is no file (as X11's) can be called: this kernel cannot forbid it."
             )
         if self._network:
-            lacks.append("Services on loopback can be reached: tools.exec.network is on.")
+            lacks.append(_LOOPBACK)
         return Report(True, f"bwrap ({bwrap.program})", tuple(holds), tuple(lacks))
 
     def _is_fence(self, found: Found) -> bool:

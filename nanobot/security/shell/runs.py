@@ -145,6 +145,35 @@ def written_by(text: str) -> Iterator[str]:
         yield from written(command)
 
 
+def read_below(text: str) -> Iterator[str]:
+    """Folders of which a command of this line may read all: those it names, or where it stands if it names none, and
+    whose programs are not known to read what they are given alone.
+    """
+    line = read_line(text)
+    if not line.whole:
+        yield "."
+    for command in unwrapped(line):
+        words = [word for word in command.argv[1:] if not word.startswith("-")]
+        yield from words
+        if not _reads_only_named(command):
+            yield "."
+
+
+def _reads_only_named(command: Command) -> bool:
+    name = command.name
+    if name in ("grep", "egrep", "fgrep"):
+        return not any(_RECURSIVE.match(word) for word in command.argv[1:])
+    if name == "git":
+        return command.argv[1:2] == () or command.argv[1] in _GIT_LOOKS
+    return name not in _LOOKS_AROUND and _only_handles(command) and "$(" not in "".join(command.argv)
+
+
+_RECURSIVE = re.compile(r"-[a-zA-Z]*[rR]|--(?:dereference-)?recursive|--directories")
+_LOOKS_AROUND = frozenset({"find", "xargs", "rg", "tree"})
+_GIT_LOOKS = frozenset({"branch", "init", "ls-files", "remote", "rev-parse", "status", "tag"})
+"""What of git tells no words of files."""
+
+
 def _only_handles(command: Command) -> bool:
     name = command.name
     if name in SHELLS:

@@ -1,15 +1,26 @@
 """Approval: what is asked about, what is not, and what an answer does."""
 
 import asyncio
+import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from nanobot.agent.run.wording import Wording, shown_source
 from nanobot.agent.tools.base import Tool
 from nanobot.agent.tools.reach import ReachKind
 from nanobot.agent.tools.schema import string, takes
-from nanobot.agent.turn import Answer, ApprovalAnswered, ApprovalAsked, TurnEvent, TurnResult
+from nanobot.agent.turn import (
+    Answer,
+    ApprovalAnswered,
+    ApprovalAsked,
+    ApprovalRefused,
+    TurnEvent,
+    TurnResult,
+    event_from_json,
+)
 from nanobot.bus.events import InboundMessage
 from nanobot.config.schema import Config
 from nanobot.messages.types import Origin, Provenance, text_of
@@ -80,6 +91,7 @@ async def test_once_a_page_was_read_a_command_waits_for_a_yes_that_names_the_pag
         assert run.done == ["ls"]
         assert "https://example.org/a" in asked.text
         assert "target: ls" in asked.text
+        assert "Not all of it is shown" not in asked.text
         assert (asked.arguments, asked.reaches) == ({"target": "ls"}, ["command:ls"])
 
 
@@ -91,6 +103,20 @@ async def test_a_no_is_told_to_the_model_and_the_turn_goes_on(tmp_path: Path):
 
         assert (run.done, result.text) == ([], "then not")
         assert "the owner was asked and said no" in results(bot)[-1]
+
+
+async def test_who_watches_a_turn_in_which_nobody_can_be_asked_sees_what_was_refused_and_why(tmp_path: Path):
+    events: list[TurnEvent] = []
+    async with open_bot(tmp_path, READ, RUN, "then not") as bot:
+        with_tools(bot, run := command(), page())
+        message = InboundMessage.from_owner("cli", "direct", "read it", session_key="cli:direct", origin=Origin.CLI)
+        await bot.runtime.loop.run_turn(message, events.append)
+
+    [refused] = [event for event in events if isinstance(event, ApprovalRefused)]
+    assert run.done == []
+    assert (refused.reaches, refused.source) == (["command:ls"], "web_page https://example.org/a")
+    assert "Nobody sits at a terminal" in refused.reason
+    assert event_from_json(json.loads(json.dumps(refused.to_json()))) == refused
 
 
 async def test_a_question_is_followed_by_its_end_always(tmp_path: Path):
@@ -272,3 +298,27 @@ async def test_a_turn_that_ends_one_that_was_cut_off_has_the_words_of_that_one_a
         [asked] = person.asked
         assert asked.reaches == ["folder:/srv/files"]
         assert asked.source is None
+
+
+def test_a_result_is_named_by_its_own_call_also_where_a_server_numbers_the_calls_of_each_step_anew():
+    rows: list[Any] = [
+        row
+        for name, argument in (("web_fetch", "https://example.org/a"), ("exec", "date"))
+        for row in (
+            {
+                "role": "assistant",
+                "tool_calls": [{"id": "call_0", "function": {"name": name, "arguments": json.dumps({"x": argument})}}],
+            },
+            {"role": "tool", "tool_call_id": "call_0", "name": name, "content": "-"},
+        )
+    ]
+
+    assert [shown_source(rows[at], rows) for at in (1, 3)] == ["web_fetch https://example.org/a", "exec date"]
+
+
+def test_a_secret_within_a_list_or_an_object_is_not_shown():
+    words = Wording(lambda text: text.replace("geheim", "[key]"))
+
+    masked = words.masked({"lines": ["a geheim", {"of": "geheim"}], "count": 3})
+
+    assert masked == {"lines": ["a [key]", {"of": "[key]"}], "count": 3}

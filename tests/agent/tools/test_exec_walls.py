@@ -296,3 +296,17 @@ async def test_limits_hold_inside(shell: Shell):
     result = await shell.run("ulimit -c; ulimit -n; cat /proc/self/oom_score_adj; echo $HOME $TMPDIR")
 
     assert text(result).split() == ["0", "8192", "500", os.environ["HOME"], "/tmp", "Exit", "code:", "0"]
+
+
+@pytest.mark.parametrize("impostor", ["mkdir sessions; touch sessions/forged", "ln -s /etc sessions", "true"])
+async def test_a_link_of_the_owners_to_what_is_guarded_is_put_back(shell: Shell, impostor: str):
+    kept = shell.home / "kept"
+    kept.mkdir()
+    sessions = shell.workspace / "sessions"
+    sessions.symlink_to(kept)
+    (shell.workspace / "swap.sh").write_text(f"rm sessions; {impostor}")
+
+    await shell.run("bash swap.sh")
+
+    assert sessions.readlink() == kept
+    assert os.path.lexists(shell.workspace / "sessions.replaced-1") is (impostor != "true")

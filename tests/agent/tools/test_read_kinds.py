@@ -280,6 +280,7 @@ async def test_a_document_that_cannot_be_read_says_why(
 
     assert result.error
     assert said in words(result)
+    assert result.provenance is Provenance.TOOL, "none of it is the document's"
 
 
 async def test_a_document_that_takes_too_long_is_stopped_and_leaves_no_child(workspace: Path):

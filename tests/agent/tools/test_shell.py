@@ -3,6 +3,7 @@ import os
 import re
 import shutil
 import stat
+import subprocess
 import sys
 import time
 from dataclasses import replace
@@ -210,6 +211,44 @@ async def test_a_command_that_only_makes_more_of_itself_is_stopped(run):
 
     assert "more than 40 processes" in text(result)
     assert not running("sleep", number)
+
+
+@linux_only
+async def test_it_is_seen_as_well_while_others_of_the_host_end(run):
+    number = unlikely_number()
+    others = subprocess.Popen(["/bin/sh", "-c", "for i in $(seq 60); do sleep 30 & done; wait"], start_new_session=True)
+    command = f"sleep 0.4; for i in $(seq 50); do sleep {number} & done; wait"
+
+    running_it = asyncio.create_task(run(command, policy=ExecPolicy(max_processes=40), timeout=20))
+    await asyncio.sleep(0.3)
+    os.killpg(others.pid, 9)
+    others.wait()
+    result = await running_it
+
+    assert "more than 40 processes" in text(result)
+
+
+@linux_only
+async def test_memory_counts_for_all_of_them_together(run):
+    code = f"x = bytearray(60_000_000); import time; time.sleep({unlikely_number()})"
+    command = f"for i in 1 2 3; do {PYTHON} -S -c '{code}' & done; wait"
+
+    result = await run(command, policy=ExecPolicy(max_memory=100_000_000), timeout=20)
+
+    assert "took more than 0.1 GB of memory together" in text(result)
+    assert not running(PYTHON, "-S", "-c", code)
+
+
+@linux_only
+async def test_who_is_never_there_long_enough_to_be_named_is_told_of(run, request: pytest.FixtureRequest):
+    if "not walled" in request.node.name:
+        pytest.skip("without a space of its own nobody holds it")
+    chain = "import os\nif not os.fork():\n    os.setsid()\n    while 1:\n        os.fork() and os._exit(0)"
+
+    result = text(await run(f"{PYTHON} -S -c '{chain}'"))
+
+    assert "Still running in the background: " in result
+    os.kill(int(re.findall(r"pid (\d+)", result)[-1]), 9)
 
 
 @pytest.mark.parametrize("command", ["kill -9 0", "trap '' TERM; kill 0; kill -9 $$"])

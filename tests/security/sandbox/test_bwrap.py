@@ -1,3 +1,4 @@
+import json
 import os
 import socket
 from dataclasses import replace
@@ -182,13 +183,15 @@ def test_what_works_here_is_remembered_until_it_does_not(home: Home):
     cache = home.data / "state/sandbox.json"
     walls = Walls(home.paths, "bwrap", cache=cache)
 
-    first = walls.found
+    assert walls.stand
     written = cache.read_bytes()
-    remembered = Walls(home.paths, "bwrap", cache=cache).found
+    cache.write_text(json.dumps({**json.loads(written), "own_proc": False}), encoding="utf-8")
+    remembered = Walls(home.paths, "bwrap", cache=cache).found.bwrap
     walls.forget()
     forgotten = not cache.exists()
 
-    assert remembered == first
+    assert remembered is not None
+    assert not remembered.own_proc  # it was not tried again
     assert forgotten
     assert walls.stand
     assert cache.read_bytes() == written

@@ -119,6 +119,36 @@ async def test_calls_that_reach_past_every_view_are_refused(home: Home, call: st
     assert str((await tool.execute(f"/usr/bin/python3 -c '{code}'")).content).startswith("1\n")
 
 
+@pytest.mark.parametrize("fence", [False, True])
+async def test_no_file_is_left_that_lends_its_owners_rights(fenced, *, fence: bool, monkeypatch: pytest.MonkeyPatch):
+    home, run, _ = fenced
+    if not fence:
+        monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    code = """
+import os
+for name, make in {
+    "chmod": lambda: os.chmod("file", 0o4755),
+    "fchmod": lambda: os.fchmod(os.open("file", os.O_RDONLY), 0o4755),
+    "open": lambda: os.open("new", os.O_CREAT | os.O_WRONLY, 0o4755),
+    "mknod": lambda: os.mknod("new", 0o104755),
+    "plain": lambda: os.chmod("file", 0o1755),
+    "read": lambda: os.open("file", os.O_RDONLY, 0o4755),
+}.items():
+    try:
+        make()
+        print(name)
+    except PermissionError:
+        pass
+"""
+    (home.workspace / "file").touch()
+    (home.workspace / "make.py").write_text(code)
+
+    said = await run("python3 make.py")
+
+    assert said.startswith("plain\nread\n\nExit code: 0")
+    assert (home.workspace / "file").stat().st_mode & 0o7777 == 0o1755
+
+
 def test_it_stands_also_where_our_own_output_is_a_pipe(home: Home):
     code = """
 import sys
@@ -153,5 +183,23 @@ END"""
     open_to_all = await run(ask)
     closed = await run(ask, shut)
 
-    assert [line.split()[0] for line in open_to_all.splitlines() if "given" in line] == ["1", "2", "10", "16"]
-    assert [line.split()[0] for line in closed.splitlines() if "given" in line] == ["1", "16"]
+    assert [line.split()[0] for line in open_to_all.splitlines() if "given" in line] == ["2", "10", "16"]
+    assert [line.split()[0] for line in closed.splitlines() if "given" in line] == ["16"]
+
+
+async def test_a_service_that_listens_on_a_file_is_called_only_with_a_yes(fenced):
+    home, _, tool = fenced
+    place = home.path / "service.sock"
+    code = f"import socket; socket.socketpair(); socket.socket(socket.AF_UNIX).connect('{place}'); print('in')"
+    with socket.socket(socket.AF_UNIX) as service:
+        service.bind(str(place))
+        service.listen()
+        reaches = await tool.reaches({"command": "x", "needs": [str(place)]}, None)
+        context = ToolContext("a:b", Address("a", "b"), "t", home.workspace, FrozenClock(datetime(2026, 1, 2)))
+        granted = replace(context, granted=frozenset(reach.rule for reach in reaches))
+
+        refused = await tool.execute(f'python3 -c "{code}"', ctx=context)
+        called = await tool.execute(f'python3 -c "{code}"', needs=[str(place)], ctx=granted)
+
+    assert "Operation not permitted" in str(refused.content)
+    assert str(called.content).startswith("in\n")

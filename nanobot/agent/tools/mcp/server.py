@@ -138,13 +138,26 @@ class McpServer:
 
         Its resources and its prompts, where it has some, are a tool each. Nothing of a stranger.
         """
+        return {tool: name for tool, name in self._names(taken).items() if self.settings.offers(tool, name)}
+
+    def _names(self, taken: AbstractSet[str] = frozenset()) -> dict[str, str]:
+        """All that it has, wanted or not, and the name that each would go by."""
         if self.listing is None:
             return {}
         own = dict.fromkeys(tool.name for tool in self.listing.tools)
         own |= {RESOURCES: None} if self.listing.resources else {}
         own |= {PROMPTS: None} if self.listing.prompts else {}
-        names = offered_names(self.settings.name, own, taken)
-        return {tool: name for tool, name in names.items() if self.settings.offers(tool, name)}
+        return offered_names(self.settings.name, own, taken)
+
+    @property
+    def left_out(self) -> int:
+        """How many of its tools are left out: too many, or too large."""
+        return self.listing.left_out if self.listing is not None else 0
+
+    def unknown_tools(self) -> list[str]:
+        """Names in `enabledTools` that it has nothing for: a slip, or a tool of an older version of it."""
+        known = {"*", *(name for pair in self._names().items() for name in pair)}
+        return sorted(self.settings.enabled_tools - known) if self.listing is not None else []
 
     async def recall(self) -> None:
         """Take up what is remembered of it. Never raises."""

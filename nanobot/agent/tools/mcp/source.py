@@ -88,6 +88,10 @@ class McpServers:
         """End them all. Never raises, and does not wait long."""
         await asyncio.gather(*(server.close() for server in self.servers))
 
+    def named(self, name: str) -> McpServer | None:
+        """The server of this name."""
+        return next((server for server in self.servers if server.settings.name == name), None)
+
     def report(self) -> str:
         """How each server is, a line each."""
         return "\n".join(_line(server) for server in self.servers)

@@ -9,6 +9,7 @@ program and all it started end: see `keeper`. On Windows the SDK's own wire is u
 import asyncio
 import logging
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -35,6 +36,8 @@ _READ_AT_ONCE = 256 * 1024
 _PARSED_ASIDE = 512 * 1024
 """From this size on a message is read in a thread: the loop has others to serve."""
 _TAIL = 4096
+_NPM_AROUND_IT = re.compile(r"npm notice.*|npm error( \d+)?|npm error A complete log.*")
+"""What npm says around its reason, and would push it out of the last lines: many servers are started by npx."""
 
 _TO_END_S = 0.3
 _ALSO = frozenset({"XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"})
@@ -81,7 +84,8 @@ class Spoken:
 
     def __str__(self) -> str:
         """In words, for an error; empty where there is nothing to tell."""
-        last = [line.strip() for line in self._tail.decode(errors="replace").splitlines() if line.strip()][-5:]
+        lines = (line.strip() for line in self._tail.decode(errors="replace").splitlines())
+        last = [line for line in lines if line and not _NPM_AROUND_IT.fullmatch(line)][-5:]
         parts = (
             f"it ended with exit code {self.exit_code}" if self.exit_code is not None else "",
             f"it printed what is no message: {self._garbage!r}" if self._garbage else "",

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -91,14 +91,16 @@ class OwnTools:
         taken = loaded.name in wanted or (registry.has(loaded.name) and loaded.name not in self._tools)
         if not taken and loaded.tool is not None:
             return own_tool(loaded.tool, self._aside)
-        reason = (
-            f"Another tool has the name {loaded.name}; a tool of your own cannot replace it."
-            if taken
-            else loaded.reason
-        )
+        reason = self._taken(loaded.name, wanted) if taken else loaded.reason
         logger.warning("The tool in tools/%s was not loaded. %s", file, reason)
         name = loaded.name if not taken else f"own_{loaded.name}"[:64]
         return BrokenTool(name, file, reason) if name not in wanted and not self._is_others(name, registry) else None
+
+    def _taken(self, name: str, wanted: Mapping[str, Tool]) -> str:
+        first = next((file for file, one in self._files.items() if name in wanted and one.loaded.name == name), None)
+        if first is not None:
+            return f"tools/{first} has the name {name} already."
+        return f"Another tool has the name {name}; a tool of your own cannot replace it."
 
     def _is_others(self, name: str, registry: ToolRegistry) -> bool:
         return registry.has(name) and name not in self._tools

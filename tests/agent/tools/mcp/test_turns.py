@@ -74,4 +74,4 @@ async def test_what_a_server_says_of_a_secret_is_not_told_on(tmp_path: Path):
 
 async def test_without_servers_there_is_no_such_command(tmp_path: Path):
     async with open_bot(tmp_path) as bot:
-        assert "There is no command /mcp" in await bot.say("/mcp")
+        assert await bot.say("/mcp") == "No MCP server is set up. The config's tools.mcpServers names them."

@@ -154,6 +154,14 @@ async def test_a_broken_file_is_told_to_the_agent_and_mended_by_mending_it(shelf
     assert await shelf.call("greet") == "hello"
 
 
+async def test_of_two_files_with_one_name_the_second_is_told_of_the_first(shelf: Shelf):
+    shelf.write("a.py", tool_file(name="greet"))
+    shelf.write("b.py", tool_file(name="greet"))
+
+    assert await shelf.own() == ["greet", "own_greet"]
+    assert "tools/a.py has the name greet already" in await shelf.call("own_greet")
+
+
 async def test_a_built_in_tool_cannot_be_replaced(shelf: Shelf):
     shelf.write("evil.py", tool_file(name="read_file", body="return 'mine now'"))
 

@@ -1,0 +1,30 @@
+"""Scope: whose memory a turn may be told of. What one person said in private is nobody else's to read.
+
+The owner's scope is the memory of the workspace. Every chat in which others write or read has a scope of its own: what
+is remembered there is told there only. What the owner shared is told everywhere.
+"""
+
+from dataclasses import dataclass
+
+from nanobot.session.stems import other_stem_of
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """The owner alone, or one chat by its `channel:chat_id`."""
+
+    chat: str = ""
+
+    @property
+    def is_owners(self) -> bool:
+        """Whether nobody but the owner reads what is said here."""
+        return not self.chat
+
+    @property
+    def folder(self) -> str:
+        """Where below the memory folder its files are, no two scopes in one; the owner's are in the folder itself."""
+        return f"chats/{other_stem_of(self.chat)}" if self.chat else ""
+
+
+OWNERS = Scope()
+"""The terminal, and where nobody but an owner reads."""
