@@ -33,6 +33,7 @@ MARK = "NANOBOT_CHILD"
 _PROC = Path("/proc")
 _READ_AHEAD = 256 * 1024
 _KILL_PATIENCE_S = 2.0
+_CHASE_S, _STILL_S, _NEWEST = 0.4, 0.03, 64
 _TO_DETACH_S = 0.15
 _TO_END_S = 0.05
 _TO_TELL_S = 10.0
@@ -429,6 +430,24 @@ else:
                     with suppress(ProcessLookupError, PermissionError):
                         os.kill(member.pid, how)
             time.sleep(0.01)
+        _chase(f"{MARK}={mark}".encode(), deadline)
+
+    def _chase(marked: bytes, deadline: float) -> None:
+        """End who hands on to a child and is gone before a table of all is made: look at the newest processes by
+        themselves, until nobody makes new ones, or none of them is of the family for a while.
+        """
+        newest, moved = 0, time.monotonic()
+        until = moved + _CHASE_S
+        with suppress(OSError, ValueError):  # no /proc
+            while (now := time.monotonic()) < min(until, moved + _STILL_S, deadline):
+                before, newest = newest, int(_PROC.joinpath("loadavg").read_bytes().split()[-1])
+                if newest != before:
+                    moved = now
+                for pid in range(newest, max(newest - _NEWEST, 1), -1):
+                    if _carries(pid, marked):
+                        with suppress(ProcessLookupError, PermissionError):
+                            os.kill(pid, _KILL)
+                        until = now + _CHASE_S
 
     def _inhabitants(head: int) -> list[Process]:
         """All below this process, without itself."""
