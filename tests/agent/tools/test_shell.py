@@ -243,7 +243,8 @@ async def test_memory_counts_for_all_of_them_together(run):
 async def test_who_is_never_there_long_enough_to_be_named_is_told_of(run, request: pytest.FixtureRequest):
     if "not walled" in request.node.name:
         pytest.skip("without a space of its own nobody holds it")
-    chain = "import os\nif not os.fork():\n    os.setsid()\n    while 1:\n        os.fork() and os._exit(0)"
+    hand_on = "os.fork() and os._exit(0)"
+    chain = f"import os, time\n{hand_on}\nos.setsid()\nwhile time.time() < {time.time() + 10}:\n    {hand_on}"
 
     result = text(await run(f"{PYTHON} -S -c '{chain}'"))
 
