@@ -1,11 +1,12 @@
 """Where the process begins and ends: UTF-8 everywhere, no traceback unless asked for, a quick way out."""
 
-import gc
 import os
 import sys
 from contextlib import suppress
 from io import TextIOWrapper
 from typing import NoReturn
+
+from nanobot.utils.garbage import a_process_starts
 
 
 def main() -> NoReturn:
@@ -14,7 +15,7 @@ def main() -> NoReturn:
     The way out is `os._exit`, after everything of ours was closed in order: tearing down the interpreter frees
     what the system frees anyway, and takes up to a second once LiteLLM was loaded.
     """
-    gc.set_threshold(50_000, 20, 100)  # what is imported stays: walking it again and again is a tenth of a start
+    a_process_starts()
     _speak_utf8()
     _leave_no_core()
     code = _run()

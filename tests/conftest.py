@@ -2,6 +2,7 @@
 
 import gc
 import os
+import sys
 import warnings
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -10,6 +11,8 @@ import pytest
 
 from nanobot.security.vault import forget_all
 from nanobot.testing import Bot, open_bot
+
+sys.dont_write_bytecode = False  # else each worker rewrites the asserts of all tests for itself: eight seconds each
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
@@ -25,6 +28,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         noted = vars(item).get("_nodeid", item.nodeid)
         if noted != item.nodeid:
             item._id = item.id.parse(noted)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Who runs commands finds a warm process, and the garbage collector does not walk through all tests each time."""
+    warm = sys.modules.get("tests.warm")
+    if warm is not None and not session.config.option.collectonly:
+        warm.begin()
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,10 @@
 
 import asyncio
 
+from nanobot.agent.tools.base import Tool
 from nanobot.agent.tools.builtin import build_tools
+from nanobot.agent.tools.cron import CronTool
+from nanobot.agent.tools.message import MessageTool
 from nanobot.cli.common import ConfigOption, JsonOption, WorkspaceOption, read_setup, show_json, show_rows
 from nanobot.utils.clock import SystemClock
 from nanobot.wiring.policies import tool_policies
@@ -20,6 +23,8 @@ def list_(config: ConfigOption = None, workspace: WorkspaceOption = None, json: 
         asyncio.run(servers.recall())
         for tool in servers.tools():
             tools.register(tool)
+    # Every bot has two more, which need services: their classes tell of them as well.
+    shown: list[Tool | type[Tool]] = sorted([*tools, CronTool, MessageTool], key=lambda tool: tool.name)
     if json:
         show_json(
             [
@@ -29,12 +34,12 @@ def list_(config: ConfigOption = None, workspace: WorkspaceOption = None, json: 
                     "effect": tool.effect,
                     "parameters": tool.parameters,
                 }
-                for tool in tools
+                for tool in shown
             ]
         )
         return
     show_rows(
         ("Tool", "Effect", "What it does"),
-        [(tool.name, tool.effect, tool.description.strip().split("\n")[0]) for tool in tools],
+        [(tool.name, tool.effect, tool.description.strip().split("\n")[0]) for tool in shown],
         empty="No tool is switched on.",
     )

@@ -143,6 +143,11 @@ class Places:
         """Where earlier releases kept jobs."""
         return self.data / "cron" / "jobs.json"
 
+    def jobs_of(self, workspace: Path) -> Path:
+        """Where the jobs lie now, for who only looks: what writes them moves them into the workspace first."""
+        ours = workspace / "cron" / "jobs.json"
+        return self.old_jobs if self.old_jobs.is_file() and not ours.exists() else ours
+
     @property
     def old_sessions(self) -> Path:
         """Where earlier releases kept sessions."""

@@ -127,8 +127,10 @@ class PathPolicy:
 
     def writable(self, path: str | Path, granted: Collection[str] = ()) -> Path:
         """Where this path really leads, if tools may write there. Raises PathDeniedError."""
-        real = self.readable(path, granted)
-        self._check_never_written(path, real)
+        real = self._resolved(path)
+        self._check_not_ours(path, real)  # first: of what is never written nobody is told to ask for a yes
+        self._check_readable(path, real, granted)
+        self._check_guarded(path, real)
         self._check_granted(path, self._outside(real), granted)
         return real
 
@@ -218,12 +220,14 @@ class PathPolicy:
                 "(tools.restrictToWorkspace). Use a path inside, or ask the owner to add it to tools.allowedPaths."
             )
 
-    def _check_never_written(self, path: str | Path, real: Path) -> None:
+    def _check_not_ours(self, path: str | Path, real: Path) -> None:
         if self._own.holds(real):
             raise PathDeniedError(
                 f"{path} belongs to nanobot's own state and is never written by file tools. "
                 "Leave it as it is: use the tool made for it, or tell the owner which change is needed."
             )
+
+    def _check_guarded(self, path: str | Path, real: Path) -> None:
         if self._guarded.holds(real):
             raise PathDeniedError(
                 f"{path} is protected by the owner (tools.protectedPaths): it may be read, not written. "

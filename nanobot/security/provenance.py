@@ -39,6 +39,22 @@ IN_PART = {
 }
 """What an entry of the log of old conversations says behind its words, which are trusted no more than they were."""
 
+_DOCUMENTS = (
+    ".pdf",
+    ".doc",
+    ".docx",
+    ".xls",
+    ".xlsx",
+    ".ppt",
+    ".pptx",
+    ".odt",
+    ".ods",
+    ".odp",
+    ".rtf",
+    ".epub",
+    ".eml",
+)
+"""How the names of files end that are read as somebody else's wherever they lie."""
 _WORD = re.compile(r"[^\s;|&<>()'\"`$=]+")
 _GLOB = frozenset("*?[")
 _GOES_TO = re.compile(r"\b(?:cd|pushd)\s+([^\s;|&<>()'\"`$]+)")
@@ -113,11 +129,19 @@ class FileBook:
         worst = least_trusted(found.values())
         return worst, next(file for file, mark in found.items() if mark is worst)
 
-    def reading(self, command: str, folder: Path) -> "Reading":
-        """Watch which such files this command reads, which is about to run in that folder. Close it."""
-        from nanobot.security.readings import Reading  # only a command needs it
+    def reading(self, command: str, folder: Path, words: Provenance | None) -> "Reading":
+        """Watch which such files this command reads, which is about to run in that folder. To be closed.
 
-        return Reading(self, command, folder)
+        `words` are those it is made of, or brings, where they are from outside: what it plainly writes is marked by
+        them at once, so that a crash leaves no file unmarked. Raises StorageError.
+        """
+        from nanobot.security.readings import Reading  # only a command needs these
+        from nanobot.security.shell.writes import files_written
+
+        if words is not None:
+            for file in files_written(command, folder):
+                self.mark(file, words)
+        return Reading(self, command, folder, self._workspace or folder)
 
     def others_places(self) -> tuple[list[str], list[str]]:
         """Files that may hold somebody else's words, and folders in which all may."""
@@ -129,6 +153,15 @@ class FileBook:
             files.append(str(own / "memory" / "HISTORY.md"))
             trees += [str(own / "sessions"), str(own / ".nanobot" / "spill")]
         return files, [*trees, str(self._media)]
+
+    def documents_in(self, command: str, folder: Path) -> list[str]:
+        """The documents that a command names, by a pattern too: somebody writes those for others, as letters are."""
+        if not any(ending in command.lower() for ending in _DOCUMENTS):
+            return []
+        from nanobot.security.shell.runs import words_of
+
+        words = [*dict.fromkeys([*_WORD.findall(command), *words_of(command)])]
+        return [place for place in _places_of(words, command, folder) if place.lower().endswith(_DOCUMENTS)]
 
     def mark(self, file: Path, provenance: Provenance) -> None:
         """From now on the file is at most this trusted. Raises StorageError."""

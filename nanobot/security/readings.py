@@ -1,12 +1,14 @@
 """Which files with somebody else's words a command reads, named or not: `grep -r`, `$(ls)`, `make`, a script.
 
 Where the kernel tells who opens a file, that is known. Where it does not, a command that may read what it does not name
-counts as having read all such files below the folders that it names, and below the one it runs in.
+counts as having read all such files below the folders that it names, and below the one it runs in. A file that it gave
+another name, or a second one, is found again by its inode.
 """
 
 import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Protocol
@@ -17,6 +19,13 @@ from nanobot.utils.opened import OpenedFiles
 _MOST_FOLDERS = 1_000
 _MOST_FILES = 500
 """Files by their place (attachments, conversations) that are asked about one by one."""
+_MOST_ENTRIES = 50_000
+"""Of a workspace that are looked through for a file under another name."""
+_READERS = frozenset({
+    "antiword", "catdoc", "catppt", "docx2txt", "libreoffice", "mutool", "ocrmypdf", "odt2txt", "pdf2txt.py", "pdfgrep",
+    "pdftohtml", "pdftotext", "soffice", "tesseract", "unrtf", "xls2csv", "xlsx2csv",
+})  # fmt: skip
+"""Programs that print what stands in documents and pictures, whoever names these."""
 _IN_DIFF = re.compile(r"^(?:diff --git|\+\+\+|---|[\w^~./-]+:).*$", re.MULTILINE)
 """Lines of git's that name the file whose older words follow: those lie in no file of that name."""
 
@@ -32,6 +41,14 @@ class Book(Protocol):
         """The least trusted of the files that this text names."""
         ...
 
+    def documents_in(self, command: str, folder: Path) -> list[str]:
+        """The documents that it names: somebody's letters, whoever put them there."""
+        ...
+
+    def mark(self, file: Path, provenance: Provenance) -> None:
+        """From now on the file is at most this trusted. Raises StorageError."""
+        ...
+
     def others_places(self) -> tuple[list[str], list[str]]:
         """Files that may hold somebody else's words, and folders in which all may."""
         ...
@@ -40,23 +57,29 @@ class Book(Protocol):
 class Reading:
     """One command, from before it begins until `close`."""
 
-    def __init__(self, book: Book, command: str, folder: Path) -> None:
+    def __init__(self, book: Book, command: str, folder: Path, workspace: Path) -> None:
         self._book = book
+        self._workspace = workspace
         self._command = command
         self._folder = folder
         self._watch: OpenedFiles | None = None
         files, trees = book.others_places()
+        self._documents = frozenset(book.documents_in(command, folder))
+        self._stood = {name: found for name in (*files, *trees) if (found := _stat(name)) is not None}
         try:
-            self._watch = OpenedFiles(files, _folders_in(trees))
+            self._watch = OpenedFiles((*files, *self._documents), _folders_in(trees))
         except OSError:
             return  # then what it may have read counts
 
     def words(self, printed: str) -> Provenance | None:
         """The least trusted of what was read until now, `printed` being what the command said; None for the owner's."""
+        self._follow()
         read = self._watch.paths() if self._watch is not None else None
         found = [] if read is None else [self._book.of(Path(name)) for name in read]
         if read is None:
             found.append(self._within_reach())
+        if self._shows_documents(read):
+            found.append(Provenance.PERSON)
         if "git" in self._command:
             told = "\n".join(_IN_DIFF.findall(printed))
             found.append(self._book.named_in(told) if told else None)
@@ -68,10 +91,35 @@ class Reading:
         if self._watch is not None:
             self._watch.close()
 
+    def _shows_documents(self, read: set[str] | None) -> bool:
+        from nanobot.security.shell.words import read_line
+        from nanobot.security.shell.wrappers import unwrapped
+
+        if self._documents and (read is None or not self._documents.isdisjoint(read)):
+            return True
+        return any(one.name in _READERS for one in unwrapped(read_line(self._command)))
+
+    def _follow(self) -> None:
+        """What was moved or linked keeps its mark under its new name. Raises StorageError."""
+        lost = {
+            (before.st_dev, before.st_ino): name
+            for name, before in self._stood.items()
+            if (now := _stat(name)) is None or now.st_nlink > before.st_nlink or now.st_ino != before.st_ino
+        }
+        if not lost:
+            return
+        words = {name: self._book.of(Path(name)) for name in lost.values()}
+        for entry in islice(_entries(self._workspace), _MOST_ENTRIES):
+            with suppress(OSError):
+                found = entry.stat(follow_symlinks=False)
+                name = lost.get((found.st_dev, found.st_ino))
+                if name is not None and entry.path != name and (mark := words[name]) is not None:
+                    self._book.mark(Path(entry.path), mark)
+
     def _within_reach(self) -> Provenance | None:
         from nanobot.security.shell.runs import read_below
 
-        below = [os.path.realpath(self._folder / Path(name).expanduser()) for name in read_below(self._command)]
+        below = [os.path.realpath(self._folder / os.path.expanduser(name)) for name in read_below(self._command)]  # noqa: PTH111
         files, trees = self._book.others_places()
         lying = [name for tree in trees for name in islice(_files_in(tree), _MOST_FILES)]
         near = [name for name in (*files, *lying) if any(_is_below(name, one) for one in below)]
@@ -89,6 +137,22 @@ def _folders_in(trees: list[str]) -> Iterator[str]:
         if count == _MOST_FOLDERS:
             raise OSError("More folders than are watched.")
         yield folder
+
+
+def _stat(name: str) -> os.stat_result | None:
+    try:
+        return os.stat(name, follow_symlinks=False)  # noqa: PTH116 of many
+    except OSError:
+        return None
+
+
+def _entries(folder: str | Path) -> "Iterator[os.DirEntry[str]]":
+    """All that lies below a folder."""
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            yield entry
+            if entry.is_dir(follow_symlinks=False):
+                yield from _entries(entry.path)
 
 
 def _files_in(tree: str) -> Iterator[str]:

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import ctypes
 
-_ACCESS, _CLOSE_NOWRITE, _MOVE_SELF = 0x1, 0x10, 0x800
-_READ = _ACCESS | _CLOSE_NOWRITE
+_READ = 0x1 | 0x10  # IN_ACCESS, IN_CLOSE_NOWRITE
 _OVERFLOW, _FOLDER, _ONCE = 0x4000, 0x4000_0000, 0x8000_0000
 _EVENT = struct.Struct("iIII")
 _BUFFER = 64 * 1024
@@ -32,7 +31,7 @@ class OpenedFiles:
         self._places: dict[int, str] = {}
         try:
             for name in files:
-                self._watch(name, _READ | _MOVE_SELF | _ONCE)
+                self._watch(name, _READ | _ONCE)
             for name in folders:
                 self._watch(name, _READ)
         except OSError:
@@ -40,7 +39,7 @@ class OpenedFiles:
             raise
 
     def paths(self) -> set[str] | None:
-        """Those that were read, or renamed, since the last look; None where more happened than is remembered."""
+        """Those that were read since the last look; None where more happened than is remembered."""
         found: set[str] = set()
         while data := _events(self._descriptor):
             at = 0
@@ -50,7 +49,7 @@ class OpenedFiles:
                 at += _EVENT.size + length
                 if mask & _OVERFLOW:
                     return None
-                if mask & (_READ | _MOVE_SELF) and not mask & _FOLDER and number in self._places:
+                if mask & _READ and not mask & _FOLDER and number in self._places:
                     found.add(os.path.join(self._places[number], name) if name else self._places[number])  # noqa: PTH118
         return found
 

@@ -102,13 +102,18 @@ def test_each_setting_says_where_it_comes_from(monkeypatch: pytest.MonkeyPatch, 
 def test_a_secret_that_is_kept_elsewhere_is_told_by_its_place_and_not_fetched(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("GROQ_HERE", KEY)
     keys = {"openai": "file:~/key", "gemini": "cmd:pass show gemini", "groq": "${GROQ_HERE}"}
-    write_config(providers={name: {"apiKey": key} for name, key in keys.items()})
+    tracker = {"url": "https://example.com/mcp", "headers": {"Authorization": "Bearer ${file:tokens/tracker}"}}
+    write_config(
+        providers={name: {"apiKey": key} for name, key in keys.items()}, tools={"mcpServers": {"tracker": tracker}}
+    )
 
     told = " ".join(status().stdout.split())
 
     assert "providers.openai.apiKey •••• ~/key (secret file)" in told
     assert "providers.gemini.apiKey •••• pass (command)" in told
     assert "providers.groq.apiKey ••••cdef GROQ_HERE (environment)" in told
+    assert '{"Authorization": "••••"}' in told
+    assert "tools.mcpServers.tracker.command" not in told
 
 
 def test_the_short_view_has_only_what_differs_from_the_defaults():
@@ -222,6 +227,15 @@ def test_channels_and_jobs_are_told_also_while_no_gateway_runs():
     assert "Gateway not running; `nanobot gateway` starts it Channels telegram Jobs 1, next 2099-01-01" in shown
     assert (told["gateway"], told["channels"]["telegram"]["state"]) == ({"running": False}, "off")
     assert told["jobs"]["count"] == 1
+
+
+def test_jobs_are_counted_where_earlier_releases_kept_them():
+    CliRunner().invoke(app, ["cron", "add", "-m", "Tea", "--at", "2099-01-01T16:00+00:00"])
+    data = Path.home() / ".nanobot"
+    (data / "workspace" / "cron").rename(data / "cron")
+
+    assert facts()["jobs"]["count"] == 1
+    assert (data / "cron" / "jobs.json").is_file()
 
 
 def test_a_damaged_store_of_jobs_does_not_hide_the_rest():

@@ -314,13 +314,13 @@ def test_any_legal_history_is_left_alone(history: list[Row]):
 
 
 @given(damaged())
-@settings(max_examples=300)
+@settings(max_examples=120)
 def test_any_damage_comes_out_legal(history: list[Row]):
     assert_repaired(history)
 
 
 @given(st.lists(junk | anything, max_size=6))
-@settings(max_examples=300)
+@settings(max_examples=120)
 def test_any_junk_comes_out_legal(history: list[Any]):
     assert_repaired(history)
 

@@ -178,6 +178,12 @@ def bot_of(house: Path, workspace: str = ".nanobot/workspace") -> PathPolicy:
     return PathPolicy(house / workspace, allowed=(house / "shared",), unreadable=unreadable, data_folder=data)
 
 
+def test_of_a_secret_of_ours_nobody_is_told_to_ask_for_a_yes_to_write_it(house: Path):
+    for path in ("~/.nanobot/config.json", "~/.nanobot/state/journal.db"):
+        with pytest.raises(PathDeniedError, match="is never written"):
+            bot_of(house).writable(path)
+
+
 @pytest.mark.parametrize(
     "path",
     ["report.pdf", ".nanobot/spill/turn-1.txt", "photo", "~/.nanobot/media/telegram/photo.jpg", "~/shared/plan.txt"],

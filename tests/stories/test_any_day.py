@@ -325,7 +325,7 @@ async def any_day(home: Path, seed: int, starts: int = 4, turns: int = 8) -> Day
     return day
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", [*range(5), *(pytest.param(n, marks=pytest.mark.slow) for n in range(5, 12))])
 async def test_every_request_is_legal_and_holds_the_last_message(tmp_path: Path, seed: int):
     day = await any_day(tmp_path, seed)
 

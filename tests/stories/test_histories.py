@@ -95,13 +95,21 @@ async def test_after_a_stop_at_any_moment_the_next_message_is_answered(
     assert server.problems == []
 
 
-@on_each_wire
+@pytest.mark.parametrize(
+    ("config", "turns", "each"),  # the file does not know the wire
+    [
+        pytest.param(openai, 1, 1, id="openai"),
+        pytest.param(anthropic, 1, 3, id="anthropic", marks=LITELLM),
+        pytest.param(openai, 2, 1, id="openai, two turns", marks=pytest.mark.slow),
+        pytest.param(anthropic, 2, 1, id="anthropic, two turns", marks=[LITELLM, pytest.mark.slow]),
+    ],
+)
 async def test_a_session_file_cut_anywhere_goes_on(
-    tmp_path: Path, server: FakeModels, config: Callable[..., dict[str, Any]]
+    tmp_path: Path, server: FakeModels, config: Callable[..., dict[str, Any]], turns: int, each: int
 ):
     home = Home(tmp_path / "whole", **config(server))
     async with home.open() as bot:
-        for _ in range(2):
+        for _ in range(turns):
             server.script(*WORK)
             await bot.run("work")
     file = next(home.workspace.glob("sessions/*.jsonl"))
@@ -109,7 +117,7 @@ async def test_a_session_file_cut_anywhere_goes_on(
     ends = [at for at, byte in enumerate(written) if byte == ord("\n")]
 
     cuts = sorted({*ends, *(end + 20 for end in ends[:-1])})
-    for number, end in enumerate(cuts if config is openai else cuts[::3]):  # the file does not know the wire
+    for number, end in enumerate(cuts[::each]):
         other = Home(tmp_path / f"cut-{number}", **config(server))
         shutil.copytree(home.workspace, other.workspace)
         (other.workspace / file.relative_to(home.workspace)).write_bytes(written[: end + 1])
@@ -157,12 +165,19 @@ async def test_a_switch_in_the_middle_of_a_task_is_taken_over(tmp_path: Path, se
     assert server.problems == []
 
 
-@on_each_wire
+@pytest.mark.parametrize(
+    ("config", "turns"),  # what is sent grows with the square of them
+    [
+        pytest.param(openai, 5, id="openai"),
+        pytest.param(anthropic, 2, id="anthropic", marks=LITELLM),
+        pytest.param(openai, 10, id="openai, long", marks=pytest.mark.slow),
+        pytest.param(anthropic, 5, id="anthropic, long", marks=[LITELLM, pytest.mark.slow]),
+    ],
+)
 async def test_many_turns_with_tools_and_thoughts_and_restarts_keep_their_head(
-    tmp_path: Path, server: FakeModels, config: Callable[..., dict[str, Any]]
+    tmp_path: Path, server: FakeModels, config: Callable[..., dict[str, Any]], turns: int
 ):
     home = Home(tmp_path, **config(server))
-    turns = 10 if config is openai else 5  # what is sent grows with the square of them
     for _ in range(5):
         async with home.open() as bot:
             for _ in range(turns):
@@ -175,23 +190,29 @@ async def test_many_turns_with_tools_and_thoughts_and_restarts_keep_their_head(
 
 
 @pytest.mark.parametrize(
-    ("model", "wants"),
-    [("deepseek-reasoner", "required"), ("kimi-k2-thinking", "required"), ("gpt-4.1", "forbidden")],
+    ("model", "wants", "turns"),
+    [
+        ("deepseek-reasoner", "required", 10),
+        ("kimi-k2-thinking", "required", 3),
+        ("gpt-4.1", "forbidden", 3),
+        pytest.param("kimi-k2-thinking", "required", 10, marks=pytest.mark.slow),
+        pytest.param("gpt-4.1", "forbidden", 10, marks=pytest.mark.slow),
+    ],
 )
 async def test_over_fifty_turns_thoughts_go_back_to_who_wants_them_and_to_nobody_else(
-    tmp_path: Path, server: FakeModels, model: str, wants: Literal["required", "forbidden"]
+    tmp_path: Path, server: FakeModels, model: str, wants: Literal["required", "forbidden"], turns: int
 ):
     """Row 50: sessions died after a few turns, since a thought was missing beside a call that was replayed."""
     server.reasoning = wants
     home = Home(tmp_path, **openai(server, model))
     for _ in range(5):
         async with home.open() as bot:
-            for _ in range(10):
+            for _ in range(turns):
                 server.script(*WORK)
                 assert (await bot.run("work")).text == "Done."
 
     assert server.problems == []
-    assert len(server.chats) == 150
+    assert len(server.chats) == 15 * turns
     thoughts = [row.get("reasoning_content") for row in server.chats[-1].json["messages"] if row.get("tool_calls")]
     assert ("Look." in thoughts) is (wants == "required")
 

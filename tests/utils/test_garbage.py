@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from nanobot.utils.garbage import seldom_collected
+from nanobot.utils.garbage import a_process_starts, seldom_collected
 
 
 @pytest.fixture(autouse=True)
@@ -13,6 +13,7 @@ def as_found() -> Iterator[None]:
     before = gc.get_threshold()
     yield
     gc.set_threshold(*before)
+    gc.unfreeze()
 
 
 def test_it_collects_less_often_while_a_bot_is_alive_and_as_before_afterwards():
@@ -48,3 +49,25 @@ def test_who_has_switched_it_off_keeps_it_off():
         gc.enable()
 
     assert not meanwhile
+
+
+def test_what_a_process_of_ours_imports_is_never_walked_once_its_first_bot_is_there():
+    frozen = gc.get_freeze_count()
+    a_process_starts()
+
+    with seldom_collected():
+        once = gc.get_freeze_count()
+        with seldom_collected():
+            twice = gc.get_freeze_count()
+
+    assert once - frozen > 10_000
+    assert twice <= once  # some of it may have gone meanwhile
+
+
+def test_a_bot_in_somebody_elses_process_leaves_what_is_there_to_the_collector():
+    frozen = gc.get_freeze_count()
+
+    with seldom_collected():
+        meanwhile = gc.get_freeze_count()
+
+    assert meanwhile == frozen

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.utils.processes import child_process, count_processes
+from nanobot.utils.families import count_processes
+from nanobot.utils.processes import child_process
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="spaces of process numbers")

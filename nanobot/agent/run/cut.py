@@ -24,9 +24,9 @@ class Cut:
 def open_calls(rows: Sequence[ChatMessage]) -> list[ToolCallRequest]:
     """The calls at the end of a history that nobody answered, in their order."""
     results = results_at_end(rows)
-    last = rows[len(rows) - len(results) - 1] if len(rows) > len(results) else None
-    if last is None or last["role"] != "assistant":
+    if len(rows) == len(results):
         return []
+    last = rows[len(rows) - len(results) - 1]
     answered = {row.get("tool_call_id") for row in results}
     return [
         ToolCallRequest.from_text(call["id"], call["function"]["name"], call["function"]["arguments"])

@@ -3,13 +3,12 @@
 `Running` stands before approval: a command that runs such a file does what somebody else says. `Filing` stands behind
 it. A file that is written while such words are in play is marked before the call, so one may be marked that then is not
 written: a mark too many costs a question, one too few would make somebody else's words the owner's. A command that
-names a marked file brings its words into the turn; what file tools show of one comes with its provenance by itself.
+names a marked file brings its words into the turn, and marks itself what it writes; what file tools show of one comes
+with its provenance by itself.
 """
 
 import asyncio
 import logging
-import re
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
@@ -23,9 +22,6 @@ log = logging.getLogger(__name__)
 
 _WRITERS = {"write_file": True, "edit_file": False, "notebook_edit": False}
 """Tools that write the file named `path`; whether they write it whole."""
-_OUTPUT = re.compile(r"(?:>>?|(?<=\s)-[oO]|--output(?:-document)?|\btee(?:\s+-a)?)[\s=]*([^\s;|&<>()'\"]+)")
-_FETCHED = re.compile(r"https?://[^\s'\"]+/([\w.-]+)")
-_FETCHES = re.compile(r"\b(?:curl|wget|aria2c|scp|sftp|ftp|nc|ncat)\b|https?://")
 _NOTHING = Verdict()
 
 
@@ -84,21 +80,21 @@ class Filing:
     def _filed(self, planned: PlannedCall) -> Verdict:
         name, arguments, context = planned.call.name, planned.call.arguments, planned.context
         entered = _entered(planned)
-        if name == "exec":
-            command, folder = _command_of(planned)
-            fetched = Provenance.WEB if _FETCHES.search(command) else Provenance.OWNER
-            named = self._files.named_in(command, folder) or Provenance.OWNER
-            words = least_trusted([entered, fetched, named])
-            if is_outside(words):
-                for file in _written_by(command, folder):
-                    self._files.mark(folder / file, words)
-            return Verdict(entered=named)
+        if name == "exec":  # which marks what it writes itself, once it is sure to run
+            named = self._files.named_in(*_command_of(planned)) or Provenance.OWNER
+            return Verdict(entered=least_trusted([entered, named]) if is_outside(entered) else named)
         file = context.workspace / Path(str(arguments.get("path") or ".")).expanduser()
         if is_outside(entered):
             self._files.mark(file, entered)
         elif _WRITERS[name]:
-            self._files.clear(file)
+            return Verdict(when_done=[lambda: self._clear(file)])
         return _NOTHING
+
+    def _clear(self, file: Path) -> None:
+        try:
+            self._files.clear(file)
+        except StorageError as error:
+            log.warning("What the owner has written anew still counts as somebody else's: %s", error)
 
 
 def _entered(planned: PlannedCall) -> Provenance:
@@ -117,21 +113,3 @@ def _command_of(planned: PlannedCall) -> tuple[str, Path]:
     with suppress(RuntimeError):  # `~somebody` whom this host does not know
         folder /= Path(str(arguments.get("working_dir") or ".")).expanduser()
     return str(arguments.get("command", "")), folder
-
-
-def _written_by(command: str, folder: Path) -> Iterator[Path]:
-    """The files that a command plainly writes to: by a redirection or an option, or as a download is called."""
-    from nanobot.security.shell.danger import operands, written  # only a command needs it
-    from nanobot.security.shell.words import read_line
-    from nanobot.security.shell.wrappers import unwrapped
-
-    names = [*_OUTPUT.findall(command), *(_FETCHED.findall(command) if "wget" in command else ())]
-    for one in unwrapped(read_line(command)):
-        there = written(one)
-        names += there
-        names += [f"{name}/{Path(source).name}" for name in there for source in operands(one) if source != name]
-    for name in dict.fromkeys(names):
-        with suppress(RuntimeError):
-            file = Path(name).expanduser()
-            if name and "\0" not in name and not (folder / file).is_dir():
-                yield file

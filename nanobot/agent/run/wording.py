@@ -8,6 +8,7 @@ import json
 import re
 import unicodedata
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from typing import Any
 
 from nanobot.agent.run.outside import own_provenance
@@ -159,11 +160,16 @@ def shown_source(row: ChatMessage, rows: Sequence[ChatMessage]) -> str:
     if row["role"] == "assistant":
         return "what was said after reading words from outside"
     name = str(row.get("name", "a tool"))
-    for other in rows:
-        for call in other.get("tool_calls") or ():
-            if call["id"] == row.get("tool_call_id") and other.get("turn_id") == row.get("turn_id"):
-                return clip_line(f"{name} {_first_argument(call['function']['arguments'])}".strip(), _LONGEST_NAME)
-    return name
+    before = takewhile(lambda other: other is not row, rows)
+    arguments = [
+        call["function"]["arguments"]
+        for other in before
+        if other.get("turn_id") == row.get("turn_id")
+        for call in other.get("tool_calls") or ()
+        if call["id"] == row.get("tool_call_id")
+    ]
+    # The last one: some servers number the calls of each step anew.
+    return clip_line(f"{name} {_first_argument(arguments[-1])}".strip(), _LONGEST_NAME) if arguments else name
 
 
 def _provenance(row: ChatMessage) -> Provenance:

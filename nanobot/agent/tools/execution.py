@@ -13,7 +13,8 @@ from nanobot.agent.tools.base import ToolContext
 from nanobot.agent.tools.capture import Capture, Progress
 from nanobot.agent.tools.watch import Most, Watch
 from nanobot.messages.types import Provenance
-from nanobot.utils.processes import Child, Process, child_process
+from nanobot.utils.families import Process
+from nanobot.utils.processes import Child, child_process
 
 if TYPE_CHECKING:
     from nanobot.security.sandbox.walls import Behind

@@ -41,14 +41,15 @@ class Reading(Protocol):
         ...
 
 
-WatchReading = Callable[[str, Path], Reading]
-"""Watches what a command reads that is about to run in that folder."""
+WatchReading = Callable[[str, Path, Provenance | None], Reading]
+"""Watches what a command reads that is about to run in that folder, with these words from outside in it, if any.
+Blocks; raises StorageError."""
 
 
 class NothingRead:
     """Nobody keeps account of files."""
 
-    def __init__(self, command: str, folder: Path) -> None:
+    def __init__(self, command: str, folder: Path, words: Provenance | None) -> None:
         """As a `WatchReading`."""
 
     def words(self, printed: str) -> Provenance | None:

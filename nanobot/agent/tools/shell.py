@@ -189,6 +189,7 @@ class ExecTool(Tool):
         from nanobot.agent.tools.needs import advice_for
         from nanobot.security.sandbox.limits import Limits
         from nanobot.security.sandbox.walls import NoWallError
+        from nanobot.security.shell.runs import tells_no_words
 
         policy, judgement, walled = self._policy, considered.judgement, considered.walled
         most = Most(policy.max_processes, policy.max_memory or Limits().memory, policy.disk_left)
@@ -198,17 +199,19 @@ class ExecTool(Tool):
         execution = Execution(bounds, self._paths.workspace, ctx, words)
         env = environment(os.environ, policy)
         try:
-            behind, before, reading = await asyncio.to_thread(self._ready, command, considered)
+            brought = words if judgement.fetches or (ctx is not None and is_outside(ctx.entered)) else None
+            behind, before, reading = await asyncio.to_thread(self._ready, command, considered, brought)
             began, printed = time.time_ns(), ""
-            brought = words if judgement.brings_files or (ctx is not None and is_outside(ctx.entered)) else None
             try:
                 outcome = await execution.outcome(command, behind, considered.folder, env)
-                printed = outcome.text if outcome.said.strip() else ""
+                printed = "" if tells_no_words(command) or not outcome.said.strip() else outcome.text
             finally:
                 behind.close()
                 read = await finish(asyncio.to_thread(self._settled, reading, printed, began, brought))
         except NoWallError as error:
             return ToolResult.failed(str(error))
+        except StorageError as error:
+            return ToolResult.failed(f"It was not run: nobody could tell later whose words it writes. {error}")
         except OSError as error:
             hint = "Put the text into a file with write_file first." if error.errno == errno.E2BIG else ""
             if error.errno == errno.EACCES and walled:
@@ -233,6 +236,9 @@ class ExecTool(Tool):
         """Whose words a command has read. What it changed is trusted as little as those, and as what it brought."""
         try:
             read = reading.words(printed)
+        except StorageError as error:
+            log.warning("Where the words of files come from cannot be kept: %s", error)
+            read = Provenance.WEB
         finally:
             reading.close()
         words = [one for one in (read, brought) if one is not None]
@@ -259,16 +265,18 @@ class ExecTool(Tool):
         judgement, walled = self._judged(command, folder)
         return _Considered(folder, judgement, self._needs(needs, command), walled)
 
-    def _ready(self, command: str, considered: "_Considered") -> "tuple[Behind, frozenset[str], Reading]":
+    def _ready(
+        self, command: str, considered: "_Considered", brought: Provenance | None
+    ) -> "tuple[Behind, frozenset[str], Reading]":
         """How it is started, what lies in its /tmp before, and who sees what it reads."""
         from nanobot.agent.tools.needs import told_tmp
         from nanobot.security.sandbox.walls import unwalled
 
         line, folder = _shell(command), considered.folder
         if not considered.walled or isinstance(line, str):
-            return unwalled(line), frozenset(), self._watch_reading(command, folder)
+            return unwalled(line), frozenset(), self._watch_reading(command, folder, brought)
         behind = self._walls.behind(line, folder, considered.wants.grants)
-        return behind, told_tmp(self._walls.tmp), self._watch_reading(command, folder)
+        return behind, told_tmp(self._walls.tmp), self._watch_reading(command, folder, brought)
 
     def _judged(self, command: str, folder: Path) -> "tuple[Judgement, bool]":
         walled = self._walls.stand

@@ -8,8 +8,9 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from nanobot.utils.families import count_processes
 from nanobot.utils.memory import memory_in_use, memory_of
-from nanobot.utils.processes import Child, count_processes
+from nanobot.utils.processes import Child
 
 _LOOK_S = 0.2
 _THOROUGH = 5

@@ -79,7 +79,7 @@ def ledger_can_be_read(patient: Patient) -> Iterator[Finding]:
 
 def jobs_can_be_read(patient: Patient) -> Iterator[Finding]:
     """Jobs and reminders."""
-    service = CronService(patient.workspace / "cron" / "jobs.json", timezone=patient.config.agents.defaults.timezone)
+    service = CronService(patient.places.jobs_of(patient.workspace), timezone=patient.config.agents.defaults.timezone)
     try:
         jobs = service.list_jobs(include_disabled=True)
     except StorageError as refused:

@@ -93,7 +93,8 @@ def commands_stay_inside(patient: Patient) -> Iterator[Finding]:
         )
     else:
         report = command_walls(patient.config, patient.places.data, patient.workspace).report()
-        yield from map(note, (report.summary, *report.lacks))
+        but = ("What does not hold:", *report.lacks) if report.lacks else ()
+        yield note(" ".join((f"{report.summary.removesuffix('.')}.", *report.holds, *but)))
     told = [name for name in settings.allowed_env_keys if is_telling(name)]
     if told:
         yield warning(
@@ -123,7 +124,7 @@ def places_are_narrow(patient: Patient) -> Iterator[Finding]:
         place = Path(os.path.realpath(Path(name).expanduser()))
         if place in (home, *home.parents):
             yield error(
-                f"tools.allowedPaths holds {name}: tools may write all of your home.", "Name the folders that it needs."
+                f"tools.allowedPaths holds {name}: tools may write {_extent(place)}.", "Name the folders that it needs."
             )
         elif place == data or data in place.parents:
             yield error(f"tools.allowedPaths holds {name}, which is nanobot's own.", "Take it out.")
@@ -134,10 +135,14 @@ def places_are_narrow(patient: Patient) -> Iterator[Finding]:
         )
     workspace = Path(os.path.realpath(patient.workspace))
     if workspace in (home, *home.parents):
-        yield error(f"The workspace is {workspace}: all of your home.", "Give the agent a folder of its own.")
+        yield error(f"The workspace is {workspace}: {_extent(workspace)}.", "Give the agent a folder of its own.")
     elif os.name == "posix" and workspace.is_dir() and workspace.stat().st_mode & stat.S_IWOTH:
         closing = partial(_close_to_others, workspace)
         yield error(f"Everybody on this machine can write in {workspace}.", f"chmod o-w {workspace}", closing)
+
+
+def _extent(place: Path) -> str:
+    return "the whole disk" if place == place.parent else "all of your home"
 
 
 def _close_to_others(folder: Path) -> str:

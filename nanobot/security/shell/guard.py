@@ -8,7 +8,7 @@ from pathlib import Path
 
 from nanobot.security.paths import PathPolicy
 from nanobot.security.shell.danger import Ground, danger_of, hidden_in
-from nanobot.security.shell.fetches import brings_files, fetches
+from nanobot.security.shell.fetches import fetches, script_fetches
 from nanobot.security.shell.words import Command, Line, read_line
 from nanobot.security.shell.wrappers import unwrapped
 
@@ -19,9 +19,7 @@ class Judgement:
 
     refusal: str = ""
     fetches: bool = False
-    """Whether its output may be words from outside."""
-    brings_files: bool = False
-    """Whether the files that it writes may hold such words."""
+    """Whether what it prints and writes may be words from outside."""
     single: tuple[str, ...] = ()
     """The words of the one program that the line runs, where it is one and nothing else."""
 
@@ -46,8 +44,7 @@ class Guard:
         plain = one is not None and not one.redirects and not one.background
         return Judgement(
             refusal,
-            any(map(fetches, commands)),
-            any(map(brings_files, commands)),
+            any(fetches(command) or script_fetches(command, folder) for command in commands),
             one.argv if one is not None and plain else (),
         )
 
@@ -72,7 +69,7 @@ class Guard:
         foreign = next((command for command in line.commands if not self._is_allowed(command)), None)
         if foreign is None and line.commands and line.whole and not line.sets:
             return ""
-        what = f"`{' '.join(foreign.argv)[:80]}`" if foreign is not None else _what_else(line)
+        what = _shown(foreign) if foreign is not None else _what_else(line)
         return (
             f"The owner allows only certain commands (tools.exec.allowPatterns), and {what} is none of them. "
             f"Allowed: {', '.join(pattern.pattern for pattern in self._allow)}."
@@ -80,7 +77,7 @@ class Guard:
 
     def _is_allowed(self, command: Command) -> bool:
         """What it writes by `>` is no part of what was allowed."""
-        if any(redirect.writes and redirect.target != "/dev/null" for redirect in command.redirects):
+        if _written_by(command):
             return False
         said = " ".join(command.argv)
         return any(pattern.fullmatch(said) for pattern in self._allow)
@@ -95,6 +92,17 @@ class Guard:
             if reason is not None:
                 return f"This command was not run: {reason}"
         return ""
+
+
+def _written_by(command: Command) -> list[str]:
+    return [one.target for one in command.redirects if one.writes and one.target != "/dev/null"]
+
+
+def _shown(command: Command) -> str:
+    """A program that no pattern allows. One that writes is none that a pattern could allow."""
+    written = _written_by(command)
+    said = f"`{' '.join(command.argv)[:80]}`"
+    return f"{said}, which writes to {written[0][:80]} by `>`," if written else said
 
 
 def _what_else(line: Line) -> str:

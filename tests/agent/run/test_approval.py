@@ -4,9 +4,11 @@ import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from nanobot.agent.run.wording import Wording, shown_source
 from nanobot.agent.tools.base import Tool
 from nanobot.agent.tools.reach import ReachKind
 from nanobot.agent.tools.schema import string, takes
@@ -89,6 +91,8 @@ async def test_once_a_page_was_read_a_command_waits_for_a_yes_that_names_the_pag
         assert run.done == ["ls"]
         assert "https://example.org/a" in asked.text
         assert "target: ls" in asked.text
+        assert "Not all of it is shown" not in asked.text
+        assert asked.source == "web_page https://example.org/a"
         assert (asked.arguments, asked.reaches) == ({"target": "ls"}, ["command:ls"])
 
 
@@ -295,3 +299,27 @@ async def test_a_turn_that_ends_one_that_was_cut_off_has_the_words_of_that_one_a
         [asked] = person.asked
         assert asked.reaches == ["folder:/srv/files"]
         assert asked.source is None
+
+
+def test_a_result_is_named_by_its_own_call_also_where_a_server_numbers_the_calls_of_each_step_anew():
+    rows: list[Any] = [
+        row
+        for name, argument in (("web_fetch", "https://example.org/a"), ("exec", "date"))
+        for row in (
+            {
+                "role": "assistant",
+                "tool_calls": [{"id": "call_0", "function": {"name": name, "arguments": json.dumps({"x": argument})}}],
+            },
+            {"role": "tool", "tool_call_id": "call_0", "name": name, "content": "-"},
+        )
+    ]
+
+    assert [shown_source(rows[at], rows) for at in (1, 3)] == ["web_fetch https://example.org/a", "exec date"]
+
+
+def test_a_secret_within_a_list_or_an_object_is_not_shown():
+    words = Wording(lambda text: text.replace("geheim", "[key]"))
+
+    masked = words.masked({"lines": ["a geheim", {"of": "geheim"}], "count": 3})
+
+    assert masked == {"lines": ["a [key]", {"of": "[key]"}], "count": 3}

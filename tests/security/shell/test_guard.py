@@ -76,10 +76,16 @@ def test_nothing_rides_along_with_an_allowed_command(judge, command: str):
     assert "allowPatterns" in judge(command, allow=ALLOWED).refusal
 
 
+def test_that_an_allowed_program_writes_is_what_is_told_of_it(judge):
+    assert "`ls`, which writes to notes.txt by `>`, is none of them" in judge("ls >notes.txt", allow=ALLOWED).refusal
+
+
 @pytest.mark.parametrize(
     ("command", "fetches"),
     [
-        ("curl http://x", True), ("git clone u", True), ("git -C x pull", True), ("git status", False),
+        ("curl http://x", True), ("git clone u", True), ("git -C x pull", False), ("git status", False),
+        ("git pull https://example.org/r.git main", True), ("git fetch git@example.org:r.git", True),
+        ("git remote -v", False),
         ("sudo wget u", True), ("echo a | nc h 1", True), ("cat </dev/tcp/1.2.3.4/80", True),
         ("python3 -c 'import urllib.request'", True),
         ("python3 <<E\nimport requests\nE", True), ("python3 -c 'print(1)'", False), ("pip install x", False),
@@ -91,9 +97,30 @@ def test_what_brings_words_from_outside_is_known(judge, command: str, *, fetches
 
 
 def test_a_folder_that_git_updates_stays_the_owners_and_a_new_one_is_somebodys(judge):
-    commands = ("git pull --rebase", "git clone https://example.org/r.git", "curl -s https://example.org | tar xz")
+    own = ("git pull --rebase", "git fetch origin", "git submodule update --init")
+    foreign = ("git clone https://example.org/r.git", "git pull https://example.org/r.git main", "curl -s u | tar xz")
 
-    assert [judge(one).brings_files for one in commands] == [False, True, True]
+    assert {judge(one).fetches for one in own} == {False}
+    assert {judge(one).fetches for one in foreign} == {True}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "command", "fetches"),
+    [
+        ("get.py", "import urllib.request as u\nprint(u.urlopen('https://x'))", "python3 get.py", True),
+        ("get.py", "# see https://example.org\nprint(1)", "python3 get.py", False),
+        ("get.sh", "cd /tmp && curl -s https://x | head", "bash -e get.sh", True),
+        ("get", "#!/bin/sh\nwget u", "./get", True),
+        ("get.sh", "echo curl", "sh get.sh", False),
+        ("get.js", "await fetch('https://x')", "node get.js", True),
+    ],
+)
+def test_a_script_that_asks_the_network_brings_words_from_outside(
+    judge, paths: PathPolicy, name: str, text: str, command: str, *, fetches: bool
+):
+    (paths.workspace / name).write_text(text, encoding="utf-8")
+
+    assert judge(command).fetches is fetches
 
 
 def test_a_single_program_is_told_by_its_words(judge):

@@ -205,3 +205,17 @@ def test_no_text_takes_long_to_judge(pieces, times):
     unfounded_claim(text, text, (), TOOLS)
 
     assert time.perf_counter() - started < 2
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_claim"),
+    [
+        ("Created the file notes.txt for you.", True),
+        ("Deployed the new version to the server.", True),
+        ("Run the tests before you push.", False),
+        ("Set the oven to 200 degrees.", False),
+        ("Put the file into the folder and restart.", False),
+    ],
+)
+def test_a_participle_that_begins_a_sentence_is_a_claim_and_an_order_is_none(answer, is_claim):
+    assert (Turn("en", "create notes.txt and deploy the new version", answer).claim is not None) is is_claim
