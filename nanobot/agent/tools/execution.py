@@ -64,6 +64,7 @@ class Execution:
     ) -> None:
         """`words`: whose its output may be."""
         self._bounds = bounds
+        self._workspace = workspace
         progress = Progress(ctx.emit) if ctx is not None else None
         turn_id = ctx.turn_id if ctx is not None else "exec"
         self._stdout = Capture(workspace, turn_id, bounds.spill_cap, progress, words)
@@ -74,7 +75,7 @@ class Execution:
         """Run it. Raises OSError where it cannot be started. On a cancel all of its family is gone."""
         code: int | None = None
         left: list[Process] = []
-        watch = Watch(self._bounds.most)
+        watch = Watch(self._bounds.most, self._workspace)
         try:
             async with child_process(
                 behind.argv, cwd=folder, env={**env, **behind.env}, confine=behind.confine, limit=behind.limit
@@ -138,7 +139,7 @@ class Execution:
             parts.append("(no output)")
         notes = [f"Exit code: {code}{_meaning(code)}"] if code is not None and not self._exceeded else []
         if self._exceeded:
-            notes.append(f"Stopped: {self._exceeded}. All of them were ended.")
+            notes.append(f"Stopped: {self._exceeded}. All its processes were ended.")
         elif code is None:
             notes.append(
                 f"Timed out after {self._bounds.limit_s:g} s: the command and its children were stopped. If it needs "

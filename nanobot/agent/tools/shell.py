@@ -64,6 +64,8 @@ class ExecPolicy:
     """A command that has more processes than this is stopped (where they can be counted: Linux)."""
     max_memory: int = 0
     """The same of the bytes that all of them hold together; 0: as much as one of them may have."""
+    disk_left: int = 256 * 1024 * 1024
+    """The same where it leaves less than these bytes on the disk of the workspace."""
     spill_cap: int = SPILL_CAP
     sandbox: "Wish" = "auto"
     network: bool = True
@@ -190,7 +192,7 @@ class ExecTool(Tool):
         from nanobot.security.shell.runs import tells_no_words
 
         policy, judgement, walled = self._policy, considered.judgement, considered.walled
-        most = Most(policy.max_processes, policy.max_memory or Limits().memory)
+        most = Most(policy.max_processes, policy.max_memory or Limits().memory, policy.disk_left)
         bounds = Bounds(limit, policy.max_timeout_s, most, policy.spill_cap)
         fetched = Provenance.WEB if judgement.fetches else None
         words = least_trusted([one for one in (fetched, ctx and ctx.entered) if one])
