@@ -279,3 +279,15 @@ async def test_an_always_for_a_command_ends_where_the_file_that_it_runs_comes_to
         await person.say("run it again")
 
         assert [one.may_always for one in person.asked] == [True, False]
+
+
+async def test_a_page_of_which_the_owner_changes_a_word_stays_a_page(tmp_path: Path):
+    change = calls(("edit_file", {"path": "page.md", "old_text": "what", "new_text": "all that"}))
+    async with open_bot(tmp_path, READ_PAGE, WRITE, "kept", change, "done") as bot:
+        person = Person(with_tools(bot, page()))
+        await person.say("keep the page")
+        await person.say("/new")
+        await person.say("change a word")
+
+        text = (bot.runtime.workspace / "page.md").read_text(encoding="utf-8")
+        assert (text, book_says(bot)) == ("all that the page says", Provenance.WEB)
