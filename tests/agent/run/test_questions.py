@@ -1,6 +1,7 @@
 """Questions that wait: the first answer stands, and one that came early counts for as long as a question waits."""
 
 import asyncio
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -44,5 +45,18 @@ async def test_an_answer_that_came_before_its_question_counts_for_ten_minutes(
     await asyncio.sleep(0)
 
     questions.answer("q", Answer.EXPIRED)
+
+    assert await waiting is answer
+
+
+@pytest.mark.parametrize(("may_always", "answer"), [(True, Answer.ALWAYS), (False, Answer.ONCE)])
+async def test_always_is_no_more_than_once_where_it_was_not_offered(
+    clock: FrozenClock, question: Question, answer: Answer, *, may_always: bool
+):
+    questions = Questions(clock)
+    waiting = asyncio.create_task(questions.answer_to(replace(question, may_always=may_always)))
+    await asyncio.sleep(0)
+
+    questions.answer("q", Answer.ALWAYS)
 
     assert await waiting is answer
