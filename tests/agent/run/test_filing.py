@@ -273,3 +273,31 @@ async def test_no_always_is_given_to_a_command_that_runs_such_a_file_since_the_f
         await person.say("run it again")
 
         assert [one.may_always for one in person.asked] == [False, False]
+
+
+async def test_an_always_for_a_command_ends_where_the_file_that_it_runs_comes_to_hold_the_words_of_a_page(
+    tmp_path: Path,
+):
+    run = calls(("exec", {"command": "sh run.sh"}))
+    script = (READ_PAGE, run, "ran", READ_PAGE, written("run.sh"), "kept", run, "ran again")
+    async with open_bot(tmp_path, *script) as bot:
+        (bot.runtime.workspace / "run.sh").write_text("echo mine", encoding="utf-8")
+        person = Person(with_tools(bot, page()), Answer.ALWAYS)
+        await person.say("read the page and run it")
+        await person.say("keep the page")
+        await person.say("/new")
+        await person.say("run it again")
+
+        assert [one.may_always for one in person.asked] == [True, False]
+
+
+async def test_a_page_of_which_the_owner_changes_a_word_stays_a_page(tmp_path: Path):
+    change = calls(("edit_file", {"path": "page.md", "old_text": "what", "new_text": "all that"}))
+    async with open_bot(tmp_path, READ_PAGE, WRITE, "kept", change, "done") as bot:
+        person = Person(with_tools(bot, page()))
+        await person.say("keep the page")
+        await person.say("/new")
+        await person.say("change a word")
+
+        text = (bot.runtime.workspace / "page.md").read_text(encoding="utf-8")
+        assert (text, book_says(bot)) == ("all that the page says", Provenance.WEB)
