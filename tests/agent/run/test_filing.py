@@ -47,9 +47,13 @@ async def test_what_was_written_from_a_page_is_asked_about_when_another_session_
         assert (book_says(bot), len(person.asked) - before, run.done) == (Provenance.WEB, 1, [])
 
 
-async def test_a_search_that_finds_nothing_of_a_page_asks_nothing(tmp_path: Path):
+@pytest.mark.parametrize(
+    "search",
+    [calls(("grep", {"pattern": "milk"})), calls(("exec", {"command": "grep -rn milk . | head -3"}))],
+    ids=["grep", "exec"],
+)
+async def test_a_search_that_finds_nothing_of_a_page_asks_nothing(tmp_path: Path, search: LLMResponse):
     run = command()
-    search = calls(("grep", {"pattern": "milk"}))
     async with open_bot(tmp_path, READ_PAGE, WRITE, "kept", search, RUN, "done") as bot:
         person = Person(with_tools(bot, run, page()))
         await person.say("keep the page")
