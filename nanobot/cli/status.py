@@ -138,7 +138,8 @@ def _unusual(config: Config) -> Iterator[Setting]:
     """The settings that the environment made, or that differ from the default: old configs hold all of them."""
     defaults = {setting.key: setting.value for setting in sources(Config())}
     for setting in sources(config):
-        if setting.source == "environment" or setting.value != defaults.get(setting.key):
+        is_new = setting.source != "default" and setting.value != defaults.get(setting.key)
+        if setting.source == "environment" or is_new:
             yield setting
 
 

@@ -36,5 +36,6 @@ def shown(path: KeyPath, value: Any) -> Any:
         return value
     if is_secret(path):
         text = str(value)
-        return _HIDDEN + (text[-4:] if len(text) >= 16 and not is_reference(text) else "")
+        leads_on = is_reference(text) or "${" in text  # its end is that of a path, or of a command
+        return _HIDDEN + (text[-4:] if len(text) >= 16 and not leads_on else "")
     return _USERINFO.sub(_HIDDEN, value) if isinstance(value, str) else value

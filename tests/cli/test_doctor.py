@@ -22,6 +22,7 @@ from nanobot.config.schema import Config
 from nanobot.pairing.store import PairingStore
 from nanobot.security.grants import Grants
 from nanobot.utils.clock import FrozenClock
+from nanobot.wiring.walls import command_walls
 from tests.fake_models import Calls, Fail, FakeModels, Say
 
 RUNNER = CliRunner()
@@ -93,6 +94,15 @@ def test_a_workspace_that_leads_nowhere_is_found(data):
     checks, _ = examination("files.folders")
 
     assert "leads nowhere" in texts(checks["files.folders"])
+
+
+def test_an_owner_is_told_what_the_wall_of_this_machine_holds_and_what_not(data):
+    report = command_walls(Config(), data, data / "workspace").report()
+
+    checks, _ = examination("--security", "exec.walls")
+
+    [told] = checks["exec.walls"]["findings"]
+    assert all(sentence.removesuffix(".") in told["text"] for sentence in (*report.holds, *report.lacks))
 
 
 def test_how_far_tools_may_write_is_told_as_it_is(data):

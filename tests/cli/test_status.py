@@ -102,13 +102,18 @@ def test_each_setting_says_where_it_comes_from(monkeypatch: pytest.MonkeyPatch, 
 def test_a_secret_that_is_kept_elsewhere_is_told_by_its_place_and_not_fetched(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("GROQ_HERE", KEY)
     keys = {"openai": "file:~/key", "gemini": "cmd:pass show gemini", "groq": "${GROQ_HERE}"}
-    write_config(providers={name: {"apiKey": key} for name, key in keys.items()})
+    tracker = {"url": "https://example.com/mcp", "headers": {"Authorization": "Bearer ${file:tokens/tracker}"}}
+    write_config(
+        providers={name: {"apiKey": key} for name, key in keys.items()}, tools={"mcpServers": {"tracker": tracker}}
+    )
 
     told = " ".join(status().stdout.split())
 
     assert "providers.openai.apiKey •••• ~/key (secret file)" in told
     assert "providers.gemini.apiKey •••• pass (command)" in told
     assert "providers.groq.apiKey ••••cdef GROQ_HERE (environment)" in told
+    assert '{"Authorization": "••••"}' in told
+    assert "tools.mcpServers.tracker.command" not in told
 
 
 def test_the_short_view_has_only_what_differs_from_the_defaults():

@@ -62,3 +62,14 @@ async def test_a_stream_of_many_events_may_be_as_long_as_it_likes(monkeypatch: p
         answer = await client.get(f"http://127.0.0.1:{server.port}/mcp")
 
     assert answer.content == events
+
+
+async def test_an_answer_that_is_no_stream_of_events_is_bounded_as_a_whole(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("nanobot.security.checked_mcp.LARGEST_ANSWER", 100)
+    lines = b"[1,\n\n" * 1000
+    async with (
+        serving(saying(lines, "Content-Type: application/json")) as server,
+        await open_mcp_client(NetworkPolicy(), f"http://127.0.0.1:{server.port}/mcp", {}) as client,
+    ):
+        with pytest.raises(httpx2.ReadError, match="larger than"):
+            await client.get(f"http://127.0.0.1:{server.port}/mcp")

@@ -4,7 +4,7 @@ import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import pytest
@@ -161,3 +161,17 @@ def test_no_descriptor_is_left_open_whatever_comes(workspace: Path):
             pass
 
     assert open_descriptors() == before
+
+
+class _Behind(PathPolicy):
+    """Judges a path that is another one by the time it is opened, each time."""
+
+    def readable(self, path: str | Path, granted: Collection[str] = ()) -> Path:
+        return self.workspace / "link" / "file"
+
+
+def test_a_path_that_never_comes_to_rest_is_given_up(workspace: Path):
+    (workspace / "link").symlink_to("folder")
+
+    with pytest.raises(PathDeniedError, match="changes while it is opened"):
+        Opener(_Behind(workspace)).read("link/file")

@@ -173,7 +173,7 @@ def kill_many(folder: Path, kills: int, seed: int) -> None:
     assert openai_problems(history) == anthropic_problems(history) == []
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_two_hundred_kills_lose_nothing_that_was_acknowledged(tmp_path: Path, seed: int):
     kill_many(tmp_path, 100, seed)
 

@@ -187,6 +187,7 @@ class ExecTool(Tool):
         from nanobot.agent.tools.needs import advice_for
         from nanobot.security.sandbox.limits import Limits
         from nanobot.security.sandbox.walls import NoWallError
+        from nanobot.security.shell.runs import tells_no_words
 
         policy, judgement, walled = self._policy, considered.judgement, considered.walled
         most = Most(policy.max_processes, policy.max_memory or Limits().memory)
@@ -201,7 +202,7 @@ class ExecTool(Tool):
             began, printed = time.time_ns(), ""
             try:
                 outcome = await execution.outcome(command, behind, considered.folder, env)
-                printed = outcome.text if outcome.said.strip() else ""
+                printed = "" if tells_no_words(command) or not outcome.said.strip() else outcome.text
             finally:
                 behind.close()
                 read = await finish(asyncio.to_thread(self._settled, reading, printed, began, brought))

@@ -93,7 +93,8 @@ def commands_stay_inside(patient: Patient) -> Iterator[Finding]:
         )
     else:
         report = command_walls(patient.config, patient.places.data, patient.workspace).report()
-        yield from map(note, (report.summary, *report.lacks))
+        but = ("What does not hold:", *report.lacks) if report.lacks else ()
+        yield note(" ".join((f"{report.summary.removesuffix('.')}.", *report.holds, *but)))
     told = [name for name in settings.allowed_env_keys if is_telling(name)]
     if told:
         yield warning(

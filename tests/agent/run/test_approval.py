@@ -92,6 +92,7 @@ async def test_once_a_page_was_read_a_command_waits_for_a_yes_that_names_the_pag
         assert "https://example.org/a" in asked.text
         assert "target: ls" in asked.text
         assert "Not all of it is shown" not in asked.text
+        assert asked.source == "web_page https://example.org/a"
         assert (asked.arguments, asked.reaches) == ({"target": "ls"}, ["command:ls"])
 
 

@@ -81,6 +81,16 @@ async def test_writing_it_anew_by_the_owners_words_clears_it(tmp_path: Path):
         assert book_says(bot) is None
 
 
+async def test_a_writing_that_failed_clears_nothing(tmp_path: Path):
+    broken = calls(("write_file", {"path": "page.md", "text": "where is the content?"}))
+    async with open_bot(tmp_path, READ_PAGE, WRITE, "kept", broken, "done") as bot:
+        person = Person(with_tools(bot, page()))
+        await person.say("keep the page")
+        await person.say("no, write my own words")
+
+        assert book_says(bot) == Provenance.WEB
+
+
 @pytest.mark.parametrize(
     "fetching", ["curl -s https://example.org/x -o page.md", "wget https://example.org/page.md", "nc h 1 > page.md"]
 )

@@ -1,6 +1,7 @@
 import json
 import os
 import socket
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -195,3 +196,18 @@ def test_what_works_here_is_remembered_until_it_does_not(home: Home):
     assert forgotten
     assert walls.stand
     assert cache.read_bytes() == written
+
+
+def test_where_no_proc_of_its_own_is_allowed_other_processes_are_seen_and_neither_read_nor_ended(home: Home):
+    walls = Walls(home.paths, "bwrap")
+    bwrap = walls.found.bwrap
+    assert bwrap is not None
+    script = "cat /proc/$1/comm; cat /proc/$1/environ /proc/$1/root/etc/hostname; kill -0 $1 && echo ended; true"
+
+    with subprocess.Popen(["sleep", "20"], env={"SECRET": CANARY}) as other:
+        command = ["/bin/sh", "-c", script, "sh", str(other.pid)]
+        argv = replace(bwrap, own_proc=False).argv(walls.view(home.workspace), home.workspace, command)
+        seen = subprocess.run(argv, capture_output=True, text=True, check=True)
+        other.kill()
+
+    assert seen.stdout == "sleep\n"

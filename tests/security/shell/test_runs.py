@@ -4,7 +4,30 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.security.shell.runs import only_handles, run_by_custom
+from nanobot.security.shell.runs import only_handles, run_by_custom, tells_no_words
+
+
+@pytest.mark.parametrize(
+    ("command", "tells"),
+    [
+        ("find . -name '*.py' | xargs wc -l; ls -la", False),
+        ("git add -A && git commit -qm done && git status --short", False),
+        ("git diff HEAD~1 --stat; git show --name-only", False),
+        ("git diff --stat -p", True),
+        ("git status -v", True),
+        ("git -c alias.x='!cat page.md' x", True),
+        ("cp page.md /dev/stdout", True),
+        ("wc -l $(cat page.md)", True),
+        ("find . -exec cat {} +", True),
+        ("grep -c x page.md", True),
+        ("xargs < page.md", True),
+        ("xargs -a page.md ls", True),
+        ("sha256sum -c page.md", True),
+        ("ls 'open", True),
+    ],
+)
+def test_what_prints_names_and_counts_tells_no_words(command: str, *, tells: bool):
+    assert tells_no_words(command) is not tells
 
 
 @pytest.mark.parametrize(
