@@ -1,7 +1,7 @@
 """What programs need of our environment, and nothing else of it."""
 
+from nanobot.agent.tools.mcp.program import server_environment
 from nanobot.agent.tools.mcp.settings import ServerSettings
-from nanobot.agent.tools.mcp.stdio import server_environment
 from nanobot.agent.tools.shell import ExecPolicy, environment
 
 NEEDED = {"PATH": "/bin", "LC_ALL": "C", "SSL_CERT_FILE": "/ca.pem"}

@@ -207,18 +207,14 @@ class ExecTool(Tool):
                 printed = "" if tells_no_words(command) or not outcome.said.strip() else outcome.text
             finally:
                 behind.close()
-                read = await finish(
-                    asyncio.to_thread(self._settled, reading, printed, began, brought, considered.wants)
-                )
+                granted = considered.wants.grants.folders
+                read = await finish(asyncio.to_thread(self._settled, reading, printed, began, brought, granted))
         except NoWallError as error:
             return ToolResult.failed(str(error))
         except StorageError as error:
             return ToolResult.failed(f"It was not run: nobody could tell later whose words it writes. {error}")
         except OSError as error:
-            hint = "Put the text into a file with write_file first." if error.errno == errno.E2BIG else ""
-            if error.errno == errno.EACCES and walled:
-                hint = self._walls.why_closed
-            return ToolResult.failed(f"The command could not be started: {error.strerror or error}. {hint}".rstrip())
+            return ToolResult.failed(self._why_not_started(error, walled=walled))
         if walled and outcome.code == 1 and outcome.said.startswith("bwrap: "):
             await asyncio.to_thread(self._walls.forget)
         self._background.remember(outcome.left)
@@ -233,6 +229,14 @@ class ExecTool(Tool):
             error=outcome.code != 0,
             provenance=least_trusted(told) if told else None,
         )
+
+    def _why_not_started(self, error: OSError, *, walled: bool) -> str:
+        hint = ""
+        if error.errno == errno.E2BIG:
+            hint = "Put the text into a file with write_file first."
+        elif error.errno == errno.EACCES and walled:
+            hint = self._walls.why_closed
+        return f"The command could not be started: {error.strerror or error}. {hint}".rstrip()
 
     def _settled(
         self, reading: Reading, printed: str, began: int, brought: Provenance | None, granted: Sequence[Path]

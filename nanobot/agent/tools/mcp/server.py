@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, TypeVar
 from nanobot.agent.tools.mcp.link import Link
 from nanobot.agent.tools.mcp.listing import Listing, ListingFile, listing_of
 from nanobot.agent.tools.mcp.names import offered_names
+from nanobot.agent.tools.mcp.program import Spoken, program_of, server_environment
 from nanobot.agent.tools.mcp.remote import OpenClient, open_client, remote_streams
 from nanobot.agent.tools.mcp.settings import ServerSettings, Wire
-from nanobot.agent.tools.mcp.stdio import Spoken, program_of, server_environment, stdio_streams
+from nanobot.agent.tools.mcp.stdio import stdio_streams
 from nanobot.errors import NanobotError
 from nanobot.security.network import NoSuchHostError
 from nanobot.utils.clock import Clock
