@@ -214,7 +214,7 @@ async def _from_a_thread_of_its_own(confine: Callable[[], None] | None, start: C
 def _start_with_a_space(
     argv: Callable[[int, int], Sequence[str]], limit: Callable[[int], None] | None, how: Mapping[str, Any]
 ) -> _Started:
-    """Start it, and let its command begin when its head is known and bound."""
+    """Start it, and let its command begin when its head is known and bound; it begins when we are killed, too."""
     told, tells = os.pipe()
     waits, begins = os.pipe()
     try:
