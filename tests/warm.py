@@ -38,12 +38,14 @@ _READ_LATE = re.compile(
     "|NANOBOT_.*|OLLAMA_HOST|OPENAI_API_KEY|DISCORD_API"
 )
 """Variables that are read by who runs, and not by a module while it is imported."""
+_HEEDED = {"cwd", "stdin", "stdout", "stderr", "text", "encoding", "errors"}
 _COLD = ("__main__", "litellm", "_child")  # what runs when it is imported, and what takes seconds
 
 
 def started(command: Sequence[Any], *, env: Mapping[str, str], **options: Any) -> "subprocess.Popen[Any]":
-    """`Popen(command, env=env, **options)`. Warm, it heeds of the options `cwd`, the streams and how they are read."""
-    return (Warm if may_be_warm(command, env) else subprocess.Popen)(command, env=env, **options)
+    """`Popen(command, env=env, **options)`, warm where that shows the same."""
+    warm = options.keys() <= _HEEDED and may_be_warm(command, env)
+    return (Warm if warm else subprocess.Popen)(command, env=env, **options)
 
 
 def may_be_warm(command: Sequence[Any], env: Mapping[str, str]) -> bool:

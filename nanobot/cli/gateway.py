@@ -20,7 +20,7 @@ AllowEmptyOption = Annotated[
 
 def run(
     port: Annotated[
-        int | None, typer.Option("-p", "--port", help="Where health is served; the config's if none.")
+        int | None, typer.Option("-p", "--port", min=0, max=65535, help="Where health is served; the config's if none.")
     ] = None,
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Log more.")] = False,
     allow_empty: AllowEmptyOption = False,

@@ -111,4 +111,13 @@ def test_help_and_version_import_no_engine():
             "nanobot.errors",
             "nanobot.__main__",
             "nanobot.plugins",
+            "nanobot.utils",
+            "nanobot.utils.garbage",
         }
+
+
+def test_a_port_that_is_none_is_a_slip_and_no_bug():
+    code, _, error = run("gateway", "--port", "99999")
+
+    assert code == 2
+    assert "99999 is not in the range" in error

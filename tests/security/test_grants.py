@@ -76,3 +76,9 @@ def test_the_file_is_its_owners_alone(grants: Grants):
     grants.add([RULE], outside=False)
 
     assert stat.S_IMODE(grants.path.stat().st_mode) == 0o600
+
+
+def test_there_are_no_more_rules_than_anybody_reads(grants: Grants):
+    grants.add([f"folder:/srv/{number}" for number in range(1200)], outside=False)
+
+    assert len(grants.all()) == 1000

@@ -267,3 +267,16 @@ def test_two_spellings_of_the_same_letters_are_one_place(house: Path):
 
     with pytest.raises(PathDeniedError, match=r"tools\.protectedPaths"):
         policy.writable(unicodedata.normalize("NFD", "gehört-mir") + "/x")
+
+
+def test_a_key_that_is_new_is_known_by_its_other_name_a_moment_later(house: Path, monkeypatch: pytest.MonkeyPatch):
+    policy = bot_of(house)
+    (known := house / "shared/known").hardlink_to(house / ".ssh/id_rsa")
+    assert policy.other_name_of(known.stat())
+
+    (house / ".ssh/id_new").touch()
+    (new := house / "shared/new").hardlink_to(house / ".ssh/id_new")
+    later = time.monotonic() + 60
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+
+    assert policy.other_name_of(new.stat()) == str(house / ".ssh/id_new")

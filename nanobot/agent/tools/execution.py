@@ -96,7 +96,8 @@ class Execution:
                     looking.cancel()
                     left = await self._end(child, pumps, hang_up=code is not None)
         finally:
-            await asyncio.shield(asyncio.to_thread(self._close))
+            if not (self._stdout.is_short and self._stderr.is_short):
+                await asyncio.shield(asyncio.to_thread(self._close))
         self._exceeded = watch.exceeded
         said = f"{self._stderr.text()[-4000:]}\n{self._stdout.text()[-4000:]}"
         return Outcome(self._text(command, code, left, said), None if self._exceeded else code, said, tuple(left))

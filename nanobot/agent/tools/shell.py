@@ -207,7 +207,8 @@ class ExecTool(Tool):
                 printed = "" if tells_no_words(command) or not outcome.said.strip() else outcome.text
             finally:
                 behind.close()
-                read = await finish(asyncio.to_thread(self._settled, reading, printed, began, brought))
+                granted = considered.wants.grants.folders
+                read = await finish(asyncio.to_thread(self._settled, reading, printed, began, brought, granted))
         except NoWallError as error:
             return ToolResult.failed(str(error))
         except StorageError as error:
@@ -232,7 +233,9 @@ class ExecTool(Tool):
             provenance=least_trusted(told) if told else None,
         )
 
-    def _settled(self, reading: Reading, printed: str, began: int, brought: Provenance | None) -> Provenance | None:
+    def _settled(
+        self, reading: Reading, printed: str, began: int, brought: Provenance | None, granted: Sequence[Path]
+    ) -> Provenance | None:
         """Whose words a command has read. What it changed is trusted as little as those, and as what it brought."""
         try:
             read = reading.words(printed)
@@ -243,13 +246,15 @@ class ExecTool(Tool):
             reading.close()
         words = [one for one in (read, brought) if one is not None]
         if words:
-            self._mark(began, least_trusted(words))
+            self._mark(began, least_trusted(words), granted)
         return read
 
-    def _mark(self, began: int, words: Provenance) -> None:
+    def _mark(self, began: int, words: Provenance, granted: Sequence[Path]) -> None:
+        """What was changed wherever a command may write."""
         home, tmp = self._paths.workspace, self._walls.tmp
+        allowed = [place for place in (*self._paths.allowed, *granted) if not place.is_relative_to(home)]
         try:
-            self._mark_changed([home, home / SPILL_FOLDER, *([tmp] if tmp is not None else [])], began, words)
+            self._mark_changed([home, home / SPILL_FOLDER, *([tmp] if tmp is not None else []), *allowed], began, words)
         except StorageError as error:
             log.warning("Where the words of files come from cannot be kept: %s", error)
 

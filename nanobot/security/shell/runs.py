@@ -189,6 +189,37 @@ _SUMS = frozenset({"--stat", "--shortstat", "--name-only", "--name-status", "--n
 _VERBOSE = frozenset({"-v", "-vv", "--verbose", "-p", "-u", "--patch", "-L", "-c", "--cc", "--patch-with-stat"})
 
 
+def names_its_sources(text: str) -> bool:
+    """Whether each word that a line prints of a file which it does not name stands behind that file's name: a search
+    through folders, of which others show a part at most.
+    """
+    line = read_line(text)
+    first, *others = line.commands or (Command(()),)
+    is_one_pipe = line.whole and not line.sets and len(list(unwrapped(line))) == 1 + len(others)
+    return is_one_pipe and _searches(first) and all(map(_shows_a_part, others))
+
+
+def _searches(command: Command) -> bool:
+    words = command.argv[1:]
+    recursive = command.name == "rg" or (command.name == "grep" and any(map(_RECURSIVE.match, words)))
+    return recursive and not command.fed_by and not any(map(_WITHOUT_NAMES.match, words)) and _is_quiet(command)
+
+
+def _shows_a_part(command: Command) -> bool:
+    words = [word for word in command.argv[1:] if not re.fullmatch(r"-[a-z]?\d*|\d+", word)]
+    return command.name in ("head", "tail", "sort", "uniq", "wc") and bool(command.fed_by) and not words
+
+
+def _is_quiet(command: Command) -> bool:
+    """Whether it prints, and writes nothing."""
+    return all(redirect.target in ("/dev/null", "1", "2") for redirect in command.redirects)
+
+
+_WITHOUT_NAMES = re.compile(
+    r"-[a-zA-Z]*[hIfz]|--(?:no-filename|file|pre|null|format|replace|no-heading|path-sep|label)"
+)
+
+
 def _reads_only_named(command: Command) -> bool:
     name = command.name
     if name in ("grep", "egrep", "fgrep"):

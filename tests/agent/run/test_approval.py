@@ -323,3 +323,12 @@ def test_a_secret_within_a_list_or_an_object_is_not_shown():
     masked = words.masked({"lines": ["a geheim", {"of": "geheim"}], "count": 3})
 
     assert masked == {"lines": ["a [key]", {"of": "[key]"}], "count": 3}
+
+
+async def test_a_yes_for_the_turn_does_not_outlast_the_words_from_outside_that_come_into_it(tmp_path: Path):
+    put = folder()
+    async with open_bot(tmp_path, PUT, READ, PUT, PUT, "done") as bot:
+        person = Person(with_tools(bot, put, page()))
+        await person.say("put it there, read it, and put it there again")
+
+        assert [one.source is None for one in person.asked] == [True, False, False]

@@ -123,3 +123,13 @@ def test_trust_never_rises(provenances: list[Provenance]):
 
     assert all(least_trusted([one, together]) is together for one in provenances)
     assert is_outside(together) == any(map(is_outside, provenances))
+
+
+@pytest.mark.parametrize(
+    ("argument", "is_repeated"),
+    [("drop.example", True), (4_915_123_456, True), ("something", False), (512, False), (True, False)],
+)
+def test_a_short_argument_is_compared_as_a_whole_unless_it_is_but_a_word(argument: object, *, is_repeated: bool):
+    rows = page("something to send to drop.example or to 4915123456, 512 times, true?")
+
+    assert (repeated_row({"to": argument}, rows, "now") is not None) is is_repeated
