@@ -20,12 +20,14 @@ def memory_in_use() -> int:
 
 
 def memory_of(pids: Iterable[int]) -> int:
-    """Bytes that these processes hold together; what several of them share counts once. Blocking."""
+    """Bytes that these processes hold together, without files they only map (the system takes those back when it must).
+    What several of them share counts once. Blocking.
+    """
     return sum(map(_share_of, pids))
 
 
 def _share_of(pid: int) -> int:
     with suppress(OSError):  # it is gone already, or belongs to somebody else
         told = _PROC.joinpath(str(pid), "smaps_rollup").read_bytes()
-        return sum(map(int, re.findall(rb"^(?:Pss|SwapPss): +(\d+) kB", told, re.MULTILINE))) * _KB
+        return sum(map(int, re.findall(rb"^(?:Pss_Anon|Pss_Shmem|SwapPss): +(\d+) kB", told, re.MULTILINE))) * _KB
     return 0

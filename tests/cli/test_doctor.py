@@ -115,6 +115,24 @@ def test_how_far_tools_may_write_is_told_as_it_is(data):
     assert "holds /: tools may write the whole disk" in told
 
 
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        ("", "which is nanobot's own"),
+        ("state/x", "own state are kept"),
+        ("../.ssh", "where keys"),
+        ("../link", "your home"),
+    ],
+)
+def test_a_workspace_in_a_place_of_other_things_is_told(data, place: str, said: str):
+    (data.parent / "link").symlink_to(data.parent)
+    configured(data, agents={"defaults": {"workspace": str(data / place)}})
+
+    checks, _ = examination("--security", "paths.wide")
+
+    assert said in texts(checks["paths.wide"])
+
+
 @POSIX
 def test_a_workspace_that_cannot_be_made_is_found(data):
     configured(data, agents={"defaults": {"workspace": str(data / "config.json" / "workspace")}})

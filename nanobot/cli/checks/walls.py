@@ -22,7 +22,7 @@ from nanobot.security.secrets import is_telling, is_worth_hiding
 from nanobot.utils.clock import SystemClock
 from nanobot.utils.http import is_loopback
 from nanobot.utils.text import counted
-from nanobot.wiring.walls import command_walls
+from nanobot.wiring.walls import command_walls, path_policy
 
 _METADATA = ip_address("169.254.169.254")
 _LONG_AGO = timedelta(days=14)
@@ -119,7 +119,7 @@ def little_is_allowed_for_always(patient: Patient) -> Iterator[Finding]:
 
 def places_are_narrow(patient: Patient) -> Iterator[Finding]:
     """What tools may write beside the workspace."""
-    home, data = Path.home(), patient.places.data
+    home, data = (Path(os.path.realpath(place)) for place in (Path.home(), patient.places.data))
     for name in patient.config.tools.allowed_paths:
         place = Path(os.path.realpath(Path(name).expanduser()))
         if place in (home, *home.parents):
@@ -136,6 +136,13 @@ def places_are_narrow(patient: Patient) -> Iterator[Finding]:
     workspace = Path(os.path.realpath(patient.workspace))
     if workspace in (home, *home.parents):
         yield error(f"The workspace is {workspace}: {_extent(workspace)}.", "Give the agent a folder of its own.")
+    elif workspace == data:
+        yield error(f"The workspace is {workspace}, which is nanobot's own.", "Give the agent a folder of its own.")
+    elif not path_policy(patient.config, data, workspace).admits(workspace):
+        yield error(
+            f"The workspace {workspace} lies where keys or nanobot's own state are kept, and no tool may look there.",
+            "Give the agent a folder of its own.",
+        )
     elif os.name == "posix" and workspace.is_dir() and workspace.stat().st_mode & stat.S_IWOTH:
         closing = partial(_close_to_others, workspace)
         yield error(f"Everybody on this machine can write in {workspace}.", f"chmod o-w {workspace}", closing)
