@@ -115,6 +115,15 @@ def test_how_far_tools_may_write_is_told_as_it_is(data):
     assert "holds /: tools may write the whole disk" in told
 
 
+def test_a_file_in_the_place_of_the_state_folder_is_found(data):
+    configured(data)
+    (data / "state").touch()
+
+    checks, _ = examination("files.folders")
+
+    assert f"The state folder {data / 'state'} is not a folder" in texts(checks["files.folders"])
+
+
 @POSIX
 def test_a_workspace_that_cannot_be_made_is_found(data):
     configured(data, agents={"defaults": {"workspace": str(data / "config.json" / "workspace")}})
