@@ -38,6 +38,7 @@ from nanobot.providers.chain import Chains
 from nanobot.providers.spending import Spending
 from nanobot.security import vault
 from nanobot.security.grants import Grants
+from nanobot.security.paths import PathPolicy
 from nanobot.security.provenance import FileBook
 from nanobot.security.secrets import Redactor, named_secrets, secrets_of
 from nanobot.session.manager import SessionManager
@@ -109,117 +110,174 @@ async def build_runtime(
     about each tool call. No model is asked and no network is touched before the first turn. Raises NanobotError where
     the workspace cannot be made.
     """
-    environ = os.environ if environ is None else environ
     workspace = (workspace or config.workspace_path).expanduser().absolute()
     open_workspace(workspace)
-    defaults = config.agents.defaults
-    clock = clock or SystemClock(zone_named(defaults.timezone))
-    bus = bus or MessageBus()
-    places = Places(data_dir)
-    sessions = SessionManager(workspace, old_folder=places.old_sessions)
-    pairing = PairingStore(places, clock)
-    is_private = partial(people.is_private, sessions, pairing)
-    scope_of = partial(people.scope_of, config, pairing, sessions)
-    file_book = FileBook(places.file_book, places.media, workspace)
-    policies = tool_policies(config, data_dir, workspace, is_private=is_private, environ=environ)
-    policies = replace(
-        policies, words_of=file_book.of, mark_changed=file_book.mark_changed, watch_reading=file_book.reading
-    )
-    tools = build_tools(policies)
-
-    @cache
-    def cron() -> "CronService":
-        return cron_service(config, workspace, places, clock, sessions)
-
-    may_speak = partial(people.may_speak, config, pairing)
-    tools.register(CronTool(lambda: cron_desk(cron(), may_speak)))
-    if config.tools.custom_tools:
-        tools.add_source(own_tools(config, workspace))
-    servers = mcp_servers(config, data_dir, workspace, clock)
-    if servers is not None:
-        tools.add_source(servers)
+    clock = clock or SystemClock(zone_named(config.agents.defaults.timezone))
+    home = _Home.of(config, data_dir, workspace, os.environ if environ is None else environ, clock)
+    box = _toolbox(home)
     context = ContextBuilder(
         workspace,
         clock=clock,
-        name=defaults.bot_name,
-        disabled_skills=frozenset(defaults.disabled_skills),
-        paths=policies.paths,
+        name=config.agents.defaults.bot_name,
+        disabled_skills=frozenset(config.agents.defaults.disabled_skills),
+        paths=box.paths,
     )
-    vitals = Vitals(clock)
-    spending = Spending(config, places, clock)
-    chains = chains or Chains(environ, places.state, metered=spending.metered)
+    spending = Spending(config, home.places, clock)
+    chains = chains or Chains(home.environ, home.places.state, metered=spending.metered)
     models = ConfiguredModels(config, chains, model, provider, spending.metered)
-    questions, grants = Questions(clock), Grants(places.grants, clock)
-    redactor = Redactor(lambda: secrets_of(config.model_dump(), environ))
+    vitals, questions, grants = Vitals(clock), Questions(clock), Grants(home.places.grants, clock)
+    answering = Answering(questions, partial(people.no_owner_here, home.pairing), people.is_group)
+    scope_of = partial(people.scope_of, config, home.pairing, home.sessions)
     desk = Desk(
-        sessions,
+        home.sessions,
         models,
         context,
-        tools,
+        box.tools,
         vitals,
         __version__,
         spending,
-        pairing=PairingWords(pairing),
+        pairing=PairingWords(home.pairing),
         approvals=ApprovalWords(grants, questions),
-        servers=(lambda: redactor.text(servers.report())) if servers is not None else None,
+        servers=partial(_reported, box.servers, home.redactor) if box.servers is not None else None,
         restart=restart,
         scope_of=scope_of,
     )
-    commands = SlashCommands(desk)
-    answering = Answering(questions, partial(people.no_owner_here, pairing), people.is_group)
-    approval = Approval(ApprovalMode(config.tools.approval), grants, questions, answering, redactor.text)
-    traces = TraceWriter(TraceFolder(places.traces, redactor), clock, workspace)
     parts = Parts(
-        sessions=sessions,
+        sessions=home.sessions,
         models=models,
         prompt=context,
-        tools=tools,
-        commands=commands,
+        tools=box.tools,
+        commands=SlashCommands(desk),
         vitals=vitals,
         clock=clock,
         workspace=workspace,
-        turns_folder=places.turns,
-        traces=traces,
+        turns_folder=home.places.turns,
+        traces=TraceWriter(TraceFolder(home.places.traces, home.redactor), clock, workspace),
         patience=patience or Patience(),
-        hooks=(*hooks, Running(file_book), approval, Filing(file_book)),
+        hooks=(*hooks, *_hooks(home, questions, grants, answering)),
         answering=answering,
         scope_of=scope_of,
     )
-    policy = loop_policy(config, environ, streams)
 
     def lane(session_key: str) -> AbstractAsyncContextManager[object]:
         return loop.lane(session_key)  # the loop comes next, and wants the watch
 
-    idle = _idle_watch(config, context, parts, pairing, lane)
-    loop = AgentLoop(bus, parts, policy, idle)
-    async with AsyncExitStack() as lives:
-        lives.enter_context(vault.holding(lambda: named_secrets(config.model_dump(), environ)))
-        lives.enter_context(seldom_collected())
-        lives.push_async_callback(tools.close)
-        lives.push_async_callback(models.close)
-        lives.push_async_callback(traces.close)
-        lives.push_async_callback(loop.stop)
-        if idle is not None:
-            lives.push_async_callback(idle.close)
+    idle = _idle_watch(config, context, parts, home.pairing, lane)
+    bus = bus or MessageBus()
+    loop = AgentLoop(bus, parts, loop_policy(config, home.environ, streams), idle)
+    async with _alive(home, parts, models, loop, idle):
         yield Runtime(
             config,
             data_dir,
             workspace,
             loop,
             bus,
-            sessions,
-            tools,
+            home.sessions,
+            box.tools,
             context,
             models,
             clock,
-            cron,
-            pairing,
+            box.cron,
+            home.pairing,
             vitals,
-            file_book,
+            home.file_book,
             questions,
-            may_speak,
-            servers,
+            box.may_speak,
+            box.servers,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Home:
+    """What all parts of a bot stand on: its config, its places, and what is kept there."""
+
+    config: Config
+    data_dir: Path
+    workspace: Path
+    environ: Mapping[str, str]
+    clock: Clock
+    places: Places
+    sessions: SessionManager
+    pairing: PairingStore
+    file_book: FileBook
+    redactor: Redactor
+
+    @classmethod
+    def of(cls, config: Config, data_dir: Path, workspace: Path, environ: Mapping[str, str], clock: Clock) -> "_Home":
+        """Nothing of it is read yet."""
+        places = Places(data_dir)
+        return cls(
+            config,
+            data_dir,
+            workspace,
+            environ,
+            clock,
+            places,
+            SessionManager(workspace, old_folder=places.old_sessions),
+            PairingStore(places, clock),
+            FileBook(places.file_book, places.media, workspace),
+            Redactor(lambda: secrets_of(config.model_dump(), environ)),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Toolbox:
+    """The tools of a bot, and what of them others ask for."""
+
+    tools: ToolRegistry
+    paths: PathPolicy
+    cron: Callable[[], "CronService"]
+    may_speak: Callable[[str, str, str], bool]
+    servers: "McpServers | None"
+
+
+def _toolbox(home: _Home) -> _Toolbox:
+    """The built-in tools, the calendar, the user's own tools and those of MCP servers; nothing is started."""
+    config, book = home.config, home.file_book
+    is_private = partial(people.is_private, home.sessions, home.pairing)
+    policies = tool_policies(config, home.data_dir, home.workspace, is_private=is_private, environ=home.environ)
+    tools = build_tools(replace(policies, words_of=book.of, mark_changed=book.mark_changed, watch_reading=book.reading))
+
+    @cache
+    def cron() -> "CronService":
+        return cron_service(config, home.workspace, home.places, home.clock, home.sessions)
+
+    may_speak = partial(people.may_speak, config, home.pairing)
+    tools.register(CronTool(lambda: cron_desk(cron(), may_speak)))
+    if config.tools.custom_tools:
+        tools.add_source(own_tools(config, home.workspace))
+    servers = mcp_servers(config, home.data_dir, home.workspace, home.clock)
+    if servers is not None:
+        tools.add_source(servers)
+    return _Toolbox(tools, policies.paths, cron, may_speak, servers)
+
+
+def _reported(servers: "McpServers", redactor: Redactor) -> str:
+    return redactor.text(servers.report())
+
+
+def _hooks(home: _Home, questions: Questions, grants: Grants, answering: Answering) -> tuple[ToolHook, ...]:
+    """Who is asked about each tool call, in this order."""
+    mode = ApprovalMode(home.config.tools.approval)
+    approval = Approval(mode, grants, questions, answering, home.redactor.text)
+    return Running(home.file_book), approval, Filing(home.file_book)
+
+
+@asynccontextmanager
+async def _alive(
+    home: _Home, parts: Parts, models: ConfiguredModels, loop: AgentLoop, idle: IdleWatch | None
+) -> AsyncIterator[None]:
+    """While the bot lives its secrets are known; at the end the watch goes, then the loop, then what it works with."""
+    async with AsyncExitStack() as lives:
+        lives.enter_context(vault.holding(lambda: named_secrets(home.config.model_dump(), home.environ)))
+        lives.enter_context(seldom_collected())
+        lives.push_async_callback(parts.tools.close)
+        lives.push_async_callback(models.close)
+        lives.push_async_callback(parts.traces.close)
+        lives.push_async_callback(loop.stop)
+        if idle is not None:
+            lives.push_async_callback(idle.close)
+        yield
 
 
 def _idle_watch(

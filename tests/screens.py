@@ -13,6 +13,12 @@ from ptyprocess import PtyProcess
 from tests.warm import End, Order, fork, may_be_warm
 
 
+def at_home(**environ: str) -> dict[str, str]:
+    """The environment of a terminal in the home of this test; and these."""
+    kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "HOME") if name in os.environ}
+    return {**kept, "TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1", **environ}
+
+
 def on_screen(command: Sequence[str], *, env: Mapping[str, str], **options: Any) -> "pexpect.spawn[Any]":
     """`pexpect.spawn` of it."""
     kind = _Screen if may_be_warm(command, env) else pexpect.spawn

@@ -67,7 +67,7 @@ def test_it_is_killed_and_waited_for_as_others_are(tmp_path: Path):
     [
         (["sh", "-c", "exit 7"], {}),
         ([sys.executable, "-c", "raise SystemExit(7)"], {}),
-        ([sys.executable, "-m", "nanobot", "--version"], {"NO_COLOR": "1"}),
+        ([sys.executable, "-m", "nanobot", "--version"], {"FORCE_COLOR": "1"}),
     ],
 )
 def test_what_it_could_not_show_is_a_real_start(command: list[str], env: dict[str, str]):

@@ -17,6 +17,7 @@ import io
 import json
 import os
 import pkgutil
+import re
 import runpy
 import select
 import socket
@@ -32,16 +33,19 @@ from typing import Any
 
 _ROOT = Path(__file__).parents[1]
 _CAN_FORK_SO = sys.platform == "linux" and hasattr(os, "pidfd_open") and "COLD_STARTS" not in os.environ
-_READ_LATE = {
-    "PATH", "PYTHONPATH", "HOME", "USERPROFILE", "TERM", "LANG", "PYTHONIOENCODING", "VIRTUAL_ENV", "BROWSER",
-    "DISCORD_API",
-}  # fmt: skip
+_READ_LATE = re.compile(
+    "PATH|PYTHONPATH|HOME|USERPROFILE|VIRTUAL_ENV|TERM|COLUMNS|NO_COLOR|PROMPT_TOOLKIT_NO_CPR|LANG|PYTHONIOENCODING|BROWSER"
+    "|NANOBOT_.*|OLLAMA_HOST|OPENAI_API_KEY|DISCORD_API"
+)
+"""Variables that are read by who runs, and not by a module while it is imported."""
+_HEEDED = {"cwd", "stdin", "stdout", "stderr", "text", "encoding", "errors"}
 _COLD = ("__main__", "litellm", "_child")  # what runs when it is imported, and what takes seconds
 
 
 def started(command: Sequence[Any], *, env: Mapping[str, str], **options: Any) -> "subprocess.Popen[Any]":
-    """`Popen(command, env=env, **options)`. Warm, it heeds of the options `cwd`, the streams and how they are read."""
-    return (Warm if may_be_warm(command, env) else subprocess.Popen)(command, env=env, **options)
+    """`Popen(command, env=env, **options)`, warm where that shows the same."""
+    warm = options.keys() <= _HEEDED and may_be_warm(command, env)
+    return (Warm if warm else subprocess.Popen)(command, env=env, **options)
 
 
 def may_be_warm(command: Sequence[Any], env: Mapping[str, str]) -> bool:
@@ -50,7 +54,7 @@ def may_be_warm(command: Sequence[Any], env: Mapping[str, str]) -> bool:
         _CAN_FORK_SO
         and [*command[:2]] == [sys.executable, "-m"]
         and all(isinstance(word, str) for word in command)
-        and env.keys() <= _READ_LATE
+        and all(_READ_LATE.fullmatch(name) for name in env)
         and {env.get("PYTHONIOENCODING", "utf-8"), env.get("LANG", "C.UTF-8")} == {"utf-8", "C.UTF-8"}
     )
 
@@ -218,16 +222,20 @@ def _become(order: Order, streams: list[int]) -> None:
         setattr(sys, name, own)
         setattr(sys, f"__{name}__", own)
     os.chdir(order.folder)
+    there, ours = _added_path(order.environ), _added_path(os.environ)
+    sys.path[:] = [order.folder, *there, *(place for place in sys.path[1:] if place not in ours)]
     os.environ.clear()
     os.environ.update(order.environ)
     if "LANG" not in order.environ:
         os.environ["LC_CTYPE"] = "C.UTF-8"  # so does Python where nobody names a language
-    there = filter(None, order.environ.get("PYTHONPATH", "").split(os.pathsep))
-    sys.path[:] = [order.folder, *there, *sys.path[1:]]
     _, module, *words = order.command[1:]
     sys.orig_argv[:] = order.command
     sys.argv[:] = ["-m", *words]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+def _added_path(environ: Mapping[str, str]) -> list[str]:
+    return [place for place in environ.get("PYTHONPATH", "").split(os.pathsep) if place]
 
 
 def _warm_up() -> None:

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 from nanobot.agent.run.allowance import allowance_for
 from nanobot.agent.run.fit import next_to_go
-from nanobot.agent.run.runner import Model
 from nanobot.agent.run.sheet import Sheet
+from nanobot.agent.run.spec import Model
 from nanobot.agent.run.window import Window
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.messages.tokens import estimate_tokens

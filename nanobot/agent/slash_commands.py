@@ -13,7 +13,7 @@ from functools import partial
 from typing import Protocol
 
 from nanobot.agent.context_report import ContextReport
-from nanobot.agent.run.runner import Model
+from nanobot.agent.run.spec import Model
 from nanobot.agent.scope import OWNERS, Scope
 from nanobot.agent.session_window import open_window
 from nanobot.agent.tools.registry import ToolRegistry

@@ -16,7 +16,9 @@ from typing import Any
 
 from nanobot.bus.events import OutboundKind, OutboundMessage
 from nanobot.channels.backlog import Backlog
-from nanobot.channels.media import MediaError, Outgoing, one_chunk, open_still, outgoing
+from nanobot.channels.media import one_chunk
+from nanobot.channels.media_kinds import MediaError
+from nanobot.channels.outgoing import Outgoing, open_still, outgoing
 from nanobot.channels.text.pieces import sound
 from nanobot.errors import NanobotError
 from nanobot.utils.files import without_waiting

@@ -17,7 +17,8 @@ from nanobot.bus.events import Address, Button, Growth, OutboundKind, OutboundMe
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.base import MAY_REPEAT, BaseChannel
 from nanobot.channels.errors import NotConnectedError, SendError, UndeliverableError
-from nanobot.channels.media import MediaError, Outgoing, outgoing
+from nanobot.channels.media_kinds import MediaError
+from nanobot.channels.outgoing import Outgoing, outgoing
 from nanobot.channels.text.dialects import PLAIN, Dialect
 from nanobot.channels.text.growing import so_far
 from nanobot.channels.text.pieces import Piece, pieces

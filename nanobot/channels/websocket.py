@@ -41,7 +41,8 @@ from nanobot.channels.frames import (
     parsed,
     wired,
 )
-from nanobot.channels.media import Attachment, Kept, MediaKind
+from nanobot.channels.media import Attachment, Kept
+from nanobot.channels.media_kinds import MediaKind
 from nanobot.config.channels import WebSocketConfig
 from nanobot.errors import NanobotError, StorageError
 from nanobot.utils.http import is_loopback

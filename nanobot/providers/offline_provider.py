@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from nanobot.messages.shown import CONTEXT_MARK
@@ -219,13 +220,18 @@ INTENTS: tuple[Intent, ...] = (
         _told_list,
     ),
 )
-_COMPILED = [(re.compile(_PLEASE + f"(?:{intent.pattern})", re.IGNORECASE | re.DOTALL), intent) for intent in INTENTS]
 
 _TOOLS = re.compile(_PLEASE + r"(?:what|which|list|show|name)\b.*\btools?\b.*", re.IGNORECASE | re.DOTALL)
 _GREETING = re.compile(
     r"(?:hi|hello|hey|good (?:morning|day|evening))\b.{0,30}|(?:/?help|what can you do|what do you do|who are you)\W*",
     re.IGNORECASE,
 )
+
+
+@cache
+def _pattern(text: str) -> re.Pattern[str]:
+    """Compiled when it is first asked for: all of them take as long as the answer to a greeting."""
+    return re.compile(_PLEASE + f"(?:{text})", re.IGNORECASE | re.DOTALL)
 
 
 class OfflineProvider(LLMProvider):
@@ -275,8 +281,8 @@ def _answer(messages: Sequence[ChatMessage], offered: set[str]) -> str | Call:
     if _TOOLS.fullmatch(said):
         names = ", ".join(sorted(offered))
         return f"My tools are: {names}." if names else "I have no tools at the moment."
-    for pattern, intent in _COMPILED:
-        words = pattern.fullmatch(said)
+    for intent in INTENTS:
+        words = _pattern(intent.pattern).fullmatch(said)
         if words is not None:
             return _act(intent, words, results, offered)
     return f"I cannot answer that without a model. {ABILITIES}" if said else ABILITIES

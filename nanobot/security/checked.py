@@ -7,53 +7,68 @@ servers are spoken to over httpx2, and `checked_mcp` is the same door for it. Br
 """
 
 import ssl
-from collections.abc import Awaitable, Callable
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 import httpx
 
 from nanobot.security.network import Gate, NetworkDeniedError, Ways
 from nanobot.utils.http import ssl_context
 
+if TYPE_CHECKING:
+    import httpx2
+
 _IDLE_S = 30.0
 
+Q = TypeVar("Q", "httpx.Request", "httpx2.Request")
+R = TypeVar("R")
+Takes = TypeVar("Takes", "httpx.Request", "httpx2.Request", contravariant=True)
+Gives = TypeVar("Gives", covariant=True)
 
-class _Inner(Protocol):
+
+class _Inner(Protocol[Takes, Gives]):
+    """A transport of either library."""
+
+    async def handle_async_request(self, request: Takes, /) -> Gives: ...
+
     async def aclose(self) -> None: ...
 
 
-I = TypeVar("I", bound=_Inner)  # noqa: E741 - the inner transport
-R = TypeVar("R")
-
-
-class Doors(Generic[I]):
+class Doors(Generic[Q, R]):
     """A transport to each host, and the way through it.
 
     Hosts never share one: a warm connection belongs to the name it was opened for, whatever else has its address.
     """
 
-    def __init__(self, gate: Gate, make: Callable[[ssl.SSLContext, str | None], I]) -> None:
-        """`make` opens a transport of the client's own library, by way of a proxy if one is named."""
+    def __init__(
+        self,
+        gate: Gate,
+        make: Callable[[ssl.SSLContext, str | None], _Inner[Q, R]],
+        failures: tuple[type[Exception], ...],
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """`make` opens a transport of the client's own library, by way of a proxy if one is named; `failures` of it say
+        that an address could not be connected to. `headers` go with each request."""
         self._gate = gate
-        self._make = make
-        self._inner: dict[tuple[str, bool], I] = {}
+        self._make: Callable[[ssl.SSLContext, str | None], _Inner[Q, R]] = make
+        self._failures = failures
+        self._headers = headers or {}
+        self._inner: dict[tuple[str, bool], _Inner[Q, R]] = {}
 
-    async def through(
-        self, url: str, send: Callable[[I, Ways, str | None], Awaitable[R]], failures: tuple[type[Exception], ...]
-    ) -> R:
-        """What `send` gets from the first address that can be connected to; `failures` say that one could not.
+    async def answer(self, request: Q) -> R:
+        """Send it to the first address that can be connected to.
 
-        Raises what the gate raises, what `send` raises, and the last failure.
+        Raises what the gate raises, what the transport raises, and the last failure.
         """
-        ways = await self._gate.ways(url)
+        ways = await self._gate.ways(str(request.url))
         inner = await self._to(ways)
         *rest, last = ways.addresses or (None,)
         for address in rest:
             try:
-                return await send(inner, ways, address)
-            except failures:
+                return await inner.handle_async_request(_addressed(request, ways, address, self._headers))
+            except self._failures:
                 continue
-        return await send(inner, ways, last)
+        return await inner.handle_async_request(_addressed(request, ways, last, self._headers))
 
     async def aclose(self) -> None:
         """Hang up everywhere."""
@@ -61,7 +76,7 @@ class Doors(Generic[I]):
         for one in inner:
             await one.aclose()
 
-    async def _to(self, ways: Ways) -> I:
+    async def _to(self, ways: Ways) -> _Inner[Q, R]:
         direct = bool(ways.addresses)
         key = (ways.url.origin, direct)
         context = await ssl_context(ways.url.origin)
@@ -73,6 +88,19 @@ class Doors(Generic[I]):
         return self._inner[key]
 
 
+def _addressed(request: Q, ways: Ways, address: str | None, more: Mapping[str, str]) -> Q:
+    """The request as our reading of the URL has it, to this address."""
+    headers = request.headers.copy()
+    headers.update({"Host": ways.url.authority, **more})
+    return type(request)(
+        request.method,
+        type(request.url)(str(ways.url)).copy_with(host=address or ways.url.host),
+        headers=headers,
+        stream=request.stream,
+        extensions={**request.extensions, "sni_hostname": ways.url.host},
+    )
+
+
 MakeTransport = Callable[[ssl.SSLContext, str | None], httpx.AsyncBaseTransport]
 """Opens what speaks to one host, with these certificates, by way of a proxy if one is named."""
 
@@ -81,15 +109,11 @@ class CheckedTransport(httpx.AsyncBaseTransport):
     """The transport under every client that asks the web for the agent."""
 
     def __init__(self, gate: Gate, make: MakeTransport | None = None) -> None:
-        self._doors = Doors(gate, make or _transport)
+        self._doors = Doors(gate, make or _transport, (httpx.ConnectError, httpx.ConnectTimeout))
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """httpx: send it. Raises as the gate does, and as httpx does."""
-
-        async def send(inner: httpx.AsyncBaseTransport, ways: Ways, address: str | None) -> httpx.Response:
-            return await inner.handle_async_request(_addressed(request, ways, address))
-
-        return await self._doors.through(str(request.url), send, (httpx.ConnectError, httpx.ConnectTimeout))
+        return await self._doors.answer(request)
 
     async def aclose(self) -> None:
         """httpx: hang up."""
@@ -99,16 +123,3 @@ class CheckedTransport(httpx.AsyncBaseTransport):
 def _transport(context: ssl.SSLContext, proxy: str | None) -> httpx.AsyncBaseTransport:
     limits = httpx.Limits(max_connections=8, max_keepalive_connections=2, keepalive_expiry=_IDLE_S)
     return httpx.AsyncHTTPTransport(verify=context, trust_env=False, proxy=proxy, limits=limits)
-
-
-def _addressed(request: httpx.Request, ways: Ways, address: str | None) -> httpx.Request:
-    """The request as our reading of the URL has it, to this address."""
-    headers = request.headers.copy()
-    headers["Host"] = ways.url.authority
-    return httpx.Request(
-        request.method,
-        httpx.URL(str(ways.url)).copy_with(host=address or ways.url.host),
-        headers=headers,
-        stream=request.stream,
-        extensions={**request.extensions, "sni_hostname": ways.url.host},
-    )

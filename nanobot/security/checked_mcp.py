@@ -12,7 +12,7 @@ from dataclasses import replace
 import httpx2
 
 from nanobot.security.checked import Doors
-from nanobot.security.network import Gate, NetworkPolicy, Ways
+from nanobot.security.network import Gate, NetworkPolicy
 from nanobot.security.urls import parse_url
 from nanobot.utils.unpacking import ACCEPTED, PackingError, Unpacker
 
@@ -27,15 +27,12 @@ class CheckedTransport2(httpx2.AsyncBaseTransport):
     """As `checked.CheckedTransport`."""
 
     def __init__(self, gate: Gate) -> None:
-        self._doors = Doors(gate, _transport)
+        unreachable = (httpx2.ConnectError, httpx2.ConnectTimeout)
+        self._doors = Doors(gate, _transport, unreachable, {"Accept-Encoding": ACCEPTED})
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """httpx2: send it. Raises as the gate does, and as httpx2 does."""
-
-        async def send(inner: httpx2.AsyncBaseTransport, ways: Ways, address: str | None) -> httpx2.Response:
-            return _bounded(await inner.handle_async_request(_addressed(request, ways, address)))
-
-        return await self._doors.through(str(request.url), send, (httpx2.ConnectError, httpx2.ConnectTimeout))
+        return _bounded(await self._doors.answer(request))
 
     async def aclose(self) -> None:
         """httpx2: hang up."""
@@ -78,19 +75,6 @@ def _usual() -> httpx2.Timeout:
 def _transport(context: ssl.SSLContext, proxy: str | None) -> httpx2.AsyncBaseTransport:
     limits = httpx2.Limits(max_connections=16, max_keepalive_connections=4)
     return httpx2.AsyncHTTPTransport(verify=context, trust_env=False, proxy=proxy, limits=limits)
-
-
-def _addressed(request: httpx2.Request, ways: Ways, address: str | None) -> httpx2.Request:
-    headers = request.headers.copy()
-    headers["Host"] = ways.url.authority
-    headers["Accept-Encoding"] = ACCEPTED
-    return httpx2.Request(
-        request.method,
-        httpx2.URL(str(ways.url)).copy_with(host=address or ways.url.host),
-        headers=headers,
-        stream=request.stream,
-        extensions={**request.extensions, "sni_hostname": ways.url.host},
-    )
 
 
 def _bounded(response: httpx2.Response) -> httpx2.Response:

@@ -173,7 +173,9 @@ class FileBook:
         For commands, whose doings nobody sees. A folder of which all is new gets a line as a whole. Raises
         StorageError.
         """
-        found = [name for folder in folders for name in _changed(_key(folder), since_ns - _TICK_NS, top=True)[0]]
+        roots = dict.fromkeys(map(_key, folders))
+        ours = {root: _OURS if Path(root) == self._workspace else frozenset[str]() for root in roots}
+        found = [name for root in roots for name in _changed(root, since_ns - _TICK_NS, but_for=ours[root])[0]]
         if found:
             self._change([(name, provenance) for name in found])
 
@@ -268,8 +270,11 @@ class FileBook:
 _BROKEN = (-1, -1)
 
 
-def _changed(folder: str, since_ns: int, *, top: bool = False) -> tuple[list[str], bool]:
-    """The files in a folder that were made, written or renamed since then; and whether that is all there is in it."""
+def _changed(folder: str, since_ns: int, *, but_for: frozenset[str] | None = None) -> tuple[list[str], bool]:
+    """The files in a folder that were made, written or renamed since then; and whether that is all there is in it.
+
+    `but_for`: of the folder at the top, what is left out; that one is never told as a whole.
+    """
     found: list[str] = []
     whole = True
     try:
@@ -278,7 +283,7 @@ def _changed(folder: str, since_ns: int, *, top: bool = False) -> tuple[list[str
                 if folder.endswith(_GIT) and entry.name != "hooks":
                     continue
                 if entry.is_dir(follow_symlinks=False):
-                    if entry.name in _OF_PACKAGES or (top and entry.name in _OURS):
+                    if entry.name in _OF_PACKAGES or (but_for and entry.name in but_for):
                         continue
                     below, all_of_it = _changed(entry.path, since_ns)
                     found += below
@@ -293,7 +298,7 @@ def _changed(folder: str, since_ns: int, *, top: bool = False) -> tuple[list[str
                         whole = False
     except OSError:
         return found, False  # gone already, or nothing that we could read either
-    return ([folder] if whole and len(found) > _MANY and not top else found), whole
+    return ([folder] if whole and len(found) > _MANY and but_for is None else found), whole
 
 
 _TICK_NS = 20_000_000

@@ -21,6 +21,8 @@ _MOST_FILES = 500
 """Files by their place (attachments, conversations) that are asked about one by one."""
 _MOST_ENTRIES = 50_000
 """Of a workspace that are looked through for a file under another name."""
+_ALL_OF_IT = 8_000
+"""Characters that are shown whole: what was too long for a request lies in a file, with words that nobody has seen."""
 _READERS = frozenset({
     "antiword", "catdoc", "catppt", "docx2txt", "libreoffice", "mutool", "ocrmypdf", "odt2txt", "pdf2txt.py", "pdfgrep",
     "pdftohtml", "pdftotext", "soffice", "tesseract", "unrtf", "xls2csv", "xlsx2csv",
@@ -75,7 +77,7 @@ class Reading:
         """The least trusted of what was read until now, `printed` being what the command said; None for the owner's."""
         self._follow()
         read = self._watch.paths() if self._watch is not None else None
-        found = [] if read is None else [self._book.of(Path(name)) for name in read]
+        found = [] if read is None else [self._book.of(Path(name)) for name in self._shown_of(read, printed)]
         if read is None:
             found.append(self._within_reach())
         if self._shows_documents(read):
@@ -90,6 +92,14 @@ class Reading:
         """It has ended."""
         if self._watch is not None:
             self._watch.close()
+
+    def _shown_of(self, read: set[str], printed: str) -> set[str]:
+        """Of what was read, that of which something may be in what was printed."""
+        from nanobot.security.shell.runs import names_its_sources
+
+        if 0 < len(printed) < _ALL_OF_IT and names_its_sources(self._command):
+            return {name for name in read if os.path.basename(name) in printed}  # noqa: PTH119 of many
+        return read
 
     def _shows_documents(self, read: set[str] | None) -> bool:
         from nanobot.security.shell.words import read_line

@@ -1,25 +1,16 @@
 """Child processes with a family of their own: no terminal, nothing to read, and gone as a whole when they must go.
 
-What differs between hosts stays in this file. POSIX gives a child a session of its own, so that no signal meant for it
-reaches us and none of its reaches ours. A child may leave that session (a daemon does); to find it all the same, every
-child carries a mark in its environment, which its children inherit and which Linux shows in /proc. Elsewhere a family
-is what its process group and its parents tell.
-
-A program may give its command a space of process numbers of its own, as sandboxes do. Then it tells us who is the head
-of that space, and waits for us before the command begins: what the head is bound to holds for all of them, and when it
-goes, the kernel ends everybody in it.
+Who is of the family is known by `families`. A program may give its command a space of process numbers of its own
+(`spaces`), as sandboxes do. Then it tells us who is the head of that space, and waits for us before the command begins:
+what the head is bound to holds for all of them, and when it goes, the kernel ends everybody in it.
 """
 
 import asyncio
-import json
 import os
 import secrets
-import select
-import signal
 import subprocess
 import sys
 import threading
-import time
 from asyncio.subprocess import SubprocessStreamProtocol
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -29,26 +20,27 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-MARK = "NANOBOT_CHILD"
-_PROC = Path("/proc")
+from nanobot.utils.families import (
+    CREATION_FLAGS,
+    HANG_UP,
+    KILL,
+    KILL_PATIENCE_S,
+    MARK,
+    Process,
+    family_of,
+    inhabitants_of,
+    kill_family,
+    signal_group,
+)
+from nanobot.utils.spaces import Space
+
 _READ_AHEAD = 256 * 1024
-_KILL_PATIENCE_S = 2.0
 _TO_DETACH_S = 0.15
-_TO_END_S = 0.05
-_TO_TELL_S = 10.0
 
 Argv = Sequence[str] | str | Callable[[int, int], Sequence[str]]
 """A program with its arguments; a line for the system's shell; or a program that makes a space of process numbers. That
 one tells on the first of these descriptors who is the head, as JSON with a `child-pid`, and waits for the end of the
 second before its command begins (`bwrap --info-fd --block-fd`)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Process:
-    """One process of a family."""
-
-    pid: int
-    command: str
 
 
 class Child:
@@ -59,7 +51,7 @@ class Child:
         transport: "asyncio.SubprocessTransport | _Confined",
         protocol: "_Protocol | _Streams",
         mark: str,
-        space: "_Space | None" = None,
+        space: Space | None = None,
     ) -> None:
         self._transport = transport
         self._protocol = protocol
@@ -90,10 +82,10 @@ class Child:
             if not await self._space.is_inhabited():
                 return False
             head = self._space.head
-        if not _signal_group(head, 0):
+        if not signal_group(head, 0):
             return False
         await asyncio.sleep(_TO_DETACH_S)  # a nohup that was only just started has yet to say so
-        return _signal_group(head, _HANG_UP)
+        return signal_group(head, HANG_UP)
 
     @property
     def head(self) -> Process | None:
@@ -104,18 +96,18 @@ class Child:
     async def family(self) -> list[Process]:
         """Who of its family is alive."""
         if self._space is not None:
-            return await asyncio.to_thread(_inhabitants, self._space.head) if self._space.is_alive else []
-        return await asyncio.to_thread(_family, self.pid, self._mark, reaped=self.returncode is not None)
+            return await asyncio.to_thread(inhabitants_of, self._space.head) if self._space.is_alive else []
+        return await asyncio.to_thread(family_of, self.pid, self._mark, reaped=self.returncode is not None)
 
     async def kill(self) -> None:
         """End the whole family, whatever it did to hide. Returns when it is gone, after two seconds at the latest."""
         reaped = self.returncode is not None
         if not reaped:
-            _signal_group(self.pid, _KILL)  # at once; the search for those who left the group takes a moment
+            signal_group(self.pid, KILL)  # at once; the search for those who left the group takes a moment
         if self._space is None or not await asyncio.shield(self._space.end()):
-            await asyncio.shield(asyncio.to_thread(_kill_family, self.pid, self._mark, reaped=reaped))
+            await asyncio.shield(asyncio.to_thread(kill_family, self.pid, self._mark, reaped=reaped))
         with suppress(TimeoutError):
-            async with asyncio.timeout(_KILL_PATIENCE_S):
+            async with asyncio.timeout(KILL_PATIENCE_S):
                 await self._protocol.gone.wait()
 
     async def close(self) -> None:
@@ -165,6 +157,9 @@ async def child_process(
         await child.close()
 
 
+_Started = tuple[subprocess.Popen[bytes], Space | None]
+
+
 async def _start(
     argv: Argv,
     cwd: Path,
@@ -181,7 +176,7 @@ async def _start(
         "cwd": cwd,
         "env": {**env, MARK: mark},
         "start_new_session": sys.platform != "win32",
-        "creationflags": _CREATION_FLAGS,
+        "creationflags": CREATION_FLAGS,
     }
     if callable(argv):
         process, space = await _from_a_thread_of_its_own(confine, partial(_start_with_a_space, argv, limit, how))
@@ -200,7 +195,7 @@ async def _start(
     return Child(await _Confined.of(process, streams), streams, mark, space)
 
 
-async def _from_a_thread_of_its_own(confine: Callable[[], None] | None, start: "Callable[[], _Started]") -> "_Started":
+async def _from_a_thread_of_its_own(confine: Callable[[], None] | None, start: Callable[[], _Started]) -> _Started:
     """Start it from a thread that is never used again: what it gave up does not come back."""
     started: Future[_Started] = Future()
 
@@ -218,7 +213,7 @@ async def _from_a_thread_of_its_own(confine: Callable[[], None] | None, start: "
 
 def _start_with_a_space(
     argv: Callable[[int, int], Sequence[str]], limit: Callable[[int], None] | None, how: Mapping[str, Any]
-) -> "_Started":
+) -> _Started:
     """Start it, and let its command begin when its head is known and bound."""
     told, tells = os.pipe()
     waits, begins = os.pipe()
@@ -230,13 +225,13 @@ def _start_with_a_space(
             os.close(waits)
         space = None
         try:
-            space = _Space.told_on(told)
+            space = Space.told_on(told)
             if limit is not None and space is not None:
                 limit(space.head)
         except BaseException:
             if space is not None:
-                os.kill(space.head, _KILL)
-            _signal_group(process.pid, _KILL)
+                os.kill(space.head, KILL)
+            signal_group(process.pid, KILL)
             process.communicate()
             raise
         return process, space
@@ -295,85 +290,6 @@ class _Confined:
             self._held = None
 
 
-class _Space:
-    """A space of process numbers, known by its head, who is held by a descriptor: a number may be given again."""
-
-    def __init__(self, head: int) -> None:
-        """Raises ProcessLookupError where it is gone already."""
-        self.head = head
-        self._held: int | None = os.pidfd_open(head)
-
-    @classmethod
-    def told_on(cls, told: int) -> "_Space | None":
-        """The one that is told of here; None where its program ended without one. Blocking. Raises TimeoutError."""
-        said, ready = b"", select.poll()
-        ready.register(told, select.POLLIN)
-        while b"}" not in said:
-            if not ready.poll(_TO_TELL_S * 1000):
-                raise TimeoutError(f"its sandbox did not say a word within {_TO_TELL_S:g} s")
-            if not (more := os.read(told, 4096)):
-                return None
-            said += more
-        with suppress(ProcessLookupError):
-            return cls(int(json.loads(said)["child-pid"]))
-        return None
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether its head is: it stays until the last has gone."""
-        if self._held is None:
-            return False
-        ended = select.poll()
-        ended.register(self._held, select.POLLIN)
-        return not ended.poll(0)
-
-    async def is_inhabited(self) -> bool:
-        """Whether anybody is left once its command has ended."""
-        if self.is_alive:
-            with suppress(OSError):  # whoever loses its parent in there becomes a child of the head
-                return bool(_PROC.joinpath(f"{self.head}/task/{self.head}/children").read_bytes())
-        return not await self._is_over(_TO_END_S)  # the kernel does not say; the head needs a moment to see it
-
-    async def end(self) -> bool:
-        """End everybody in it; whether there was one to end. All are gone when it returns, or two seconds are over."""
-        if not self.is_alive or self._held is None:
-            return False
-        signal.pidfd_send_signal(self._held, _KILL)
-        await self._is_over(_KILL_PATIENCE_S)
-        return True
-
-    async def _is_over(self, patience_s: float) -> bool:
-        if not self.is_alive or self._held is None:
-            return True
-        loop, gone, held = asyncio.get_running_loop(), asyncio.Event(), self._held  # it may be let go of meanwhile
-        loop.add_reader(held, gone.set)
-        try:
-            async with asyncio.timeout(patience_s):
-                await gone.wait()
-        except TimeoutError:
-            return False
-        finally:
-            loop.remove_reader(held)
-        return True
-
-    def close(self) -> None:
-        """Let go of it. Who is in it stays."""
-        if self._held is not None:
-            os.close(self._held)
-            self._held = None
-
-
-_Started = tuple[subprocess.Popen[bytes], _Space | None]
-
-
-def count_processes() -> int:
-    """How many processes the host runs; 0 where that is not cheap to know."""
-    try:
-        return sum(name.isdigit() for name in os.listdir(_PROC))  # noqa: PTH208 - called several times a second
-    except OSError:
-        return 0
-
-
 class _Protocol(SubprocessStreamProtocol):
     """Tells when the process is gone. `Process.wait` of asyncio waits, in some releases, for its streams as well."""
 
@@ -384,126 +300,3 @@ class _Protocol(SubprocessStreamProtocol):
     def process_exited(self) -> None:
         self.gone.set()
         super().process_exited()
-
-
-if sys.platform == "win32":
-    _CREATION_FLAGS = subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.CREATE_NO_WINDOW
-
-    _HANG_UP = _KILL = 0
-
-    def _signal_group(pid: int, number: int) -> bool:
-        del pid, number
-        return False
-
-    def _kill_family(pid: int, mark: str, *, reaped: bool) -> None:
-        del mark, reaped
-        subprocess.run(["taskkill", "/F", "/T", "/PID", str(pid)], capture_output=True, check=False, timeout=10)
-
-    def _family(pid: int, mark: str, *, reaped: bool) -> list[Process]:
-        del pid, mark, reaped
-        return []
-
-    def _inhabitants(head: int) -> list[Process]:
-        del head
-        return []
-
-else:
-    _CREATION_FLAGS = 0
-
-    _HANG_UP, _KILL = signal.SIGHUP, signal.SIGKILL
-
-    def _signal_group(pid: int, number: int) -> bool:
-        """Whether there was anybody to hear it."""
-        try:
-            os.killpg(pid, number)
-        except (ProcessLookupError, PermissionError):
-            return False
-        return True
-
-    def _kill_family(pid: int, mark: str, *, reaped: bool) -> None:
-        """Stop all, then kill all, until nobody is left: who is stopped cannot fork while we look for the next."""
-        deadline = time.monotonic() + _KILL_PATIENCE_S
-        while (family := _family(pid, mark, reaped=reaped)) and time.monotonic() < deadline:
-            for how in (signal.SIGSTOP, signal.SIGKILL):
-                for member in family:
-                    with suppress(ProcessLookupError, PermissionError):
-                        os.kill(member.pid, how)
-            time.sleep(0.01)
-
-    def _inhabitants(head: int) -> list[Process]:
-        """All below this process, without itself."""
-        table = _table_from_proc()
-        found = _with_children({head}, table)
-        return [Process(row.pid, row.command) for row in table.values() if row.pid in found and row.pid != head]
-
-    def _with_children(found: set[int], table: "dict[int, _Row]") -> set[int]:
-        grew = True
-        while grew:
-            young = {row.pid for row in table.values() if row.parent in found} - found
-            found |= young
-            grew = bool(young)
-        return found
-
-    def _family(pid: int, mark: str, *, reaped: bool) -> list[Process]:
-        table = _table_from_proc() if _PROC.joinpath("self/stat").exists() else _table_from_ps()
-        # A number may be given again once its owner was waited for; only a session without a head is still the child's.
-        own = not reaped or pid not in table
-        marked = f"{MARK}={mark}".encode()
-        found = {pid} if not reaped else set()
-        found |= {row.pid for row in table.values() if own and pid in (row.group, row.session)}
-        found |= {row.pid for row in table.values() if row.pid not in found and _carries(row.pid, marked)}
-        found = _with_children(found, table)
-        found.discard(os.getpid())
-        return [Process(row.pid, row.command) for row in table.values() if row.pid in found]
-
-
-@dataclass(frozen=True, slots=True)
-class _Row:
-    pid: int
-    parent: int
-    group: int
-    session: int
-    command: str
-
-
-def _table_from_proc() -> dict[int, _Row]:
-    """All processes but those that are dead and only wait to be counted."""
-    table = {}
-    for name in os.listdir(_PROC):  # noqa: PTH208 - a busy host has thousands
-        if not name.isdigit():
-            continue
-        try:
-            stat = _PROC.joinpath(name, "stat").read_bytes().decode(errors="replace")
-        except OSError:
-            continue
-        command, _, rest = stat.partition("(")[2].rpartition(")")  # a command may contain brackets itself
-        state, parent, group, session = rest.split()[:4]
-        if state not in {"Z", "X"}:
-            table[int(name)] = _Row(int(name), int(parent), int(group), int(session), command)
-    return table
-
-
-def _table_from_ps() -> dict[int, _Row]:
-    """The same where there is no /proc. A session is not shown everywhere: the group stands for it."""
-    listing = subprocess.run(
-        ["ps", "-A", "-o", "pid=,ppid=,pgid=,stat=,comm="],
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        errors="replace",
-        check=False,
-        timeout=5,
-    )
-    table = {}
-    for line in listing.stdout.splitlines():
-        pid, parent, group, state, command = [*line.split(None, 4), "", "", "", "", ""][:5]
-        if pid.isdigit() and not state.startswith("Z"):
-            table[int(pid)] = _Row(int(pid), int(parent), int(group), int(group), command)
-    return table
-
-
-def _carries(pid: int, marked: bytes) -> bool:
-    try:
-        return marked in _PROC.joinpath(str(pid), "environ").read_bytes().split(b"\0")
-    except OSError:
-        return False

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from nanobot.agent.run.runner import Model, RunLimits
+from nanobot.agent.run.spec import Model, RunLimits
 from nanobot.config.provider_table import context_window
 from nanobot.config.schema import Config
 from nanobot.providers.base import LLMProvider

@@ -13,7 +13,7 @@ import pytest
 
 from nanobot.agent.consolidation import AskedModel, ConsolidationOutcome, ConsolidationResult, Consolidator
 from nanobot.agent.memory import MemoryStore
-from nanobot.agent.run.runner import Model, RunLimits
+from nanobot.agent.run.spec import Model, RunLimits
 from nanobot.agent.vitals import Vitals
 from nanobot.errors import BudgetExceededError, ProviderError
 from nanobot.messages.types import ChatMessage

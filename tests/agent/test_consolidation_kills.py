@@ -22,7 +22,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from nanobot.agent.consolidation import Consolidator
 from nanobot.agent.memory import MemoryStore
-from nanobot.agent.run.runner import Model
+from nanobot.agent.run.spec import Model
 from nanobot.agent.vitals import Vitals
 from nanobot.providers.base import LLMProvider, LLMResponse, ToolCallRequest
 from nanobot.session.manager import SessionManager

@@ -9,17 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nanobot.channels.media import (
-    Attachment,
-    Kept,
-    MediaError,
-    MediaKind,
-    MediaLimits,
-    MediaStore,
-    as_content,
-    one_chunk,
-    outgoing,
-)
+from nanobot.channels.media import Attachment, Kept, MediaLimits, MediaStore, as_content, one_chunk
+from nanobot.channels.media_kinds import MediaError, MediaKind
+from nanobot.channels.outgoing import outgoing
 from nanobot.errors import NanobotError
 from nanobot.utils.clock import FrozenClock
 

@@ -17,6 +17,7 @@ from tests.contracts.platform_discord import DiscordPlatform
 from tests.contracts.platform_slack import SlackPlatform
 from tests.contracts.slack_workspace import APP_TOKEN, BOT_TOKEN
 from tests.fake_mail import PASSWORD, USER, FakeMail
+from tests.stories.processes import NANOBOT
 
 pexpect = pytest.importorskip("pexpect")
 
@@ -183,8 +184,9 @@ async def test_nothing_is_asked_of_channels_with_yes():
 
 @pytest.mark.skipif(os.name == "nt", reason="pexpect needs a POSIX terminal")
 def test_ctrl_c_at_a_token_leaves_everything_as_it_was():
-    env = {**os.environ, "TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1"}
-    child = pexpect.spawn(sys.executable, ["-m", "nanobot", "onboard"], env=env, dimensions=(40, 100), timeout=20)
+    from tests.screens import at_home, on_screen  # not on Windows
+
+    child = on_screen([*NANOBOT, "onboard"], env=at_home(), dimensions=(40, 100), timeout=20)
 
     child.expect("None for now")
     child.send("\r")

@@ -111,6 +111,8 @@ def test_help_and_version_import_no_engine():
             "nanobot.errors",
             "nanobot.__main__",
             "nanobot.plugins",
+            "nanobot.utils",
+            "nanobot.utils.garbage",
         }
 
 

@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from nanobot.cli.commands import app
+from tests.stories.processes import NANOBOT
 
 
 def run(*words: str) -> Result:
@@ -105,12 +106,11 @@ def test_listing_makes_nothing():
 
 @pytest.mark.skipif(os.name == "nt", reason="pexpect needs a POSIX terminal")
 def test_in_a_terminal_a_table_fits_the_width_and_counts_wide_characters():
-    import pexpect
+    from tests.screens import at_home, on_screen  # not on Windows
 
     write_skill("飞行", f"---\ndescription: {'怎么飞 ' * 40}\n---\n")
-    child = pexpect.spawn(
-        sys.executable, ["-m", "nanobot", "skills", "list"], dimensions=(40, 80), encoding="utf-8", timeout=20
-    )
+    command = [*NANOBOT, "skills", "list"]
+    child = on_screen(command, env=at_home(), dimensions=(40, 80), encoding="utf-8", timeout=20)
 
     text = child.read()
     lines = [line for line in text.replace("\r", "").splitlines() if line.strip()]

@@ -12,6 +12,7 @@ from typer.testing import CliRunner, Result
 
 from nanobot.cli.commands import app
 from tests.fake_models import Fail, FakeModels, Say
+from tests.stories.processes import NANOBOT
 
 pexpect = pytest.importorskip("pexpect")
 KEY = "sk-test-0123456789abcdef"
@@ -281,9 +282,11 @@ def test_a_home_that_is_a_file_is_said_in_one_line(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.skipif(os.name == "nt", reason="pexpect needs a POSIX terminal")
 def test_the_wizard_takes_a_newcomer_to_a_real_reply_with_arrow_keys():
+    from tests.screens import at_home, on_screen  # not on Windows
+
     with FakeModels(default=Say("Hello there."), models=("small", "large")) as models:
-        env = {**os.environ, "OLLAMA_HOST": models.url, "TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1"}
-        child = pexpect.spawn(sys.executable, ["-m", "nanobot", "onboard"], env=env, dimensions=(40, 100), timeout=20)
+        env = at_home(OLLAMA_HOST=models.url)
+        child = on_screen([*NANOBOT, "onboard"], env=env, dimensions=(40, 100), timeout=20)
 
         child.expect("Which provider")
         child.expect("None for now")
@@ -306,9 +309,10 @@ def test_the_wizard_takes_a_newcomer_to_a_real_reply_with_arrow_keys():
 
 @pytest.mark.skipif(os.name == "nt", reason="pexpect needs a POSIX terminal")
 def test_a_key_typed_into_the_wizard_is_not_shown(models: FakeModels):
-    env = {**os.environ, "TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1"}
-    words = ["-m", "nanobot", "onboard", "--provider", "openai", "--api-base", models.v1, "--model", "m"]
-    child = pexpect.spawn(sys.executable, words, env=env, dimensions=(40, 100), timeout=20, encoding="utf-8")
+    from tests.screens import at_home, on_screen  # not on Windows
+
+    words = ["onboard", "--provider", "openai", "--api-base", models.v1, "--model", "m"]
+    child = on_screen([*NANOBOT, *words], env=at_home(), dimensions=(40, 100), timeout=20, encoding="utf-8")
 
     child.expect("Key for OpenAI")
     child.send(f"{KEY}\r")
@@ -326,8 +330,9 @@ def test_a_key_typed_into_the_wizard_is_not_shown(models: FakeModels):
 
 @pytest.mark.skipif(os.name == "nt", reason="pexpect needs a POSIX terminal")
 def test_ctrl_c_leaves_the_wizard_without_saving():
-    env = {**os.environ, "TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1"}
-    child = pexpect.spawn(sys.executable, ["-m", "nanobot", "onboard"], env=env, dimensions=(40, 100), timeout=20)
+    from tests.screens import at_home, on_screen  # not on Windows
+
+    child = on_screen([*NANOBOT, "onboard"], env=at_home(), dimensions=(40, 100), timeout=20)
 
     child.expect("None for now")
     child.send("\x03")

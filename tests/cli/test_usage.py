@@ -1,7 +1,6 @@
 """`nanobot usage`: totals, what is left, and where it went."""
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from typer.testing import CliRunner, Result
 
 from nanobot.cli.commands import app
 from nanobot.usage.ledger import Ledger
+from tests.stories.processes import NANOBOT
 from tests.usage.rows import row
 
 
@@ -144,19 +144,14 @@ def test_it_imports_no_engine():
     ],
 )
 def test_on_a_narrow_screen_a_name_is_cut_and_never_a_number(width: int, headings: str):
-    import pexpect
+    from tests.screens import at_home, on_screen  # not on Windows
 
     for name in ("anthropic/claude-sonnet-4-5-20250929-of-a-very-long-name-that-fits-nowhere", "gpt-4o"):
         spend(12.34, model=name, prompt_tokens=9_629_100)
 
-    child = pexpect.spawn(
-        sys.executable,
-        ["-m", "nanobot", "usage", "--by", "model"],
-        dimensions=(30, width),
-        env={**os.environ, "TERM": "xterm", "COLUMNS": str(width)},
-        encoding="utf-8",
-        timeout=20,
-    )
+    command = [*NANOBOT, "usage", "--by", "model"]
+    env = at_home(COLUMNS=str(width))
+    child = on_screen(command, env=env, dimensions=(30, width), encoding="utf-8", timeout=20)
     shown = re.sub(r"\x1b\[[0-9;]*m|\r", "", child.read())
     table = shown.rpartition("\n\n")[2].splitlines()
 

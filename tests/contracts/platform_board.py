@@ -20,7 +20,9 @@ from nanobot.channels.errors import (
     SendError,
     UndeliverableError,
 )
-from nanobot.channels.media import Attachment, Kept, MediaKind, Outgoing, one_chunk
+from nanobot.channels.media import Attachment, Kept, one_chunk
+from nanobot.channels.media_kinds import MediaKind
+from nanobot.channels.outgoing import Outgoing
 from nanobot.channels.posting import Posting, PostingChannel
 from nanobot.channels.text.dialects import PLAIN
 from nanobot.channels.text.pieces import Piece

@@ -123,7 +123,7 @@ asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2])))
 """
 
 FORKER = """
-import os, sys, random, time, signal
+import os, sys, random, select, time, signal
 sys.argv = ["x", *sys.argv[1:]]
 source = sys.stdin.read()
 import asyncio, json
@@ -142,6 +142,8 @@ for _ in range(kills):
         exec(code, {"__name__": "turns"})
         os._exit(1)
     os.close(writable)
+    if chance.random() < 0.5:  # a busy machine kills the others before they have said anything
+        select.select([readable], [], [], 10)
     time.sleep(chance.uniform(0.001, 0.03))
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
@@ -173,7 +175,7 @@ def kill_many(folder: Path, kills: int, seed: int) -> None:
     assert openai_problems(history) == anthropic_problems(history) == []
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_two_hundred_kills_lose_nothing_that_was_acknowledged(tmp_path: Path, seed: int):
     kill_many(tmp_path, 100, seed)
 

@@ -20,6 +20,8 @@ COMMANDS = [
     "env",
     "printenv ALLOWED_TOKEN",
     "echo $ALLOWED_TOKEN | rev",
+    "echo $ALLOWED_TOKEN | tr a-z A-Z",
+    "env | tr a-zA-Z A-Za-z",
     "echo $ALLOWED_TOKEN | base64",
     "echo $ALLOWED_TOKEN | od -An -tx1 | tr -d ' \\n'",
     "echo $ALLOWED_TOKEN >&2; exit 3",

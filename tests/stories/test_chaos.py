@@ -173,7 +173,7 @@ async def chaos(home: Path, seed: int, lives: int, messages: int) -> Counter[str
     return counts
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 async def test_each_of_hundreds_of_messages_has_one_visible_end(tmp_path: Path, seed: int):
     counts = await chaos(tmp_path, seed, lives=3, messages=100)
 

@@ -77,6 +77,11 @@ def day(url: str) -> list[tuple[str, list[LLMResponse]]]:
         ("git status", [run("git status --short")]),
         ("commit", [run("git add -A; git commit -qm inst")]),
         ("find TODOs", [tool("grep", pattern="TODO")]),
+        ("who says print?", [run("grep -rn print --include=*.py . | head")]),
+        ("search, then the log", [run("grep -rn inst . | head -3"), run("git log --oneline -1")]),
+        ("what changed?", [run("git diff HEAD~1 --stat"), run("git show --stat | head")]),
+        ("back up, and see", [run("cp -r notes kept"), run("ls kept")]),
+        ("the date from a script", [run("python3 today.py && python3 -c 'import today'"), run("git status --short")]),
         ("count lines of code", [run("find . -name '*.py' | xargs wc -l")]),
         ("every Monday: plan", [tool("cron", action="add", message="plan the week", cron_expr="0 9 * * 1")]),
         ("list jobs", [tool("cron", action="list")]),
@@ -119,5 +124,5 @@ async def test_a_day_with_the_real_tools_asks_seldom_and_refuses_nothing(tmp_pat
 
     print(f"{len(asking)} questions in {len(tasks)} tasks: {asking}")
     assert len(tasks) >= 40
-    assert asking == ["run it", "run it again"], "what was written from the page, as it is run"
+    assert asking == ["run it", "run it again", "search, then the log"], "the page's file was run, and read"
     assert failed == []

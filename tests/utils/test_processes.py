@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.utils.processes import child_process, count_processes
+from nanobot.utils.families import count_processes
+from nanobot.utils.processes import child_process
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="spaces of process numbers")
@@ -67,6 +68,29 @@ async def test_who_left_session_and_parents_is_found_by_the_mark(tmp_path: Path)
 
         assert [process.command for process in family] == ["sleep"]
         assert await child.family() == []
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only /proc shows the mark")
+async def test_who_is_never_there_for_long_ends_too(tmp_path: Path):
+    lives = tmp_path / "lives"
+    script = f"""
+import os, time
+while time.time() < {time.time() + 10}:
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    open({str(lives)!r}, "w").close()
+"""
+    async with child_process([sys.executable, "-S", "-c", script], cwd=tmp_path, env=ENV) as child:
+        await child.wait()
+        while not lives.exists():
+            await asyncio.sleep(0.005)
+
+        await child.kill()
+        lives.unlink()
+        await asyncio.sleep(0.1)
+
+    assert not lives.exists()
 
 
 @pytest.mark.parametrize("argv", [["/no/such/program"], ["/etc/passwd"]])

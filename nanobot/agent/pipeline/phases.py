@@ -25,7 +25,8 @@ from nanobot.agent.pipeline.watch import Watchdog, let_run
 from nanobot.agent.pipeline.work import Built, Ending, Parts, Restored, Turn
 from nanobot.agent.run.cut import Cut, open_calls
 from nanobot.agent.run.requests import Remembered
-from nanobot.agent.run.runner import RunSpec, run
+from nanobot.agent.run.runner import run
+from nanobot.agent.run.spec import RunSpec
 from nanobot.agent.session_window import keep_window, open_window
 from nanobot.agent.slash_commands import parse_command
 from nanobot.agent.tools.base import ToolContext

@@ -12,7 +12,7 @@ from typing import Any
 
 from nanobot.agent import turn as events
 from nanobot.agent.pipeline.work import Patience, Turn
-from nanobot.agent.run.runner import RunResult
+from nanobot.agent.run.spec import RunResult
 from nanobot.agent.turn import TurnEvent, TurnPhase
 from nanobot.errors import NanobotError
 from nanobot.messages.types import INTERRUPTED

@@ -13,7 +13,7 @@ from nanobot.agent import turn as events
 from nanobot.agent.answering import Answering
 from nanobot.agent.run.cut import TAKEN_UP
 from nanobot.agent.run.hooks import ToolHook
-from nanobot.agent.run.runner import Model
+from nanobot.agent.run.spec import Model
 from nanobot.agent.run.window import Window
 from nanobot.agent.scope import OWNERS, Scope
 from nanobot.agent.slash_commands import Models, SlashCommands, SystemPrompt

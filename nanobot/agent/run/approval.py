@@ -4,7 +4,8 @@ Two things are asked about. What the walls do not give by themselves (`Reach.bey
 and every sensitive reach of a call once words from outside are in play: they have entered the turn, or the call repeats
 some that an older turn brought. Nothing is asked where all came from the owner and the walls give it.
 
-Reading order: approval -> outside (whose words are in play) -> questions (who waits for an answer) -> wording.
+Reading order: approval -> outside (whose words are in play) -> addresses (which of them say nothing) -> questions (who
+waits for an answer) -> wording.
 """
 
 import asyncio
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
+from nanobot.agent.run.addresses import Addresses
 from nanobot.agent.run.hooks import PlannedCall, Verdict
 from nanobot.agent.run.outside import entered_rows, provenance_of, repeated_row
 from nanobot.agent.run.questions import Question, Questions, question_id
@@ -78,6 +80,7 @@ class Approval:
         self._questions = questions
         self._answerers = answerers
         self._wording = Wording(mask)
+        self._addresses = Addresses()
         self._given: dict[str, frozenset[str]] = {}
         """By turn, the rules that the owner said yes to while no words from outside were in play."""
 
@@ -91,10 +94,15 @@ class Approval:
         in_play = await asyncio.to_thread(_in_play, planned)  # up to 40 ms in a long window
         asked = [one for one in reaches if one.beyond or in_play]
         asked = await self._not_given(asked, planned, outside=bool(in_play))
+        if any(one.plain for one in asked):
+            asked = await asyncio.to_thread(self._without_free, asked, planned)
         if not asked:
             return Verdict(_rules(reaches), entered=in_play.provenance)
         refusal = await self._refusal(planned, asked, in_play)
         return Verdict(frozenset() if refusal else _rules(reaches), refusal, in_play.provenance)
+
+    def _without_free(self, asked: Sequence[Reach], planned: PlannedCall) -> list[Reach]:
+        return [one for one in asked if not (one.plain and self._addresses.is_free(one, planned))]
 
     async def _not_given(self, reaches: list[Reach], planned: PlannedCall, *, outside: bool) -> list[Reach]:
         """Those that the owner has not said yes to before."""

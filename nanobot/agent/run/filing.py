@@ -87,8 +87,14 @@ class Filing:
         if is_outside(entered):
             self._files.mark(file, entered)
         elif _WRITERS[name]:
-            self._files.clear(file)
+            return Verdict(when_done=[lambda: self._clear(file)])
         return _NOTHING
+
+    def _clear(self, file: Path) -> None:
+        try:
+            self._files.clear(file)
+        except StorageError as error:
+            log.warning("What the owner has written anew still counts as somebody else's: %s", error)
 
 
 def _entered(planned: PlannedCall) -> Provenance:

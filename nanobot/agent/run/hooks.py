@@ -1,6 +1,6 @@
 """Hooks around a tool call: each sees it before it begins, and may forbid it or grant it more than its walls do."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -40,6 +40,8 @@ class Verdict:
     refusal: str | None = None
     entered: Provenance = Provenance.OWNER
     source: str = ""
+    when_done: Sequence[Callable[[], None]] = ()
+    """What to do once the call went well. They may block, and do not raise."""
 
 
 class ToolHook(Protocol):
@@ -58,7 +60,7 @@ async def judged(hooks: Sequence[ToolHook], planned: PlannedCall) -> Verdict:
         entered = least_trusted([said.entered, verdict.entered])
         if verdict.refusal is not None:
             return replace(verdict, entered=entered)
-        said = Verdict(said.granted | verdict.granted, entered=entered)
+        said = Verdict(said.granted | verdict.granted, entered=entered, when_done=(*said.when_done, *verdict.when_done))
         context = planned.context
         if verdict.entered is not Provenance.OWNER:
             known = replace(context, entered=least_trusted([context.entered, verdict.entered]))

@@ -97,8 +97,8 @@ def repeated_row(
     if not outside:
         return None
     own = [row for row in rows if row["role"] == "user" and own_provenance(row, session_key) == Provenance.OWNER]
-    owners = [_prepared(_said(row)).whole for row in own]
-    theirs = [(row, _prepared(_said(row))) for row in reversed(outside)]
+    owners = [_prepared(said_in(row)).whole for row in own]
+    theirs = [(row, _prepared(said_in(row))) for row in reversed(outside)]
     pieces: frozenset[str] = frozenset().union(*(words.pieces for _, words in theirs))
     told = [_normal(text) for leaf in _texts(arguments) for text in _readings(leaf)]
     for stretch in (stretch for text in told for stretch in _stretches(text, pieces)):
@@ -189,7 +189,7 @@ def _texts(value: object) -> Iterator[str]:
         yield str(value)
 
 
-def _said(row: ChatMessage) -> str:
+def said_in(row: ChatMessage) -> str:
     """The words of a row, and the arguments of the calls in it."""
     calls = [call["function"]["arguments"] for call in row.get("tool_calls") or ()]
     return "\n".join([text_of(row["content"]), *map(_plain, calls)])

@@ -15,7 +15,7 @@ from nanobot.agent.turn import Emitter, ToolDelta, ToolEnded, ToolStarted
 from nanobot.messages.types import ChatMessage, Provenance, ToolFailure, is_outside, least_trusted, text_of
 from nanobot.providers.base import ToolCallRequest
 from nanobot.security.vault import masked, masked_json
-from nanobot.utils.aio import all_or_first_error
+from nanobot.utils.aio import all_or_first_error, finish
 from nanobot.utils.clock import timestamp
 
 Record = Callable[[ChatMessage], Awaitable[None]]
@@ -149,6 +149,8 @@ async def _run_call(call: ToolCallRequest, bench: ToolBench, verdict: Verdict) -
         if is_outside(verdict.entered) and verdict.refusal is None:
             own = result.provenance or Provenance.TOOL
             result = replace(result, provenance=least_trusted([own, verdict.entered]))
+        for afterwards in () if result.error else verdict.when_done:
+            await finish(asyncio.to_thread(afterwards))
     except BaseException:
         ended(ToolResult("stopped", error=True), "stopped")
         raise

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from nanobot.agent.tools.base import ToolResult
-from nanobot.utils.processes import Process
+from nanobot.utils.families import Process
 
 _SIGNALS = {name.removeprefix("SIG"): number for name, number in signal.Signals.__members__.items()}
 

@@ -72,9 +72,14 @@ class Capture:
         else:
             await asyncio.to_thread(self._spill.write, chunk)
 
+    @property
+    def is_short(self) -> bool:
+        """Whether all of it is shown: then it has no file, and closing it touches no disk."""
+        return self._spill is None and len(self._head) <= _HEAD_CHARS + _TAIL_CHARS
+
     def close(self) -> None:
         """No more will come. What is too long for a result, but was held so far, goes to a file now."""
-        if self._spill is None and len(self._head) > _HEAD_CHARS + _TAIL_CHARS:
+        if self._spill is None and not self.is_short:
             self._spill = SpillFile(self._workspace, self._turn_id, self._cap, self._words)
             self._spill.write(bytes(self._head))
         if self._spill is not None:

@@ -13,7 +13,8 @@ from nanobot.agent.tools.base import ToolContext
 from nanobot.agent.tools.capture import Capture, Progress
 from nanobot.agent.tools.watch import Most, Watch
 from nanobot.messages.types import Provenance
-from nanobot.utils.processes import Child, Process, child_process
+from nanobot.utils.families import Process
+from nanobot.utils.processes import Child, child_process
 
 if TYPE_CHECKING:
     from nanobot.security.sandbox.walls import Behind
@@ -63,6 +64,7 @@ class Execution:
     ) -> None:
         """`words`: whose its output may be."""
         self._bounds = bounds
+        self._workspace = workspace
         progress = Progress(ctx.emit) if ctx is not None else None
         turn_id = ctx.turn_id if ctx is not None else "exec"
         self._stdout = Capture(workspace, turn_id, bounds.spill_cap, progress, words)
@@ -73,7 +75,7 @@ class Execution:
         """Run it. Raises OSError where it cannot be started. On a cancel all of its family is gone."""
         code: int | None = None
         left: list[Process] = []
-        watch = Watch(self._bounds.most)
+        watch = Watch(self._bounds.most, self._workspace)
         try:
             async with child_process(
                 behind.argv, cwd=folder, env={**env, **behind.env}, confine=behind.confine, limit=behind.limit
@@ -94,7 +96,8 @@ class Execution:
                     looking.cancel()
                     left = await self._end(child, pumps, hang_up=code is not None)
         finally:
-            await asyncio.shield(asyncio.to_thread(self._close))
+            if not (self._stdout.is_short and self._stderr.is_short):
+                await asyncio.shield(asyncio.to_thread(self._close))
         self._exceeded = watch.exceeded
         said = f"{self._stderr.text()[-4000:]}\n{self._stdout.text()[-4000:]}"
         return Outcome(self._text(command, code, left, said), None if self._exceeded else code, said, tuple(left))
@@ -137,7 +140,7 @@ class Execution:
             parts.append("(no output)")
         notes = [f"Exit code: {code}{_meaning(code)}"] if code is not None and not self._exceeded else []
         if self._exceeded:
-            notes.append(f"Stopped: {self._exceeded}. All of them were ended.")
+            notes.append(f"Stopped: {self._exceeded}. All its processes were ended.")
         elif code is None:
             notes.append(
                 f"Timed out after {self._bounds.limit_s:g} s: the command and its children were stopped. If it needs "

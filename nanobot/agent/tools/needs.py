@@ -29,6 +29,7 @@ _NO_ROOT = re.compile(
     r"|superuser privileges|setuid root|dpkg/lock|rpm/\.rpm\.lock",
     re.IGNORECASE,
 )
+_ITSELF = re.compile(r"config\.json cannot be read: Permission denied|Permission denied: \S*gateway\.lock")
 _DENIED = re.compile(r"Permission denied|EACCES", re.IGNORECASE)
 _NO_ROOM = re.compile(r"MemoryError|Cannot allocate memory|std::bad_alloc|out of memory", re.IGNORECASE)
 _MOST_NAMED = 5
@@ -174,6 +175,10 @@ _ADVICE = (
         _NO_ROOT,
         "Commands have no powers of root and cannot get them: no sudo, no system packages, no services. Do it in the "
         "workspace (a venv, npm without -g, a prefix there), or tell the owner which command to run.",
+    ),
+    (
+        _ITSELF,
+        "nanobot does not run behind its own wall. Use the tool made for it, or tell the owner which command to run.",
     ),
     (_NO_ROOM, "A command may not take all memory of this machine. Do it in smaller pieces."),
 )

@@ -42,13 +42,15 @@ class Reach:
     """One thing a call reaches for.
 
     `beyond`: the walls do not give it by themselves, so the owner is asked whoever's words the turn answers. The others
-    are asked about when words from outside have entered the turn. `detail` is for the person who is asked.
+    are asked about when words from outside have entered the turn. `detail` is for the person who is asked. `plain`: an
+    address, in `detail`, that tells its host little: asked about only where the model may have made it up for somebody.
     """
 
     kind: ReachKind
     target: str
     beyond: bool = False
     detail: str = ""
+    plain: bool = False
 
     @property
     def rule(self) -> str:

@@ -1,40 +1,31 @@
 """The search tools: glob (names) and grep (contents).
 
-grep asks ripgrep where it is installed and a small stand-in of ours (`grep_child`) where it is not. Both run as a child
-process: a pattern that never ends is killed at the deadline, where in a thread it would hold the whole bot. Both print
-the same rows, and look at the same files: hidden ones too, but not into the folders of NOISE.
+grep asks ripgrep where it is installed and a small stand-in of ours (`grep_child`) where it is not; `grep_search` says
+how. Both look at the same files: hidden ones too, but not into the folders of NOISE.
 """
 
 import asyncio
 import os
 import re
 import shutil
-import sys
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from nanobot.agent.tools import grep_child
 from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult
 from nanobot.agent.tools.disk import NOISE, asked_for, explained, in_thread, opener
+from nanobot.agent.tools.grep_rows import Rows, shown_path, with_notes
+from nanobot.agent.tools.grep_search import WHOLE_FOLDER, Search, SearchError, run_search
 from nanobot.agent.tools.origins import WordsOf, nothing_known, trust_in
 from nanobot.agent.tools.reach import Reach
 from nanobot.agent.tools.schema import boolean, integer, string, takes
 from nanobot.messages.types import Provenance, least_trusted
 from nanobot.security.opening import Opener, OpenFolder
 from nanobot.security.paths import PathDeniedError, PathPolicy
-from nanobot.utils.processes import child_process
-from nanobot.utils.text import clip_line, counted, decode
-
-_SPECIAL = re.compile(r"[*?\[{}]")
-"""What a glob does not take for itself; in brackets it does."""
-_LINE_CHARS = 400
-_RESULT_CHARS = 15_000
-_ROW_BYTES = 64 * 1024
-_ROW = re.compile(r"(?P<path>[^\0]*)\0(?P<number>\d+)(?P<mark>[:-])(?P<text>.*)", re.DOTALL)
 
 
 class GlobTool(Tool):
@@ -95,7 +86,7 @@ class GlobTool(Tool):
         if not found and not notes:
             return ToolResult(f"No file fits {pattern} in {path}.", provenance=Provenance.FILE)
         return ToolResult(
-            _with_notes([_shown_path(root, path, name) for name in found], notes),
+            with_notes([shown_path(root, path, name) for name in found], notes),
             provenance=trust_in(root, self._words_of),
         )
 
@@ -162,256 +153,50 @@ class GrepTool(Tool):
     ) -> ToolResult:
         """Search. A pattern or a tree that takes too long ends in a result that says so. Cancelling leaves no child."""
         files = opener(self._paths, ctx)
+        asked = re.escape(pattern) if literal else pattern
+        context = 0 if files_only else min(context, 20)
         try:
-            root = await asyncio.to_thread(self._paths.readable, path, files.granted)
-            is_dir = await asyncio.to_thread(root.is_dir)
-            if not is_dir and not await asyncio.to_thread(root.is_file):
-                there = await asyncio.to_thread(root.exists)
-                kind = f"{path} is a device, pipe or socket." if there else f"There is no {path}."
-                return ToolResult.failed(f"{kind} Give the file or folder to search in.")
-            if is_dir:
-                await asyncio.to_thread(os.stat, f"{root}/.")  # the search starts in it: it must let us in
-            if glob is not None:
-                re.compile(grep_child.regex_of_glob(glob))
-        except PathDeniedError as error:
+            search = await asyncio.to_thread(self._search, asked, path, files, glob, context, ignore_case=ignore_case)
+            shown_root = path if search.is_whole_folder else str(Path(path).parent)
+            rows = await self._found(search, partial(Rows, shown_root, search.folder, files_only, max_results))
+        except (PathDeniedError, SearchError) as error:
             return ToolResult.failed(str(error))
         except OSError as error:
             return ToolResult.failed(await asyncio.to_thread(explained, error, path, files))
         except re.error as error:
             return ToolResult.failed(f"{glob!r} is no glob pattern ({error}).")
-        search = _Search(
-            pattern=re.escape(pattern) if literal else pattern,
-            folder=root if is_dir else root.parent,
-            target="." if is_dir else root.name,
-            glob=glob if is_dir else None,
-            ignore_case=ignore_case,
-            skip=tuple(await asyncio.to_thread(self._paths.left_out_of, root)) if is_dir else (),
-            context=0 if files_only else min(context, 20),
-        )
-        shown_root = path if is_dir else str(Path(path).parent)
-        program = await asyncio.to_thread(shutil.which, "rg") if self._ripgrep else None
-        problem = None
-        rows = _Rows(shown_root, search.folder, files_only, max_results)
-        if program is not None:
-            problem = await self._run([program, *search.for_ripgrep()], search.folder, rows)
-        if program is None or problem is not None:  # an expression ripgrep does not know may be one that Python does
-            rows = _Rows(shown_root, search.folder, files_only, max_results)
-            problem = await self._run(search.for_python(), search.folder, rows)
-        if problem is not None:
-            return ToolResult.failed(problem)
         lines = await asyncio.to_thread(rows.as_they_stand, files, time.monotonic() + self._timeout_s)
         if not lines and not rows.notes:
             return ToolResult(f"Nothing in {path} matches {pattern!r}.", provenance=Provenance.FILE)
         words = await asyncio.to_thread(lambda: least_trusted(trust_in(file, self._words_of) for file in rows.files))
-        return ToolResult(_with_notes(lines, rows.notes), provenance=words)
+        return ToolResult(with_notes(lines, rows.notes), provenance=words)
 
-    async def _run(self, argv: list[str], folder: Path, rows: "_Rows") -> str | None:
-        """Read rows until there are enough. What is wrong with the search, if something is."""
-        env = {name: os.environ[name] for name in ("PATH", "SYSTEMROOT", "LANG", "LC_ALL") if name in os.environ}
-        try:
-            async with asyncio.timeout(self._timeout_s), child_process(argv, cwd=folder, env=env) as child:
-                complaint = asyncio.ensure_future(child.stderr.read(4_000))
-                try:
-                    async for row in _rows_of(child.stdout):
-                        if not rows.take(row):
-                            await child.kill()
-                            return None
-                    if await child.wait() >= 2 and not rows.taken:
-                        return f"The search failed: {decode(await complaint).strip()[:500]}"
-                finally:
-                    complaint.cancel()
-        except TimeoutError:
-            if not rows.taken:
-                return (
-                    f"The search took longer than {self._timeout_s:g} s and was stopped. "
-                    "Use a simpler pattern (no nested repeats like (a+)+) or a smaller folder."
-                )
-            rows.notes.append(f"Stopped after {self._timeout_s:g} s: there may be more.")
-        return None
+    def _search(
+        self, pattern: str, path: str, files: Opener, glob: str | None, context: int, *, ignore_case: bool
+    ) -> Search:
+        """What to search, and where. Raises PathDeniedError, SearchError, OSError; re.error for the glob."""
+        root = self._paths.readable(path, files.granted)
+        is_folder = root.is_dir()
+        if not is_folder and not root.is_file():
+            kind = f"{path} is a device, pipe or socket." if root.exists() else f"There is no {path}."
+            raise SearchError(f"{kind} Give the file or folder to search in.")
+        if is_folder:
+            os.stat(f"{root}/.")  # noqa: PTH116 - the search starts in it: it must let us in
+        if glob is not None:
+            re.compile(grep_child.regex_of_glob(glob))
+        if not is_folder:
+            return Search(pattern, root.parent, root.name, None, ignore_case, (), context)
+        skip = tuple(self._paths.left_out_of(root))
+        return Search(pattern, root, WHOLE_FOLDER, glob, ignore_case, skip, context)
 
-
-@dataclass(frozen=True, slots=True)
-class _Search:
-    """One search, and how each of the two programs is asked for it."""
-
-    pattern: str
-    folder: Path
-    target: str
-    glob: str | None
-    ignore_case: bool
-    skip: tuple[str, ...]
-    context: int
-
-    def for_ripgrep(self) -> list[str]:
-        options = ["--no-config", "--hidden", "--no-ignore", "--no-messages", "--no-heading", "--color=never", "--null"]
-        options += ["--with-filename", "--line-number", "--sort=path", f"--context={self.context}", "--crlf"]
-        options += ["--ignore-case"] if self.ignore_case else []
-        options += [f"--glob={self.glob}"] if self.glob else []
-        options += [f"--glob=!**/{name}/**" for name in sorted(NOISE)]
-        options += [f"--glob=!/{_plain(name)}" for name in self.skip]
-        return [*options, f"--regexp={self.pattern}", "--", self.target]
-
-    def for_python(self) -> list[str]:
-        script = str(Path(grep_child.__file__))
-        options = ["1" if self.ignore_case else "0", str(self.context), self.glob or "", ",".join(sorted(NOISE))]
-        options.append("\n".join(self.skip))
-        return [sys.executable, "-I", "-S", script, self.pattern, self.target, *options]
-
-
-@dataclass(frozen=True, slots=True)
-class _Taken:
-    """A row as the search told it, and the line made of it."""
-
-    file: str
-    number: int
-    text: str
-    line: str
-
-
-class _Rows:
-    """Rows of a search as they come, until there are enough."""
-
-    def __init__(self, shown_root: str, root: Path, files_only: bool, max_results: int) -> None:
-        self.taken: list[_Taken | None] = []
-        """None where something was left out between two rows."""
-        self.notes: list[str] = []
-        self._shown_root = shown_root
-        self._root = root
-        self._files_only = files_only
-        self._max = max(1, max_results)
-        self._matches = 0
-        self._chars = 0
-        self._last_file = ""
-
-    @property
-    def files(self) -> set[Path]:
-        """Where the rows were found."""
-        return {self._root} | {self._root / one.file for one in self.taken if one is not None}
-
-    def take(self, row: str) -> bool:
-        """One row of output. False once no more are wanted."""
-        match = _ROW.fullmatch(row)
-        if match is None:
-            if row == "--" and not self._files_only and self.taken:
-                self.taken.append(None)
-            return True
-        found = match["path"].removeprefix("./").removeprefix(".\\")
-        is_match = match["mark"] == ":"
-        new_file = found != self._last_file
-        if is_match and (new_file or not self._files_only):
-            if self._matches == self._max or self._chars > _RESULT_CHARS:
-                what = "file" if self._files_only else "match"
-                said = counted(self._matches, what, "files" if self._files_only else "matches")
-                self.notes.append(f"There are more than these {said}: narrow the search or raise max_results.")
-                return False
-            self._matches += 1
-        name = _shown_path(self._root, self._shown_root, found)
-        self._last_file = found
-        if new_file or not self._files_only:
-            rest = f"{match['mark']}{match['number']}{match['mark']} {clip_line(match['text'], _LINE_CHARS)}"
-            line = name if self._files_only else f"{name}{rest}"
-            self.taken.append(_Taken(found, int(match["number"]), match["text"], line))
-            self._chars += len(line) + 1
-        return True
-
-    def as_they_stand(self, files: Opener, deadline: float) -> list[str]:
-        """The lines that are in their files when those are opened as every file is.
-
-        The program that searched follows paths by itself: what it found behind a link that came in between, or under
-        a second name of a secret, is not told.
-        """
-        lines: list[str] = []
-        held = _Held(files, self._root, deadline)
-        for one in self.taken:
-            if one is None:
-                lines += ["--"] if lines and lines[-1] != "--" else []
-            elif held.has(one):
-                lines.append(one.line)
-        held.close()
-        if left_out := sum(one is not None for one in self.taken) - sum(line != "--" for line in lines):
-            self.notes.append(f"{counted(left_out, 'row')} left out: not readable, or changed meanwhile.")
-        return lines
-
-
-class _Held:
-    """The file that rows were found in, read along once from its beginning."""
-
-    def __init__(self, files: Opener, root: Path, deadline: float) -> None:
-        self._files = files
-        self._root = root
-        self._deadline = deadline
-        self._name: str | None = None
-        self._file: BinaryIO | None = None
-        self._lines: Iterator[str] = iter(())
-        self._number = 0
-        self._line = ""
-
-    def has(self, row: _Taken) -> bool:
-        """Whether the file has this text in that line. Rows come in the order of their lines."""
-        try:
-            if row.file != self._name:
-                self._begin(row.file)
-            while self._number < row.number and time.monotonic() < self._deadline:
-                self._line = next(self._lines)
-                self._number += 1
-        except (PathDeniedError, OSError, StopIteration):
-            return False
-        return self._number == row.number and _compared(self._line) == _compared(row.text)
-
-    def _begin(self, name: str) -> None:
-        self.close()
-        self._name, self._number, self._lines = name, 0, iter(())
-        asked = self._root / name
-        real, self._file = self._files.open(asked)
-        if os.fspath(real) == os.path.normpath(asked):  # else somebody has put a link there
-            self._lines = grep_child.lines_of(self._file)
-
-    def close(self) -> None:
-        """Let go of the file."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-
-
-def _compared(text: str) -> str:
-    """What of a line no decoding changes."""
-    return text.encode("ascii", "ignore").decode("ascii")[: _ROW_BYTES // 4]
-
-
-async def _rows_of(stream: asyncio.StreamReader) -> Any:
-    """Lines of a stream; the end of a line too long to show is dropped."""
-    held, skipping = b"", False
-    while chunk := await stream.read(_ROW_BYTES):
-        *whole, held = (held + chunk).split(b"\n")
-        for line in whole:
-            if not skipping:
-                yield decode(line[:_ROW_BYTES]).rstrip("\r")
-            skipping = False
-        if len(held) > _ROW_BYTES:
-            if not skipping:
-                yield decode(held[:_ROW_BYTES])
-            held, skipping = b"", True
-    if held and not skipping:
-        yield decode(held)
-
-
-def _plain(name: str) -> str:
-    """A glob for exactly this name."""
-    return _SPECIAL.sub(r"[\g<0>]", name)
-
-
-def _shown_path(root: Path, asked: str, relative: str) -> str:
-    """A path that can be handed to the other file tools as it stands."""
-    relative = relative.replace(os.sep, "/").encode(errors="replace").decode()
-    if asked in {"", "."}:
-        return relative
-    return f"{asked.rstrip('/')}/{relative}" if Path(asked).parts else str(root / relative)
-
-
-def _with_notes(lines: list[str], notes: list[str]) -> str:
-    return "\n".join([*_trimmed(lines), *([f"({' '.join(notes)})"] if notes else [])])
-
-
-def _trimmed(lines: list[str]) -> Iterator[str]:
-    """Without a separator that has nothing behind it."""
-    return iter(lines[:-1] if lines and lines[-1] == "--" else lines)
+    async def _found(self, search: Search, new_rows: Callable[[], Rows]) -> Rows:
+        """By ripgrep; by our stand-in where there is none, or the expression is one that only Python knows."""
+        program = await asyncio.to_thread(shutil.which, "rg") if self._ripgrep else None
+        if program is not None:
+            rows = new_rows()
+            with suppress(SearchError):
+                await run_search(search.by_ripgrep(program), search.folder, rows, self._timeout_s)
+                return rows
+        rows = new_rows()
+        await run_search(search.by_python(), search.folder, rows, self._timeout_s)
+        return rows

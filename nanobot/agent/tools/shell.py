@@ -64,6 +64,8 @@ class ExecPolicy:
     """A command that has more processes than this is stopped (where they can be counted: Linux)."""
     max_memory: int = 0
     """The same of the bytes that all of them hold together; 0: as much as one of them may have."""
+    disk_left: int = 256 * 1024 * 1024
+    """The same where it leaves less than these bytes on the disk of the workspace."""
     spill_cap: int = SPILL_CAP
     sandbox: "Wish" = "auto"
     network: bool = True
@@ -187,9 +189,10 @@ class ExecTool(Tool):
         from nanobot.agent.tools.needs import advice_for
         from nanobot.security.sandbox.limits import Limits
         from nanobot.security.sandbox.walls import NoWallError
+        from nanobot.security.shell.runs import tells_no_words
 
         policy, judgement, walled = self._policy, considered.judgement, considered.walled
-        most = Most(policy.max_processes, policy.max_memory or Limits().memory)
+        most = Most(policy.max_processes, policy.max_memory or Limits().memory, policy.disk_left)
         bounds = Bounds(limit, policy.max_timeout_s, most, policy.spill_cap)
         fetched = Provenance.WEB if judgement.fetches else None
         words = least_trusted([one for one in (fetched, ctx and ctx.entered) if one])
@@ -201,10 +204,12 @@ class ExecTool(Tool):
             began, printed = time.time_ns(), ""
             try:
                 outcome = await execution.outcome(command, behind, considered.folder, env)
-                printed = outcome.text if outcome.said.strip() else ""
+                printed = "" if tells_no_words(command) or not outcome.said.strip() else outcome.text
             finally:
                 behind.close()
-                read = await finish(asyncio.to_thread(self._settled, reading, printed, began, brought))
+                read = await finish(
+                    asyncio.to_thread(self._settled, reading, printed, began, brought, considered.wants)
+                )
         except NoWallError as error:
             return ToolResult.failed(str(error))
         except StorageError as error:
@@ -229,7 +234,9 @@ class ExecTool(Tool):
             provenance=least_trusted(told) if told else None,
         )
 
-    def _settled(self, reading: Reading, printed: str, began: int, brought: Provenance | None) -> Provenance | None:
+    def _settled(
+        self, reading: Reading, printed: str, began: int, brought: Provenance | None, granted: Sequence[Path]
+    ) -> Provenance | None:
         """Whose words a command has read. What it changed is trusted as little as those, and as what it brought."""
         try:
             read = reading.words(printed)
@@ -240,13 +247,15 @@ class ExecTool(Tool):
             reading.close()
         words = [one for one in (read, brought) if one is not None]
         if words:
-            self._mark(began, least_trusted(words))
+            self._mark(began, least_trusted(words), granted)
         return read
 
-    def _mark(self, began: int, words: Provenance) -> None:
+    def _mark(self, began: int, words: Provenance, granted: Sequence[Path]) -> None:
+        """What was changed wherever a command may write."""
         home, tmp = self._paths.workspace, self._walls.tmp
+        allowed = [place for place in (*self._paths.allowed, *granted) if not place.is_relative_to(home)]
         try:
-            self._mark_changed([home, home / SPILL_FOLDER, *([tmp] if tmp is not None else [])], began, words)
+            self._mark_changed([home, home / SPILL_FOLDER, *([tmp] if tmp is not None else []), *allowed], began, words)
         except StorageError as error:
             log.warning("Where the words of files come from cannot be kept: %s", error)
 

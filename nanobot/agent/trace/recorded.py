@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from nanobot.agent.run.claims.judge import is_doubt
 from nanobot.agent.run.cut import TAKEN_UP
-from nanobot.agent.run.runner import RunLimits
+from nanobot.agent.run.spec import RunLimits
 from nanobot.agent.trace.folder import TraceFolder, merge
 from nanobot.agent.trace.turn_trace import Facts
 from nanobot.errors import NanobotError

@@ -11,7 +11,8 @@ from itertools import pairwise, zip_longest
 from pathlib import Path
 from typing import Any
 
-from nanobot.agent.run.runner import Model, RunLimits, RunResult, RunSpec, run
+from nanobot.agent.run.runner import run
+from nanobot.agent.run.spec import Model, RunLimits, RunResult, RunSpec
 from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.tools.validation import mended

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from nanobot.agent import turn as events
-from nanobot.agent.run.runner import RunSpec
+from nanobot.agent.run.spec import RunSpec
 from nanobot.bus.events import InboundMessage
 from nanobot.utils.clock import Clock, timestamp
 

@@ -14,7 +14,7 @@ from nanobot.channels.discord.link import GUILDS_S, Link, gateway_at
 from nanobot.channels.discord.outbound import as_send_errors, nonce_of, quoting, view_of
 from nanobot.channels.discord.past import remembered
 from nanobot.channels.errors import ChannelSetupError, NotConnectedError, UndeliverableError
-from nanobot.channels.media import Outgoing, open_still
+from nanobot.channels.outgoing import Outgoing, open_still
 from nanobot.channels.posting import Posting, PostingChannel
 from nanobot.channels.text.dialects import DISCORD
 from nanobot.channels.text.pieces import Piece

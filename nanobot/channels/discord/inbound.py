@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import discord
 
-from nanobot.channels.media import Attachment, MediaError, MediaKind
+from nanobot.channels.media import Attachment
+from nanobot.channels.media_kinds import MediaError, MediaKind
 
 if TYPE_CHECKING:
     from nanobot.utils.http import HttpPools

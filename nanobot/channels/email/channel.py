@@ -30,7 +30,9 @@ from nanobot.channels.email.outgoing import Attached, Letter, first_subject, mes
 from nanobot.channels.email.quotes import parted, without_signature
 from nanobot.channels.email.settings import MailSettings
 from nanobot.channels.errors import ChannelSetupError, NotConnectedError, UndeliverableError
-from nanobot.channels.media import Attachment, Kept, MediaError, MediaKind, one_chunk, open_still, outgoing
+from nanobot.channels.media import Attachment, Kept, one_chunk
+from nanobot.channels.media_kinds import MediaError, MediaKind
+from nanobot.channels.outgoing import open_still, outgoing
 from nanobot.channels.text.dialects import EMAIL
 from nanobot.channels.text.pieces import pieces
 from nanobot.errors import StorageError

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from nanobot.bus.events import Address, Button
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.errors import NotConnectedError, RateLimitedError, SendError, UndeliverableError
-from nanobot.channels.media import Kept, Outgoing
+from nanobot.channels.media import Kept
+from nanobot.channels.outgoing import Outgoing
 from nanobot.channels.posting import Posting, PostingChannel
 from nanobot.channels.slack.incoming import RemoteFile, Said, read_command, read_event, read_press
 from nanobot.channels.slack.names import Names

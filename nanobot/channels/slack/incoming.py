@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from nanobot.channels.media import Attachment, MediaKind
+from nanobot.channels.media import Attachment
+from nanobot.channels.media_kinds import MediaKind
 from nanobot.channels.slack.mrkdwn import as_read, names, people
 
 COMMAND = "/nanobot"

@@ -26,7 +26,8 @@ from nanobot.channels.errors import (
     SendError,
     UndeliverableError,
 )
-from nanobot.channels.media import MediaError, Outgoing, open_still
+from nanobot.channels.media_kinds import MediaError
+from nanobot.channels.outgoing import Outgoing, open_still
 from nanobot.channels.slack.incoming import Me, RemoteFile, address_of, described
 from nanobot.config.channels import SlackConfig
 from nanobot.utils.clock import Clock

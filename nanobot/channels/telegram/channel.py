@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, ClassVar
 from nanobot.bus.events import Address, Button
 from nanobot.bus.queue import MessageBus
 from nanobot.channels.errors import NotConnectedError, UndeliverableError
-from nanobot.channels.media import Kept, Outgoing
+from nanobot.channels.media import Kept
+from nanobot.channels.outgoing import Outgoing
 from nanobot.channels.posting import Posting, PostingChannel
 from nanobot.channels.telegram.polling import Pace, Poller, Raw
 from nanobot.channels.text.dialects import TELEGRAM

@@ -10,7 +10,8 @@ from datetime import datetime
 
 from telegram import CallbackQuery, Message, MessageEntity, MessageOrigin, User
 
-from nanobot.channels.media import Attachment, MediaKind
+from nanobot.channels.media import Attachment
+from nanobot.channels.media_kinds import MediaKind
 
 _LONGEST_QUOTE = 600
 _COMMAND = re.compile(r"/([A-Za-z0-9_]+)(?:@([A-Za-z0-9_]+))?(?=\s|\Z)")

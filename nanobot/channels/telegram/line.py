@@ -27,7 +27,8 @@ from telegram.error import ChatMigrated, Conflict, InvalidToken, TelegramError
 
 from nanobot.bus.events import Address, Button, MenuEntry
 from nanobot.channels.errors import ChannelSetupError, NotConnectedError, RateLimitedError, UndeliverableError
-from nanobot.channels.media import MediaKind, Outgoing, open_still
+from nanobot.channels.media_kinds import MediaKind
+from nanobot.channels.outgoing import Outgoing, open_still
 from nanobot.channels.posting import Posting
 from nanobot.channels.telegram import api
 from nanobot.channels.telegram.incoming import Remote, menu_name, number_of

@@ -142,18 +142,16 @@ class Fence:
 
 def _open_places(folder: Path, closed: set[Path]) -> Iterator[Path]:
     """All below a folder but what is closed, in as few places as will do."""
-    if folder in closed:
-        return
-    if not any(folder in place.parents for place in closed):
-        yield folder
-        return
-    try:
-        entries = list(folder.iterdir())
-    except OSError:
-        return
-    for entry in entries:
-        if not entry.is_symlink():
-            yield from _open_places(entry, closed)
+    shut = {os.fspath(place) for place in closed}
+    above = {os.fspath(parent) for place in closed for parent in place.parents}
+    waiting = [os.fspath(folder)]
+    while waiting:
+        place = waiting.pop()
+        if place in above and place not in shut:
+            with suppress(OSError), os.scandir(place) as entries:  # what cannot be listed is not given
+                waiting += [entry.path for entry in entries if not entry.is_symlink()]
+        elif place not in shut:
+            yield Path(place)
 
 
 def _system() -> Iterator[Path]:

@@ -159,6 +159,67 @@ def read_below(text: str) -> Iterator[str]:
             yield "."
 
 
+def tells_no_words(text: str) -> bool:
+    """Whether a line prints nothing of what stands in files: names, sizes and counts at most."""
+    line = read_line(text)
+    return line.whole and not _STREAMS.search(text) and all(map(_tells_no_words, unwrapped(line)))
+
+
+def _tells_no_words(command: Command) -> bool:
+    words = command.argv[1:]
+    if command.name == "xargs":  # what is no name is repeated in an error, or by the echo that it runs on its own
+        return bool(command.fed_by) and command.fed_by[-1].name in ("find", "ls") and not _COUNTS.isdisjoint(words)
+    if command.name != "git":
+        return command.name in _COUNTS and not any(map(_READS_NAMES.match, words))
+    if words[:1] and words[0] in _GIT_COUNTS:
+        return _VERBOSE.isdisjoint(words)
+    sums = words[:1] in (("diff",), ("show",), ("log",)) and not _SUMS.isdisjoint(words)
+    return sums and _VERBOSE.isdisjoint(words)
+
+
+_STREAMS = re.compile(r"/dev/|/proc/")
+_COUNTS = frozenset({
+    ":", "[", "cd", "chmod", "cksum", "cp", "df", "du", "find", "ls", "md5sum", "mkdir", "mv", "pwd", "rm", "rmdir",
+    "sha1sum", "sha256sum", "sha512sum", "stat", "test", "touch", "true", "wc",
+})  # fmt: skip
+_READS_NAMES = re.compile(r"-\w*c\w*$|--check|--files0-from")
+"""Options by which a file is read for names, which are repeated where there are no such files."""
+_GIT_COUNTS = frozenset({"add", "commit", "init", "mv", "push", "rm", "rev-parse", "status"})
+_SUMS = frozenset({"--stat", "--shortstat", "--name-only", "--name-status", "--numstat"})
+_VERBOSE = frozenset({"-v", "-vv", "--verbose", "-p", "-u", "--patch", "-L", "-c", "--cc", "--patch-with-stat"})
+
+
+def names_its_sources(text: str) -> bool:
+    """Whether each word that a line prints of a file which it does not name stands behind that file's name: a search
+    through folders, of which others show a part at most.
+    """
+    line = read_line(text)
+    first, *others = line.commands or (Command(()),)
+    is_one_pipe = line.whole and not line.sets and len(list(unwrapped(line))) == 1 + len(others)
+    return is_one_pipe and _searches(first) and all(map(_shows_a_part, others))
+
+
+def _searches(command: Command) -> bool:
+    words = command.argv[1:]
+    recursive = command.name == "rg" or (command.name == "grep" and any(map(_RECURSIVE.match, words)))
+    return recursive and not command.fed_by and not any(map(_WITHOUT_NAMES.match, words)) and _is_quiet(command)
+
+
+def _shows_a_part(command: Command) -> bool:
+    words = [word for word in command.argv[1:] if not re.fullmatch(r"-[a-z]?\d*|\d+", word)]
+    return command.name in ("head", "tail", "sort", "uniq", "wc") and bool(command.fed_by) and not words
+
+
+def _is_quiet(command: Command) -> bool:
+    """Whether it prints, and writes nothing."""
+    return all(redirect.target in ("/dev/null", "1", "2") for redirect in command.redirects)
+
+
+_WITHOUT_NAMES = re.compile(
+    r"-[a-zA-Z]*[hIfz]|--(?:no-filename|file|pre|null|format|replace|no-heading|path-sep|label)"
+)
+
+
 def _reads_only_named(command: Command) -> bool:
     name = command.name
     if name in ("grep", "egrep", "fgrep"):

@@ -9,6 +9,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from nanobot.security.shell.scanning import ansi_quoted, behind_bracket, end_of, in_braces, next_substitution
+
 _DEEPEST = 40
 _LONGEST = 200_000
 _RESERVED = frozenset({
@@ -16,21 +18,14 @@ _RESERVED = frozenset({
 })  # fmt: skip
 _REDIRECT = re.compile(r"(\d*|\{\w+\})(<<<|<<-|<<|<>|<&|>>|>\||>&|&>>|&>|<|>)")
 _ASSIGNS = re.compile(r"[A-Za-z_]\w*(?:\[[^\]]*\])?\+?=")
-_ESCAPES = {"a": "\a", "b": "\b", "e": "\x1b", "E": "\x1b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 _NO_ARGUMENTS = re.compile(r"\(\s*\)")
 _PLAIN = re.compile(r"[^\s;&|()<>\\'\"$`{]+|\{|\s")
 _PLAIN_IN_QUOTES = re.compile(r"[^\"\\$`]+")
-_ANSI = re.compile(
-    r"[^\\']+|\\(?:x([0-9a-fA-F]{1,2})|u([0-9a-fA-F]{1,4})|U([0-9a-fA-F]{1,8})|([0-7]{1,3})|(.))", re.DOTALL
-)
 _VARIABLE = re.compile(r"\$(\w+|[@*#?$!-])")
-_SUBSTITUTION = re.compile(r"(?<!\\)(?:`|\$\((?!\())")
 _NAMES = re.compile(r"(?<![\w$])[A-Za-z_]|\$")
 _COMPUTED = re.compile(r"@[A-Za-z]\Z|\[(?![\d@*]+\])|\A\w+:(?![-=+?])")
 """Parameters whose value is run, or computed as arithmetic is."""
 _CASE = re.compile(r"\bcase\b")
-_BRACES = re.compile(r"(?<!\$)\{([^{}]*,[^{}]*)\}")
-_MOST_WORDS = 100
 _END = frozenset(" \t\n;&|()<>")
 
 
@@ -124,7 +119,7 @@ class _Reader:
         if char in " \t" or self._text.startswith("\\\n", self._at):
             self._at += 1 if char != "\\" else 2
         elif char == "#":
-            self._at = _index(self._text, "\n", self._at)
+            self._at = end_of(self._text, "\n", self._at)
         elif char == "\n":
             self._end()
             self._at += 1
@@ -143,7 +138,7 @@ class _Reader:
         two = self._text[self._at : self._at + 2]
         if char == "(" and len(self._words) == 1 and _NO_ARGUMENTS.match(self._text, self._at):
             self._function = self._words.pop()  # what follows is its body
-            self._at = _index(self._text, ")", self._at) + 1
+            self._at = end_of(self._text, ")", self._at) + 1
             return
         if char == "(" and two == "((" and not self._words:
             self._read_arithmetic()
@@ -215,7 +210,7 @@ class _Reader:
         for word, strips, quoted, _ in documents:
             lines = []
             while self._at < len(self._text):
-                end = _index(self._text, "\n", self._at)
+                end = end_of(self._text, "\n", self._at)
                 line = self._text[self._at : end]
                 self._at = end + 1
                 if (line.lstrip("\t") if strips else line) == word:
@@ -281,7 +276,8 @@ class _Reader:
             elif char == '"':
                 parts[-1] += self._double()
             elif self._text.startswith("$'", self._at):
-                parts[-1] += self._ansi()
+                said, self._at = ansi_quoted(self._text, self._at + 2)
+                parts[-1] += said
             elif char in "$`":
                 value = self._expansion()
                 pieces = re.split(r"\s+", value) if not value.startswith("$") else [value]
@@ -292,7 +288,7 @@ class _Reader:
                 plain = _PLAIN.match(self._text, self._at)
                 parts[-1] += plain[0] if plain else char
                 self._at = plain.end() if plain else self._at + 1
-        spread = [_braces(part) if braces else [part] for part in parts]
+        spread = [in_braces(part) if braces else [part] for part in parts]
         return [word for words in spread for word in words if word or len(parts) == 1]
 
     def _at_process(self) -> bool:
@@ -324,24 +320,6 @@ class _Reader:
         self._at += 1
         return said
 
-    def _ansi(self) -> str:
-        self._at += 2
-        said = ""
-        while self._at < len(self._text) and self._text[self._at] != "'":
-            match = _ANSI.match(self._text, self._at)
-            if match is None:
-                self._at += 1
-                continue
-            hexa, octal = match[1] or match[2] or match[3], match[4]
-            code = int(hexa, 16) if hexa else int(octal, 8) if octal else None
-            if code is not None:
-                said += chr(code) if code < 0x110000 else ""
-            else:
-                said += _ESCAPES.get(match[5], match[5]) if match[5] else match[0]
-            self._at = match.end()
-        self._at += 1
-        return said
-
     def _expansion(self) -> str:
         """What `$...` or backticks stand for, as far as it is known; else as it is written."""
         if self._text[self._at] == "`":
@@ -359,7 +337,7 @@ class _Reader:
             self._at += 1
             return self._bracketed("(", ")")
         if after == "{":
-            start, end = self._at, _closing(self._text, self._at + 1, "{", "}")
+            start, end = self._at, behind_bracket(self._text, self._at + 1, "{", "}")
             inner = self._text[start + 2 : end - 1]
             self._at = end
             return self._parameter(inner)
@@ -373,7 +351,7 @@ class _Reader:
     def _read_arithmetic(self) -> None:
         """From its first bracket on. A name in it may stand for a text that is computed in turn, and runs commands."""
         start = self._at
-        self._at = _closing(self._text, start, "(", ")")
+        self._at = behind_bracket(self._text, start, "(", ")")
         inner = self._text[start : self._at]
         self._read_inner_of(inner)
         self._found.whole = self._found.whole and _NAMES.search(inner) is None
@@ -397,7 +375,7 @@ class _Reader:
 
     def _bracketed(self, opening: str, closing: str) -> str:
         start = self._at
-        self._at = _closing(self._text, self._at, opening, closing)
+        self._at = behind_bracket(self._text, self._at, opening, closing)
         inner = self._text[start + 1 : self._at - 1]
         self._found.whole = self._found.whole and _CASE.search(inner) is None  # its brackets close nothing
         return self._substitution(inner)
@@ -415,55 +393,12 @@ class _Reader:
     def _read_inner_of(self, text: str) -> None:
         """The substitutions inside a text whose other words are no commands."""
         at = 0
-        while (at := _next_substitution(text, at)) >= 0:
+        while (at := next_substitution(text, at)) >= 0:
             if text[at] == "`":
-                end = _index(text, "`", at + 1)
+                end = end_of(text, "`", at + 1)
                 self._substitution(text[at + 1 : end])
                 at = end + 1
             else:
-                end = _closing(text, at + 1, "(", ")")
+                end = behind_bracket(text, at + 1, "(", ")")
                 self._substitution(text[at + 2 : end - 1])
                 at = end
-
-
-def _next_substitution(text: str, at: int) -> int:
-    match = _SUBSTITUTION.search(text, at)
-    return match.start() if match else -1
-
-
-def _index(text: str, char: str, at: int) -> int:
-    found = text.find(char, at)
-    return len(text) if found < 0 else found
-
-
-def _closing(text: str, at: int, opening: str, closing: str) -> int:
-    """Behind the bracket that closes the one that stands here, quotes left out."""
-    depth, quote = 0, ""
-    while at < len(text):
-        char = text[at]
-        if char == "\\" and quote != "'":
-            at += 1
-        elif quote:
-            quote = "" if char == quote else quote
-        elif char in "'\"":
-            quote = char
-        elif char == opening:
-            depth += 1
-        elif char == closing:
-            depth -= 1
-            if depth == 0:
-                return at + 1
-        at += 1
-    return len(text) + 1
-
-
-def _braces(word: str) -> list[str]:
-    """`{a,b}` as two words. Sequences and what does not close are left as they are; of too many only some are told."""
-    words = [word]
-    for at in range(_MOST_WORDS):
-        if at >= len(words) or len(words) >= _MOST_WORDS:
-            break
-        while len(words) < _MOST_WORDS and (match := _BRACES.search(words[at])) is not None:
-            start, end = words[at][: match.start()], words[at][match.end() :]
-            words[at : at + 1] = [start + choice + end for choice in match[1].split(",")]
-    return words

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from nanobot.agent.turn import Answer
+from nanobot.config.schema import Config
 from nanobot.messages.types import Provenance
 from nanobot.providers.base import LLMResponse
 from nanobot.testing import Bot, calls, open_bot
@@ -46,9 +47,13 @@ async def test_what_was_written_from_a_page_is_asked_about_when_another_session_
         assert (book_says(bot), len(person.asked) - before, run.done) == (Provenance.WEB, 1, [])
 
 
-async def test_a_search_that_finds_nothing_of_a_page_asks_nothing(tmp_path: Path):
+@pytest.mark.parametrize(
+    "search",
+    [calls(("grep", {"pattern": "milk"})), calls(("exec", {"command": "grep -rn milk . | head -3"}))],
+    ids=["grep", "exec"],
+)
+async def test_a_search_that_finds_nothing_of_a_page_asks_nothing(tmp_path: Path, search: LLMResponse):
     run = command()
-    search = calls(("grep", {"pattern": "milk"}))
     async with open_bot(tmp_path, READ_PAGE, WRITE, "kept", search, RUN, "done") as bot:
         person = Person(with_tools(bot, run, page()))
         await person.say("keep the page")
@@ -79,6 +84,16 @@ async def test_writing_it_anew_by_the_owners_words_clears_it(tmp_path: Path):
         await person.say("no, write my own words")
 
         assert book_says(bot) is None
+
+
+async def test_a_writing_that_failed_clears_nothing(tmp_path: Path):
+    broken = calls(("write_file", {"path": "page.md", "text": "where is the content?"}))
+    async with open_bot(tmp_path, READ_PAGE, WRITE, "kept", broken, "done") as bot:
+        person = Person(with_tools(bot, page()))
+        await person.say("keep the page")
+        await person.say("no, write my own words")
+
+        assert book_says(bot) == Provenance.WEB
 
 
 @pytest.mark.parametrize(
@@ -251,6 +266,16 @@ async def test_what_a_command_makes_of_an_attachment_is_as_little_the_owners_as_
         files = (workspace / "there" / "theirs" / "deep" / "7.md", workspace / "b", before)
         assert [book.of(file) for file in files] == [Provenance.PERSON, Provenance.PERSON, None]
         assert len(book.path.read_text(encoding="utf-8")) < 1_000, "a folder that is new has one line"
+
+
+async def test_what_a_command_makes_in_an_allowed_folder_is_known_too(tmp_path: Path):
+    (allowed := tmp_path / "allowed").joinpath("cron").mkdir(parents=True)
+    making = f"cd {allowed}; python3 -c \"open('cron/fr' + 'om.txt', 'w').write('words')\""
+    config = Config.model_validate({"tools": {"allowedPaths": [str(allowed)]}})
+    async with open_bot(tmp_path, READ_PAGE, calls(("exec", {"command": making})), "done", config=config) as bot:
+        await Person(with_tools(bot, page())).say("read the page and make it")
+
+        assert bot.runtime.file_book.of(allowed / "cron" / "from.txt") is Provenance.WEB
 
 
 async def test_no_always_is_given_to_a_command_that_runs_such_a_file_since_the_file_may_change(tmp_path: Path):

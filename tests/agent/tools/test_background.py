@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from nanobot.agent.tools.background import Background
-from nanobot.utils.processes import Process
+from nanobot.utils.families import Process
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a later command sees it by itself")
 

@@ -122,6 +122,16 @@ async def test_who_wants_to_be_root_is_told_what_else_to_do(shell: Shell):
 
 
 @needs_bwrap
+async def test_whose_command_is_nanobot_itself_is_told_that_it_cannot_be(shell: Shell):
+    config = shell.home / ".nanobot/config.json"
+    config.write_text("{}")
+    shell.paths = replace(shell.paths, unreadable=(config,))
+
+    result = await shell.run(f"true < {config} || echo 'Error: {config} cannot be read: Permission denied.'; exit 78")
+
+    assert "nanobot does not run behind its own wall" in text(result)
+
+
 async def test_without_network_the_network_is_asked_for(shell: Shell):
     shell.policy = replace(shell.policy, network=False)
 

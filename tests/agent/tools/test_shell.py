@@ -240,10 +240,24 @@ async def test_memory_counts_for_all_of_them_together(run):
 
 
 @linux_only
+async def test_a_command_that_fills_the_disk_is_stopped(run, workspace: Path):
+    policy = ExecPolicy(disk_left=shutil.disk_usage(workspace).free - 200_000_000)
+    fill = (
+        'import os, time; os.posix_fallocate(os.open("big", os.O_CREAT | os.O_WRONLY), 0, 900_000_000); time.sleep(30)'
+    )
+
+    result = await run(f"{PYTHON} -S -c '{fill}'", policy=policy, timeout=20)
+    (workspace / "big").unlink()
+
+    assert "MB on the disk. Delete what it wrote. All its processes were ended." in text(result)
+
+
+@linux_only
 async def test_who_is_never_there_long_enough_to_be_named_is_told_of(run, request: pytest.FixtureRequest):
     if "not walled" in request.node.name:
         pytest.skip("without a space of its own nobody holds it")
-    chain = "import os\nif not os.fork():\n    os.setsid()\n    while 1:\n        os.fork() and os._exit(0)"
+    hand_on = "os.fork() and os._exit(0)"
+    chain = f"import os, time\n{hand_on}\nos.setsid()\nwhile time.time() < {time.time() + 10}:\n    {hand_on}"
 
     result = text(await run(f"{PYTHON} -S -c '{chain}'"))
 

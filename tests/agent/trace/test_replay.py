@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nanobot.agent.run.runner import Model
+from nanobot.agent.run.spec import Model
 from nanobot.agent.trace.folder import TraceFolder
 from nanobot.agent.trace.recorded import RecordedCall, RecordedStep, Recording, read_recording
 from nanobot.agent.trace.replay import Replay, first_difference, first_request, replay

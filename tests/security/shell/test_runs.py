@@ -4,7 +4,50 @@ from pathlib import Path
 
 import pytest
 
-from nanobot.security.shell.runs import only_handles, run_by_custom
+from nanobot.security.shell.runs import names_its_sources, only_handles, run_by_custom, tells_no_words
+
+
+@pytest.mark.parametrize(
+    ("command", "names"),
+    [
+        ("grep -rn word . | head -3", True),
+        ("grep -rin --include=*.py word src 2>/dev/null | sort | uniq | tail -n 5", True),
+        ("rg word", True),
+        ("grep -rh word .", False),
+        ("grep -rn word . | cut -d: -f3", False),
+        ("grep -rn word . > found", False),
+        ("grep -rn word . | head -3 page.md", False),
+        ("grep -rn word .; cat *", False),
+        ("grep -rn $(cat page.md) .", False),
+        ("grep -n word page.md", False),
+        ("rg -I word", False),
+    ],
+)
+def test_a_search_through_folders_names_where_its_words_stand(command: str, *, names: bool):
+    assert names_its_sources(command) is names
+
+
+@pytest.mark.parametrize(
+    ("command", "tells"),
+    [
+        ("find . -name '*.py' | xargs wc -l; ls -la", False),
+        ("git add -A && git commit -qm done && git status --short", False),
+        ("git diff HEAD~1 --stat; git show --name-only", False),
+        ("git diff --stat -p", True),
+        ("git status -v", True),
+        ("git -c alias.x='!cat page.md' x", True),
+        ("cp page.md /dev/stdout", True),
+        ("wc -l $(cat page.md)", True),
+        ("find . -exec cat {} +", True),
+        ("grep -c x page.md", True),
+        ("xargs < page.md", True),
+        ("xargs -a page.md ls", True),
+        ("sha256sum -c page.md", True),
+        ("ls 'open", True),
+    ],
+)
+def test_what_prints_names_and_counts_tells_no_words(command: str, *, tells: bool):
+    assert tells_no_words(command) is not tells
 
 
 @pytest.mark.parametrize(

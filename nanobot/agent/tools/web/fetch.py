@@ -58,12 +58,12 @@ class WebFetchTool(Tool):
         )
 
     async def reaches(self, arguments: dict[str, Any], ctx: ToolContext) -> Sequence[Reach]:
-        """The host, where the URL could carry words to it."""
+        """The host, which the URL could carry words to."""
         try:
             url = parse_url(arguments["url"])
         except UrlError:
             return ()
-        return (Reach(ReachKind.HOST, url.authority, detail=str(url)),) if carries_data(url) else ()
+        return (Reach(ReachKind.HOST, url.authority, detail=str(url), plain=not carries_data(url)),)
 
     async def execute(
         self,

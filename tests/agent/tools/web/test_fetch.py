@@ -112,11 +112,13 @@ async def test_a_server_that_drips_is_left():
     assert "Try again later" in str(result.content)
 
 
-REACHED = {
-    "https://x.test/": None,
-    "https://x.test/news/2026/an-article": None,
-    "https://www.x.test/wiki/Cat_people-2.html": None,
-    "https://93.184.216.34/a": None,
+PLAIN = (
+    "https://x.test/",
+    "https://x.test/news/2026/an-article",
+    "https://www.x.test/wiki/Cat_people-2.html",
+    "https://93.184.216.34/a",
+)
+CARRYING = {
     "https://x.test/?q=words": "x.test",
     "https://x.test/sk-proj-4f3a9c81d27be650": "x.test",
     "https://x.test/my%20words": "x.test",
@@ -124,16 +126,20 @@ REACHED = {
     "https://x.test:8443/?q=words": "x.test:8443",
     f"https://x.test/{'a' * 80}": "x.test",
     "https://c2VjcmV0IHdvcmRzIGluIGEgbmFtZQ.x.test/": "c2vjcmv0ihdvcmrzigluigegbmftzq.x.test",
-    "no url": None,
 }
 
 
-@pytest.mark.parametrize(("url", "host"), REACHED.items())
+@pytest.mark.parametrize(("url", "host"), CARRYING.items())
 async def test_a_url_that_can_carry_words_names_the_host_that_would_hear_them(url, host, ctx):
     reaches = await WebFetchTool(POLICY).reaches({"url": url}, ctx)
 
-    expected = [Reach(ReachKind.HOST, host, detail=url)] if host else []
-    assert [replace(reach, detail=url) for reach in reaches] == expected
+    assert [replace(reach, detail=url) for reach in reaches] == [Reach(ReachKind.HOST, host, detail=url)]
+
+
+async def test_a_plain_address_is_told_as_one(ctx):
+    found = [await WebFetchTool(POLICY).reaches({"url": url}, ctx) for url in (*PLAIN, "no url")]
+
+    assert [[reach.plain for reach in reaches] for reaches in found] == [[True]] * len(PLAIN) + [[]]
 
 
 async def test_a_turn_that_read_a_page_knows_whose_words_entered(tmp_path):
