@@ -437,6 +437,17 @@ def test_an_mcp_server_that_does_not_start_is_told_with_its_last_words(data):
     assert "no such account" in texts(checks["mcp.x"])
 
 
+def test_what_is_found_is_told_once_and_not_by_the_log_as_well(data, caplog):
+    configured(data)
+    (data / "state").mkdir(mode=0o700)
+    (data / "state" / "provenance.json").write_text("{", encoding="utf-8")
+
+    checks, _ = examination("stores.approvals")
+
+    assert "somebody else's words" in texts(checks["stores.approvals"])
+    assert caplog.records == []
+
+
 def test_what_stands_for_no_key_is_none(data):
     configured(data, providers={"custom": {"apiKey": "not-needed", "apiBase": "http://models.example.com/v1"}})
 
