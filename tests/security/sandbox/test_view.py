@@ -73,3 +73,9 @@ def test_a_granted_place_of_keys_is_shown_with_the_places_inside_of_it(home: Hom
     places = dict(view_of(paths, grants=Grants(secrets=(keys,))).places)
 
     assert (places[keys], places.get(inside, Access.READ)) == (Access.READ, Access.READ)
+
+
+def test_a_home_that_is_our_data_folder_is_not_hidden_as_a_whole(home: Home):
+    places = dict(view_of(replace(home.paths, data_folder=home.path)).places)
+
+    assert places.get(home.path) is not Access.COVER
