@@ -207,9 +207,8 @@ class ExecTool(Tool):
                 printed = "" if tells_no_words(command) or not outcome.said.strip() else outcome.text
             finally:
                 behind.close()
-                read = await finish(
-                    asyncio.to_thread(self._settled, reading, printed, began, brought, considered.wants)
-                )
+                granted = considered.wants.grants.folders
+                read = await finish(asyncio.to_thread(self._settled, reading, printed, began, brought, granted))
         except NoWallError as error:
             return ToolResult.failed(str(error))
         except StorageError as error:
