@@ -1,8 +1,10 @@
 """`nanobot doctor`: finds what is wrong and, with `--fix`, repairs what can be repaired safely."""
 
+import logging
 import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import zip_longest
 from pathlib import Path
 from shutil import get_terminal_size
@@ -53,14 +55,26 @@ def doctor(
     if patient.problem and CONFIG not in checks:  # most of them can say nothing then, which must not look like health
         checks = [CONFIG, *checks]
     report = _Report(patient, checks, quiet=json)
-    report.examine()
-    repaired = report.repair() if fix else []
+    with _no_log():
+        report.examine()
+        repaired = report.repair() if fix else []
     if json:
         show_json(report.as_json(repaired))
     else:
         typer.echo(f"\n{report.summary(fixed=fix)} ({time.monotonic() - began:.1f} s)")
     if not report.is_well:
         raise typer.Exit(1)
+
+
+@contextmanager
+def _no_log() -> Iterator[None]:
+    """What a check meets is told as its finding, and not once more between the findings."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 def _patient(config: Path | None, workspace: Path | None, *, asks: bool) -> Patient:

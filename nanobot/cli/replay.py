@@ -16,13 +16,14 @@ from nanobot.cli.common import (
     JsonOption,
     Setup,
     WorkspaceOption,
+    one_line,
     read_setup,
     show_json,
     show_rows,
     unknown_name,
 )
 from nanobot.config.paths import Places
-from nanobot.errors import UsageError
+from nanobot.errors import NanobotError, UsageError
 
 if TYPE_CHECKING:
     from nanobot.agent.trace.folder import TraceFolder
@@ -172,6 +173,8 @@ def _read(name: str, sessions: "SessionManager", folder: "TraceFolder") -> "Reco
     recording = read_recording(name, sessions, folder)
     if recording is None:
         known = [str(row["key"]) for row in sessions.list_sessions()] + folder.keys()
+        if name in known:
+            raise NanobotError(f"No turn of the session {one_line(name)} is recorded for this workspace.")
         raise unknown_name("session", name, known, "nanobot sessions list")
     return recording
 

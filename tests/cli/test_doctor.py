@@ -133,6 +133,15 @@ def test_a_workspace_in_a_place_of_other_things_is_told(data, place: str, said: 
     assert said in texts(checks["paths.wide"])
 
 
+def test_a_file_in_the_place_of_the_state_folder_is_found(data):
+    configured(data)
+    (data / "state").touch()
+
+    checks, _ = examination("files.folders")
+
+    assert f"The state folder {data / 'state'} is not a folder" in texts(checks["files.folders"])
+
+
 @POSIX
 def test_a_workspace_that_cannot_be_made_is_found(data):
     configured(data, agents={"defaults": {"workspace": str(data / "config.json" / "workspace")}})
@@ -444,6 +453,17 @@ def test_an_mcp_server_that_does_not_start_is_told_with_its_last_words(data):
     checks, _ = examination("mcp")
 
     assert "no such account" in texts(checks["mcp.x"])
+
+
+def test_what_is_found_is_told_once_and_not_by_the_log_as_well(data, caplog):
+    configured(data)
+    (data / "state").mkdir(mode=0o700)
+    (data / "state" / "provenance.json").write_text("{", encoding="utf-8")
+
+    checks, _ = examination("stores.approvals")
+
+    assert "somebody else's words" in texts(checks["stores.approvals"])
+    assert caplog.records == []
 
 
 def test_what_stands_for_no_key_is_none(data):

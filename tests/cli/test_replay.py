@@ -146,6 +146,13 @@ def test_what_cannot_be_shown_is_said_in_a_line(home: Path, words, code, said):
     assert said in result.stderr
 
 
+def test_of_a_session_that_was_in_another_workspace_only_no_turn_is_known(home: Path):
+    there = {"turn": "t", "session": "cli:other", "workspace": "/elsewhere", "at": "2026-11-22T13:58:25"}
+    (home / "state" / "traces" / "cli_other.jsonl").write_text(json.dumps(there) + "\n", encoding="utf-8")
+
+    assert "No turn of the session cli:other is recorded for this workspace." in run("cli:other").stderr
+
+
 def test_a_session_from_before_there_were_traces_shows_what_its_rows_tell(home: Path):
     manager = SessionManager(home / "workspace")
     session = manager.get_or_create("telegram:1")

@@ -174,6 +174,21 @@ def test_no_text_makes_it_raise(text, limit):
     Redactor(lambda: ["abcdefgh"]).head(text, limit)
 
 
+def test_no_half_of_a_secret_comes_into_sight_where_others_before_it_were_taken_out():
+    secret = "A1b2" * 40
+    redactor = Redactor(lambda: [secret])
+    many = redactor.look_ahead // 100 + 5
+    limit = many * 161 + 100
+    between = "x" * (limit + redactor.look_ahead - many * 161 - 80)
+
+    assert "A1b2" not in redactor.head(f"{secret} " * many + between + secret + "y" * 400, limit)
+
+
+def test_a_short_key_of_a_request_is_taken_out_and_a_syllable_is_not():
+    assert redact("key k-7x was refused", ["k-7x"]) == f"key {MARK} was refused"
+    assert redact("no key", ["no", ""]) == "no key"
+
+
 @pytest.mark.parametrize(
     "piece", ["token", "--a-", "://a:", '"token": "', "eyJ", "sk-", "password ", "-----BEGIN PRIVATE KEY"]
 )

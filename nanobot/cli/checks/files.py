@@ -22,7 +22,13 @@ _MOST_NAMED = 5
 
 def folders_are_there(patient: Patient) -> Iterator[Finding]:
     """The data folder and the workspace can be written."""
-    for folder, what in ((patient.places.data, "data folder"), (patient.workspace, "workspace")):
+    for folder, what in (
+        (patient.places.data, "data folder"),
+        (patient.places.state, "state folder"),
+        (patient.workspace, "workspace"),
+    ):
+        if folder == patient.places.state and not os.path.lexists(folder):
+            continue
         if folder.is_symlink() and not folder.exists():
             yield error(
                 f"The {what} {folder} is a link that leads nowhere.", f"Make {folder.readlink()}, or unlink it."
@@ -46,7 +52,7 @@ def _writable(folder: Path) -> bool:
 
 def _made_writable(folder: Path) -> str:
     is_ours = os.name == "posix" and folder.stat().st_uid == os.geteuid()
-    return f"chmod u+rwx {folder}" if is_ours else f"Make it yours: sudo chown -R $USER {folder}"
+    return f"chmod u+rwx {folder}" if is_ours else f"Name another place, or make it yours: sudo chown -R $USER {folder}"
 
 
 def _make(folder: Path) -> str:
@@ -119,7 +125,13 @@ def files_are_ours(patient: Patient) -> Iterator[Finding]:
         return
     for path in [*private_files(patient), patient.places.data, patient.workspace]:
         if path.exists() and path.stat().st_uid != os.geteuid():
-            yield error(f"{path} belongs to another user.", f"sudo chown -R $USER {patient.places.data}")
+            is_inside = path.is_relative_to(patient.places.data)
+            advice = (
+                f"sudo chown -R $USER {patient.places.data}"
+                if is_inside
+                else "Name another workspace, or take it over."
+            )
+            yield error(f"{path} belongs to another user.", advice)
             return
 
 

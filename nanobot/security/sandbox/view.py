@@ -190,7 +190,7 @@ def _covered(paths: PathPolicy, home: Path) -> Path | None:
     if paths.data_folder is None:
         return None
     folder = Path(os.path.realpath(paths.data_folder))
-    if not folder.is_dir() or folder == home or folder in home.parents or folder.parent == folder:
+    if not folder.is_dir() or folder == home or folder in home.parents:
         return None
     return None if folder == Path(os.path.realpath(paths.workspace)) else folder
 

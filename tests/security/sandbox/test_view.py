@@ -63,3 +63,19 @@ def test_a_service_in_a_closed_folder_of_another_user_takes_no_wall_down(home: H
         ran = home.sh("echo runs")
 
     assert (ran.stdout, ran.stderr) == ("runs\n", "")
+
+
+def test_a_granted_place_of_keys_is_shown_with_the_places_inside_of_it(home: Home):
+    keys = home.path / ".ssh"
+    inside = next(path for path in keys.iterdir() if path.is_file())
+    paths = replace(home.paths, unreadable=(*home.paths.unreadable, keys, inside))
+
+    places = dict(view_of(paths, grants=Grants(secrets=(keys,))).places)
+
+    assert (places[keys], places.get(inside, Access.READ)) == (Access.READ, Access.READ)
+
+
+def test_a_home_that_is_our_data_folder_is_not_hidden_as_a_whole(home: Home):
+    places = dict(view_of(replace(home.paths, data_folder=home.path)).places)
+
+    assert places.get(home.path) is not Access.COVER
