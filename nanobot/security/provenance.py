@@ -282,6 +282,8 @@ def _changed(folder: str, since_ns: int, *, but_for: frozenset[str] | None = Non
             for entry in entries:
                 if folder.endswith(_GIT) and entry.name != "hooks":
                     continue
+                if folder.endswith(_HOOKS) and entry.name.endswith(".sample"):
+                    continue  # git brings them, and runs none of them
                 if entry.is_dir(follow_symlinks=False):
                     if entry.name in _OF_PACKAGES or (but_for and entry.name in but_for):
                         continue
@@ -313,6 +315,7 @@ _OF_PACKAGES = frozenset({
 """Folders of a workspace that we write ourselves, and those of installed packages."""
 _GIT = f"{os.sep}.git"
 """Where git keeps its own; but for hooks none of it is words."""
+_HOOKS = f"{_GIT}{os.sep}hooks"
 
 
 def _nearest(marks: Mapping[str, Provenance], real: str) -> Provenance | None:

@@ -7,8 +7,9 @@ another name, or a second one, is found again by its inode.
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from hashlib import sha1, sha256
 from itertools import islice
 from pathlib import Path
 from typing import Protocol
@@ -28,6 +29,7 @@ _READERS = frozenset({
     "pdftohtml", "pdftotext", "soffice", "tesseract", "unrtf", "xls2csv", "xlsx2csv",
 })  # fmt: skip
 """Programs that print what stands in documents and pictures, whoever names these."""
+_LARGEST_BLOB = 4 * 1024 * 1024
 _IN_DIFF = re.compile(r"^(?:diff --git|\+\+\+|---|[\w^~./-]+:).*$", re.MULTILINE)
 """Lines of git's that name the file whose older words follow: those lie in no file of that name."""
 
@@ -64,8 +66,9 @@ class Reading:
         self._workspace = workspace
         self._command = command
         self._folder = folder
-        self._watch: OpenedFiles | None = None
         files, trees = book.others_places()
+        self._blobs = _blobs_of(islice(files, _MOST_FILES)) if "git" in command else {}
+        self._watch: OpenedFiles | None = None
         self._documents = frozenset(book.documents_in(command, folder))
         self._stood = {name: found for name in (*files, *trees) if (found := _stat(name)) is not None}
         try:
@@ -83,6 +86,7 @@ class Reading:
         if self._shows_documents(read):
             found.append(Provenance.PERSON)
         if "git" in self._command:
+            self._follow_into_git(read if read is not None else self._stood)
             told = "\n".join(_IN_DIFF.findall(printed))
             found.append(self._book.named_in(told) if told else None)
         known = [words for words in found if words is not None]
@@ -126,6 +130,17 @@ class Reading:
                 if name is not None and entry.path != name and (mark := words[name]) is not None:
                     self._book.mark(Path(entry.path), mark)
 
+    def _follow_into_git(self, read: Iterable[str]) -> None:
+        """What git keeps of such a file is named by its content, and marked there: a later `git show` reads that."""
+        for name, ids in [*self._blobs.items(), *_blobs_of(read).items()]:
+            words = self._book.of(Path(name))
+            kept = next((one / ".git" / "objects" for one in Path(name).parents if (one / ".git").is_dir()), None)
+            if kept is None or words is None:
+                continue
+            for stored in (kept / blob[:2] / blob[2:] for blob in ids):
+                if stored.is_file():
+                    self._book.mark(stored, words)
+
     def _within_reach(self) -> Provenance | None:
         from nanobot.security.shell.runs import read_below
 
@@ -135,6 +150,19 @@ class Reading:
         near = [name for name in (*files, *lying) if any(_is_below(name, one) for one in below)]
         known = [words for name in near if (words := self._book.of(Path(name))) is not None]
         return least_trusted(known) if known else None
+
+
+def _blobs_of(names: Iterable[str]) -> dict[str, list[str]]:
+    """The names that git gives to what these files hold now; of an empty one none, which is everybody's."""
+    found: dict[str, list[str]] = {}
+    for name in names:
+        with suppress(OSError):
+            file = Path(name)
+            if 0 < file.stat().st_size <= _LARGEST_BLOB and file.is_file():
+                content = file.read_bytes()
+                blob = b"blob %d\0" % len(content) + content
+                found[name] = [make(blob, usedforsecurity=False).hexdigest() for make in (sha1, sha256)]
+    return found
 
 
 def _is_below(name: str, folder: str) -> bool:

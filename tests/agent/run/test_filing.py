@@ -172,6 +172,29 @@ async def test_a_command_that_is_not_run_marks_nothing(tmp_path: Path):
 @pytest.mark.parametrize(
     ("command", "asked"),
     [
+        ("git archive HEAD | tar xO", 1),
+        ("git rev-list --objects --all | cut -c1-40 | git cat-file --batch", 1),
+        ("git log --oneline && git ls-tree HEAD", 0),
+    ],
+)
+async def test_what_git_keeps_of_a_page_is_the_pages(tmp_path: Path, command: str, asked: int):
+    run = sink()
+    keeping = "git init -q . && git add -A && git -c user.email=a@b -c user.name=a commit -qm x && rm page.md"
+    script = (READ_PAGE, WRITE, "kept", calls(("exec", {"command": keeping})), "done")
+    async with open_bot(tmp_path, *script, calls(("exec", {"command": command})), RUN, "done") as bot:
+        person = Person(with_tools(bot, run, page()))
+        await person.say("keep the page")
+        await person.say("/new")
+        await person.say("put it under git")
+        before = len(person.asked)
+        await person.say("what is in there?")
+
+        assert len(person.asked) - before == asked
+
+
+@pytest.mark.parametrize(
+    ("command", "asked"),
+    [
         ("strings bill.pdf", 1),
         ("cat b*.pdf", 1),
         ("python3 -c 'print(open(\"bill.pdf\").read())'", 1),
@@ -276,6 +299,19 @@ async def test_what_a_command_makes_in_an_allowed_folder_is_known_too(tmp_path: 
         await Person(with_tools(bot, page())).say("read the page and make it")
 
         assert bot.runtime.file_book.of(allowed / "cron" / "from.txt") is Provenance.WEB
+
+
+async def test_a_repository_that_was_made_around_a_page_is_no_program_of_the_pages(tmp_path: Path):
+    making = calls(("exec", {"command": "git init -q . && git add -A"}))
+    looking = calls(("exec", {"command": "git status --short"}))
+    async with open_bot(tmp_path, READ_PAGE, WRITE, "kept", making, "made", looking, "done") as bot:
+        person = Person(with_tools(bot, page()))
+        await person.say("keep the page")
+        await person.say("/new")
+        await person.say("a repository")
+        await person.say("what is new?")
+
+        assert person.asked == []
 
 
 async def test_no_always_is_given_to_a_command_that_runs_such_a_file_since_the_file_may_change(tmp_path: Path):
