@@ -25,6 +25,7 @@ from nanobot.agent.slash_commands import Desk, SlashCommands
 from nanobot.agent.tools.builtin import build_tools
 from nanobot.agent.tools.cron import CronTool
 from nanobot.agent.tools.registry import ToolRegistry
+from nanobot.agent.tools.session_search import SessionSearchTool
 from nanobot.agent.trace.folder import TraceFolder
 from nanobot.agent.trace.writer import TraceWriter
 from nanobot.agent.vitals import Vitals
@@ -49,6 +50,7 @@ from nanobot.wiring.jobs import cron_desk, cron_service
 from nanobot.wiring.loop import loop_policy
 from nanobot.wiring.models import ConfiguredModels
 from nanobot.wiring.policies import tool_policies
+from nanobot.wiring.recall import ScopedArchive, search_command
 from nanobot.wiring.sources import mcp_servers, own_tools
 
 if TYPE_CHECKING:
@@ -139,6 +141,8 @@ async def build_runtime(
         disabled_skills=frozenset(defaults.disabled_skills),
         paths=policies.paths,
     )
+    archive = ScopedArchive(config, pairing, places, workspace, opener=context.files.descriptor, words_of=file_book.of)
+    tools.register(SessionSearchTool(archive))
     vitals = Vitals(clock)
     spending = Spending(config, places, clock)
     chains = chains or Chains(environ, places.state, metered=spending.metered)
@@ -158,6 +162,7 @@ async def build_runtime(
         servers=(lambda: redactor.text(servers.report())) if servers is not None else None,
         restart=restart,
         scope_of=scope_of,
+        more={"search": search_command(archive)},
     )
     commands = SlashCommands(desk)
     answering = Answering(questions, partial(people.no_owner_here, pairing), people.is_group)
