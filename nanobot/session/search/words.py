@@ -33,12 +33,13 @@ _MOST_WORDS = 24
 _LONGEST_SHOWN = 60_000
 """Characters of a text in which words are looked for to be shown."""
 _ENDINGS = ("ings", "ing", "ies", "ed", "ly", "s", "y")
-_EMPTY = frozenset(
-    """a about an and any are as at be but by can did do does for from had has have he her his how i if in is it its me
-    my of on or our she so that the their them then there they this to us was we were what when where which who why will
-    with you your""".split()
-)
+_EMPTY_WORDS = """
+a about an and any are as at be but by can did do does for from had has have he her his how i if in is it its me
+my of on or our she so that the their them then there they this to us was we were what when where which who why will
+with you your
+"""
 """English words that say nothing of what is looked for."""
+_EMPTY = frozenset(_EMPTY_WORDS.split())
 
 
 class _Accents(dict[int, int | None]):
