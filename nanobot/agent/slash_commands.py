@@ -238,8 +238,8 @@ class SlashCommands:
         archived = await finish(asyncio.to_thread(self._desk.sessions.archive, asked.session.key))
         self._desk.vitals.forget(asked.session.key)
         if archived is None:
-            return "This asked.session is fresh already."
-        return f"A fresh asked.session begins. The old one is kept: nanobot sessions show {archived.stem}"
+            return "This session is fresh already."
+        return f"A fresh session begins. The old one is kept: nanobot sessions show {archived.stem}"
 
     async def _stop(self, asked: Asked) -> str:
         return "Nothing is running."  # the loop answers it while something is
@@ -284,7 +284,7 @@ class SlashCommands:
         if not asked.argument:
             model = await desk.models.get(asked.session.metadata.get("model"))
             choices = "\n".join(f"  {name}" for name in desk.models.names())
-            return f"This asked.session asks {_described(model)}.\n/model NAME changes it:\n{choices}"
+            return f"This session asks {_described(model)}.\n/model NAME changes it:\n{choices}"
         wanted = None if asked.argument.lower() == "default" else asked.argument
         try:
             model = await desk.models.get(wanted)
@@ -295,7 +295,7 @@ class SlashCommands:
         else:
             asked.session.metadata["model"] = wanted
         await desk.sessions.append(asked.session)
-        return f"From now on this asked.session asks {_described(model)}."
+        return f"From now on this session asks {_described(model)}."
 
     async def _history(self, asked: Asked) -> str:
         if asked.argument and not asked.argument.isdigit():
@@ -303,7 +303,7 @@ class SlashCommands:
         messages = await asyncio.to_thread(lambda: asked.session.messages)
         shown = [row for row in messages if row.get("role") in ("user", "assistant") and shown_text(row)]
         lines = [f"{'you' if row['role'] == 'user' else 'bot'}: {shown_text(row)}" for row in shown]
-        return "\n".join(lines[-int(asked.argument or 10) :]) or "Nothing was said in this asked.session yet."
+        return "\n".join(lines[-int(asked.argument or 10) :]) or "Nothing was said in this session yet."
 
     async def _context(self, asked: Asked) -> str:
         desk = self._desk

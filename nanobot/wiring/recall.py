@@ -53,13 +53,15 @@ class ScopedArchive:
     def search(
         self, scope: Scope, text: str, *, limit: int = _SHOWN, since: float = 0.0, leave_out_turn: str = ""
     ) -> "Found":
-        """What was said with these words and may be told in this scope."""
+        """What was said with these words and may be told in this scope; what tools brought, to the owner alone."""
         may_read = partial(self._may_read, scope)
-        return self._recall.search(text, may_read, limit=limit, since=since, leave_out_turn=leave_out_turn)
+        return self._recall.search(
+            text, may_read, limit=limit, since=since, results=scope.is_owners, leave_out_turn=leave_out_turn
+        )
 
     def around(self, scope: Scope, number: int) -> "Found":
         """What was said before and after something that was found."""
-        return self._recall.around(number, partial(self._may_read, scope))
+        return self._recall.around(number, partial(self._may_read, scope), results=scope.is_owners)
 
     @cached_property
     def _recall(self) -> "Recall":

@@ -235,19 +235,22 @@ class OpenIndex:
             for row in rows
         ]  # fmt: skip
 
-    def find(self, expression: str, files: Iterable[int], limit: int, since: float = 0.0) -> list[Place]:
+    def find(
+        self, expression: str, files: Iterable[int], limit: int, *, since: float = 0.0, but: str = ""
+    ) -> list[Place]:
         """Where the words stand, the best first: by how rare they are and how often they stand there, and the newer the
-        better. `files` are those that may be looked into."""
+        better. `files` are those that may be looked into; what one role said is left out, `but`."""
         ids = json.dumps(list(files))
         newest = self._db.execute(
             "SELECT rowid FROM words WHERE words MATCH ? ORDER BY rowid DESC LIMIT 1 OFFSET ?", (expression, _RANKED)
         ).fetchone()
         found = self._db.execute(
             "SELECT r.id, r.file, r.at, r.size, r.nth, r.time, r.role FROM words JOIN rows AS r ON r.id = words.rowid"
-            " WHERE words MATCH ? AND words.rowid > ? AND r.time >= ? AND r.file IN (SELECT value FROM json_each(?))"
+            " WHERE words MATCH ? AND words.rowid > ? AND r.time >= ? AND r.role <> ?"
+            " AND r.file IN (SELECT value FROM json_each(?))"
             " ORDER BY bm25(words) * (0.5 + 0.5 / (1.0 + max(0.0, ? - r.time) / ?))"
             " * CASE r.role WHEN 'tool' THEN 0.5 ELSE 1.0 END, r.time DESC LIMIT ?",
-            (expression, newest[0] if newest else 0, since, ids, time.time(), _HALF_AS_GOOD_S, limit),
+            (expression, newest[0] if newest else 0, since, but, ids, time.time(), _HALF_AS_GOOD_S, limit),
         )
         return [Place(*row) for row in found]
 

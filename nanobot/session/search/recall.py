@@ -1,7 +1,7 @@
 """Recall: a question, and what was said about it in all conversations that may be told of."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -72,17 +72,25 @@ class Recall:
         self._patience_s = patience_s
 
     def search(
-        self, text: str, may_read: MayRead, *, limit: int = 8, since: float = 0.0, leave_out_turn: str = ""
+        self,
+        text: str,
+        may_read: MayRead,
+        *,
+        limit: int = 8,
+        since: float = 0.0,
+        results: bool = True,
+        leave_out_turn: str = "",
     ) -> Found:
-        """What was said with these words, the best first. A turn is left out that has just asked for them."""
-        question = Question.of(text)
-        if not question.terms:
-            return Found()
-        return self._index.ask(
-            lambda index: self._found(index, question, may_read, limit, since, leave_out_turn), self._patience_s
-        )
+        """What was said with these words, the best first; `results` of tools too.
 
-    def around(self, number: int, may_read: MayRead, *, beside: int = 5) -> Found:
+        A turn is left out that has just asked for them.
+        """
+        search = _Search(Question.of(text), may_read, limit, since, "" if results else "tool", leave_out_turn)
+        if not search.question.terms:
+            return Found()
+        return self._index.ask(lambda index: self._found(index, search), self._patience_s)
+
+    def around(self, number: int, may_read: MayRead, *, beside: int = 5, results: bool = True) -> Found:
         """A message that was found, and those before and after it; none where it is not there, or may not be told."""
 
         def work(index: OpenIndex) -> Found:
@@ -90,7 +98,7 @@ class Recall:
             hits = []
             for place in index.around(number, beside, beside):
                 said = self._said(index, files, place)
-                if said is not None:
+                if said is not None and (results or place.role != "tool"):
                     hits.append(self._hit(said, place, said.text))
             return Found(hits, is_whole=index.is_whole)
 
@@ -100,25 +108,23 @@ class Recall:
         """Bring the index up to date, so that the next question is answered at once."""
         self._index.ask(lambda index: None, self._patience_s)
 
-    def _found(
-        self, index: OpenIndex, question: Question, may_read: MayRead, limit: int, since: float, leave_out: str
-    ) -> Found:
-        files = {file.id: file for file in index.files() if may_read(file)}
+    def _found(self, index: OpenIndex, search: "_Search") -> Found:
+        files = {file.id: file for file in index.files() if search.may_read(file)}
         hits: dict[tuple[str, str, str], Hit] = {}
         is_loose = False
-        for expression, terms, is_all in _ways_to_ask(question):
-            if len(hits) >= limit or (hits and not is_all):
+        for way in _ways_to_ask(search.question):
+            if len(hits) >= search.limit or (hits and not way.is_all):
                 break
-            for place in index.find(expression, files, limit * 2 + _MORE, since):
+            most = search.limit * 2 + _MORE
+            for place in index.find(way.expression, files, most, since=search.since, but=search.but):
                 said = self._said(index, files, place)
-                if said is None or (leave_out and said.turn_id == leave_out) or not said.holds(terms, is_all=is_all):
+                if said is None or said.turn_id == search.leave_out or not said.holds(way):
                     continue
-                hits.setdefault(
-                    (said.time, place.role, said.text), self._hit(said, place, _cut_out(said.text, question))
-                )
-                if len(hits) >= limit:
+                cut = _cut_out(said.text, search.question)
+                hits.setdefault((said.time, place.role, said.text), self._hit(said, place, cut))
+                if len(hits) >= search.limit:
                     break
-            is_loose = bool(hits) and not is_all
+            is_loose = bool(hits) and not way.is_all
         return Found(list(hits.values()), is_loose, index.is_whole)
 
     def _said(self, index: OpenIndex, files: dict[int, IndexedFile], place: Place) -> "_Said | None":
@@ -142,7 +148,7 @@ class Recall:
         if not text:
             return None
         time = str(row.get("timestamp", ""))[:16].replace("T", " ")
-        return _Said(file, text, masked(text), time, trust_in(row, file.key), str(row.get("turn_id", "")))
+        return _Said(file, text, masked(text), time, trust_in(row, file.key), row.get("turn_id"))
 
     def _hit(self, said: "_Said", place: Place, text: str) -> Hit:
         shown = text if len(text) <= 2 * _SHOWN else f"{text[: 2 * _SHOWN]}…"
@@ -159,14 +165,39 @@ class _Said:
     """Without secrets of ours."""
     time: str
     trust: Provenance
-    turn_id: str = ""
+    turn_id: str | None = None
 
-    def holds(self, terms: Iterable[Term], *, is_all: bool) -> bool:
+    def holds(self, way: "_Way") -> bool:
         """Whether it is found by what may be shown of it, and not by a secret in it."""
         if self.raw == self.text:
             return True
         words = words_of(self.text)
-        return (all if is_all else any)(term.stands_in(words) for term in terms)
+        return (all if way.is_all else any)(term.stands_in(words) for term in way.terms)
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """What is looked for, where, and what not."""
+
+    question: Question
+    may_read: MayRead
+    limit: int
+    since: float
+    but: str
+    leave_out: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """A way to ask the index: for all of the terms, or for any."""
+
+    terms: tuple[Term, ...]
+    is_all: bool = True
+
+    @property
+    def expression(self) -> str:
+        """As FTS5 takes it."""
+        return (" AND " if self.is_all else " OR ").join(map(str, self.terms))
 
 
 def sources_of(sessions: SessionFolder, memory: Path) -> Iterator[Source]:
@@ -178,15 +209,10 @@ def sources_of(sessions: SessionFolder, memory: Path) -> Iterator[Source]:
             yield Source(path, Kind.MEMORY, folder="" if path.parent == memory else f"chats/{path.parent.name}")
 
 
-def _ways_to_ask(question: Question) -> Iterator[tuple[str, tuple[Term, ...], bool]]:
-    """How the index is asked, from the strictest to the widest; whether all of it must be there."""
-    strict = " AND ".join(map(str, question.terms))
-    yield strict, question.terms, True
-    wide = " AND ".join(map(str, question.wider))
-    if wide != strict:
-        yield wide, question.wider, True
-    if len(question.some) > 1 or len(question.terms) > 1:
-        yield " OR ".join(map(str, question.some)), question.some, False
+def _ways_to_ask(question: Question) -> list[_Way]:
+    """From the strictest to the widest."""
+    ways = [_Way(question.terms), _Way(question.wider), _Way(question.some, is_all=False)]
+    return list({way.expression: way for way in ways}.values())
 
 
 def _cut_out(text: str, question: Question) -> str:
