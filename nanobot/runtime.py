@@ -16,6 +16,7 @@ from nanobot.agent.answering import Answering, ApprovalWords
 from nanobot.agent.context import ContextBuilder
 from nanobot.agent.idle import IdleWatch
 from nanobot.agent.loop import AgentLoop
+from nanobot.agent.pipeline.roll_over import RollOver
 from nanobot.agent.pipeline.work import Parts, Patience
 from nanobot.agent.run.approval import Approval, ApprovalMode
 from nanobot.agent.run.filing import Filing, Running
@@ -180,6 +181,7 @@ async def build_runtime(
         turns_folder=places.turns,
         traces=traces,
         patience=patience or Patience(),
+        roll_over=RollOver(defaults.session_max_mb << 20, defaults.session_max_days),
         hooks=(*hooks, Running(file_book), approval, Filing(file_book)),
         answering=answering,
         scope_of=scope_of,
