@@ -82,6 +82,8 @@ class Runtime:
     """What turns ask their owner, for who speaks for one."""
     may_speak: Callable[[str, str, str], bool]
     """Whether on a channel this sender may speak in this chat. Raises NanobotError where nobody can say."""
+    archive: ScopedArchive
+    """What was said before, to be found."""
 
 
 @asynccontextmanager
@@ -196,6 +198,7 @@ async def build_runtime(
     async with AsyncExitStack() as lives:
         lives.enter_context(vault.holding(lambda: named_secrets(config.model_dump(), environ)))
         lives.enter_context(seldom_collected())
+        lives.callback(archive.close)
         lives.push_async_callback(tools.close)
         lives.push_async_callback(models.close)
         lives.push_async_callback(traces.close)
@@ -219,6 +222,7 @@ async def build_runtime(
             file_book,
             questions,
             may_speak,
+            archive,
         )
 
 

@@ -1,7 +1,8 @@
 """What was said before, and who may be told of it: the index over conversations and memory, and whose each is."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ from nanobot.agent.slash_commands import Asked, CommandEntry
 from nanobot.agent.tools.session_search import lines_of
 from nanobot.config.paths import Places
 from nanobot.config.schema import Config
+from nanobot.errors import NanobotError
 from nanobot.messages.types import Provenance
 from nanobot.pairing.book import Role
 from nanobot.pairing.senders import Sender
@@ -27,6 +29,10 @@ _OWNERS_OWN = frozenset({"cli", "sdk", "api", "heartbeat", "unified", "system"})
 _AT_WORK = frozenset({"cron", "subagent"})
 """Of those that others may have asked for: jobs and background work."""
 _SHOWN = 10
+_FIRST_S, _EVERY_S, _AGAIN_S = 60.0, 1800.0, 5.0
+"""When the index is first brought up to date where nobody asked, how often then, and when where it was too much."""
+
+log = logging.getLogger(__name__)
 
 
 class ScopedArchive:
@@ -62,6 +68,23 @@ class ScopedArchive:
     def around(self, scope: Scope, number: int) -> "Found":
         """What was said before and after something that was found."""
         return self._recall.around(number, partial(self._may_read, scope), results=scope.is_owners)
+
+    async def keep_up(self, sleep: Callable[[float], Awaitable[object]] = asyncio.sleep) -> None:
+        """Bring the index up to date now and then, so that whoever asks need not wait. Cancelling is safe."""
+        pause = _FIRST_S
+        while True:
+            await sleep(pause)
+            try:
+                is_whole = await asyncio.to_thread(self._recall.refresh)
+            except NanobotError as error:  # who asks is told so too
+                log.warning("What was said cannot be made findable: %s", error)
+                return
+            pause = _EVERY_S if is_whole else _AGAIN_S
+
+    def close(self) -> None:
+        """Whoever still looks for something is to end soon."""
+        if "_recall" in self.__dict__:
+            self._recall.stop()
 
     @cached_property
     def _recall(self) -> "Recall":

@@ -11,6 +11,7 @@ import logging
 import os
 import sqlite3
 import stat
+import threading
 import time
 import zlib
 from collections.abc import Callable, Iterable
@@ -128,6 +129,11 @@ class SearchIndex:
         self._path = path
         self._sources = sources
         self._opener = opener
+        self._stopping = threading.Event()
+
+    def stop(self) -> None:
+        """Whoever brings it up to date is to leave off: the process ends."""
+        self._stopping.set()
 
     def ask(self, work: Callable[["OpenIndex"], T], patience_s: float) -> T:
         """What comes of it, with the index brought up to date as far as can be done so soon. Raises StorageError."""
@@ -158,8 +164,9 @@ class SearchIndex:
 
     def _ask(self, work: Callable[["OpenIndex"], T], patience_s: float) -> T:
         with closing(self._connect()) as db:
-            index = OpenIndex(db, self._opener)
-            index.is_whole = self._update(index, patience_s)
+            until = time.monotonic() + patience_s
+            index = OpenIndex(db, self._opener, lambda: self._stopping.is_set() or time.monotonic() > until)
+            index.is_whole = self._update(index)
             return work(index)
 
     def _refusal(self, error: sqlite3.Error) -> StorageError:
@@ -193,19 +200,18 @@ class SearchIndex:
                 f"{self._path} is damaged and cannot be deleted: {error.strerror}. Delete it."
             ) from error
 
-    def _update(self, index: "OpenIndex", patience_s: float) -> bool:
+    def _update(self, index: "OpenIndex") -> bool:
         """Bring it up to date; whether that is done. Another process that does so is waited for."""
-        until = time.monotonic() + patience_s
         lock = ProcessLock(self._path.with_suffix(".lock"))
         try:
             while not lock.try_acquire():
-                if time.monotonic() > until:
+                if index.is_late():
                     return False
                 time.sleep(_POLL_S)
         except OSError as error:
             raise StorageError(f"{self._path} cannot be locked: {error.strerror}.") from error
         try:
-            return index.update(list(self._sources()), until)
+            return index.update(list(self._sources()))
         finally:
             lock.release()
 
@@ -213,9 +219,13 @@ class SearchIndex:
 class OpenIndex:
     """A connection to the index."""
 
-    def __init__(self, db: sqlite3.Connection, opener: Callable[[str, int], int] | None) -> None:
+    def __init__(
+        self, db: sqlite3.Connection, opener: Callable[[str, int], int] | None, is_late: Callable[[], bool]
+    ) -> None:
+        """`is_late` says whether to leave off what is not done yet."""
         self._db = db
         self._opener = opener
+        self.is_late = is_late
         self.is_whole = False
         """Whether all that is in the files is in the index."""
 
@@ -273,8 +283,8 @@ class OpenIndex:
 
     # --- bringing it up to date
 
-    def update(self, sources: list[Source], until: float) -> bool:
-        """Read what is new, as far as that can be done by then; whether it was."""
+    def update(self, sources: list[Source]) -> bool:
+        """Read what is new, as far as there is time; whether all of it was read."""
         if self._is_worn():
             _make(self._db)
         known = {file.source.path: file for file in self.files()}
@@ -299,7 +309,7 @@ class OpenIndex:
             work.append((source, stamp, before))
         self._strike_off(free.values())
         for source, stamp, before in work:
-            if not self._read_on(source, stamp, before, until):
+            if not self._read_on(source, stamp, before):
                 return False
         if self._last_row() - began > _MANY:
             self._db.execute("INSERT INTO words (words) VALUES ('optimize')")
@@ -329,7 +339,7 @@ class OpenIndex:
             self._db.execute("DELETE FROM files WHERE id = ?", (file.id,))
         self._db.execute("COMMIT")
 
-    def _read_on(self, source: Source, stamp: str, before: IndexedFile | None, until: float) -> bool:
+    def _read_on(self, source: Source, stamp: str, before: IndexedFile | None) -> bool:
         """Take in what is new in a file; whether we came to its end. What cannot be opened waits for another time."""
         try:
             with self._open(source) as file:
@@ -340,7 +350,7 @@ class OpenIndex:
                     if not data:
                         break
                     state = self._take_in(state, data, file)
-                    if time.monotonic() > until:
+                    if self.is_late():
                         return False
                     time.sleep(_BREATH_S)
                 head, tail = _marks(file, state.read_to)

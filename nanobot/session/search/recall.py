@@ -104,9 +104,13 @@ class Recall:
 
         return self._index.ask(work, self._patience_s)
 
-    def refresh(self) -> None:
-        """Bring the index up to date, so that the next question is answered at once."""
-        self._index.ask(lambda index: None, self._patience_s)
+    def refresh(self) -> bool:
+        """Bring the index up to date, so that the next question is answered at once; whether that is done."""
+        return self._index.ask(lambda index: index.is_whole, self._patience_s)
+
+    def stop(self) -> None:
+        """Leave off what takes time: the process ends."""
+        self._index.stop()
 
     def _found(self, index: OpenIndex, search: "_Search") -> Found:
         files = {file.id: file for file in index.files() if search.may_read(file)}
