@@ -14,7 +14,7 @@ import stat
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -45,7 +45,7 @@ CREATE TABLE rows (
     id INTEGER PRIMARY KEY AUTOINCREMENT, file INTEGER NOT NULL, at INTEGER NOT NULL, size INTEGER NOT NULL,
     nth INTEGER NOT NULL, time REAL NOT NULL, role TEXT NOT NULL);
 CREATE INDEX rows_of_file ON rows (file);
-CREATE VIRTUAL TABLE words USING fts5 (text, content = '', tokenize = 'ascii');
+CREATE VIRTUAL TABLE words USING fts5 (text, place, content = '', tokenize = 'ascii');
 """
 _BLOCK = 1 << 18
 _MARK = 256
@@ -53,7 +53,7 @@ _MARK = 256
 _MANY = 20_000
 """New rows after which the index is put in order, which makes it small and quick."""
 _DEAD_AT_LEAST = 2_000
-_RANKED = 20_000
+_RANKED = 5_000
 """Of more messages than this that fit, the newest are ranked: to weigh all would take longer than anybody waits."""
 _HALF_AS_GOOD_S = 90 * 86400.0
 """After so long a message counts three quarters of what it would count today; in the end, half."""
@@ -246,23 +246,28 @@ class OpenIndex:
         ]  # fmt: skip
 
     def find(
-        self, expression: str, files: Iterable[int], limit: int, *, since: float = 0.0, but: str = ""
+        self, expression: str, files: Collection[int], limit: int, *, since: float = 0.0, but: str = ""
     ) -> list[Place]:
         """Where the words stand, the best first: by how rare they are and how often they stand there, and the newer the
         better. `files` are those that may be looked into; what one role said is left out, `but`."""
-        ids = json.dumps(list(files))
-        newest = self._db.execute(
-            "SELECT rowid FROM words WHERE words MATCH ? ORDER BY rowid DESC LIMIT 1 OFFSET ?", (expression, _RANKED)
-        ).fetchone()
+        asked = f"text : ({expression}){self._only_in(files)}"
         found = self._db.execute(
-            "SELECT r.id, r.file, r.at, r.size, r.nth, r.time, r.role FROM words JOIN rows AS r ON r.id = words.rowid"
-            " WHERE words MATCH ? AND words.rowid > ? AND r.time >= ? AND r.role <> ?"
-            " AND r.file IN (SELECT value FROM json_each(?))"
-            " ORDER BY bm25(words) * (0.5 + 0.5 / (1.0 + max(0.0, ? - r.time) / ?))"
+            "SELECT r.id, r.file, r.at, r.size, r.nth, r.time, r.role FROM"
+            " (SELECT rowid, bm25(words, 1.0, 0.0) AS score FROM words WHERE words MATCH ? ORDER BY rowid DESC LIMIT ?)"
+            " AS w JOIN rows AS r ON r.id = w.rowid WHERE r.time >= ? AND r.role <> ?"
+            " ORDER BY w.score * (0.5 + 0.5 / (1.0 + max(0.0, ? - r.time) / ?))"
             " * CASE r.role WHEN 'tool' THEN 0.5 ELSE 1.0 END, r.time DESC LIMIT ?",
-            (expression, newest[0] if newest else 0, since, but, ids, time.time(), _HALF_AS_GOOD_S, limit),
+            (asked, _RANKED, since, but, time.time(), _HALF_AS_GOOD_S, limit),
         )
-        return [Place(*row) for row in found]
+        return [place for row in found if (place := Place(*row)).file in files]
+
+    def _only_in(self, files: Collection[int]) -> str:
+        """The end of a question that is to find something in these files alone, told by the shorter list."""
+        others = [row[0] for row in self._db.execute("SELECT id FROM files") if row[0] not in files]
+        if not others:
+            return ""
+        named = " OR ".join(f"f{one}" for one in min(files, others, key=len))
+        return f" AND place : ({named or 'none'})" if len(files) <= len(others) else f" NOT place : ({named})"
 
     def around(self, row: int, before: int, after: int) -> list[Place]:
         """What stands there, and beside it in the same file; empty where there is no such row."""
@@ -396,7 +401,7 @@ class OpenIndex:
                 "INSERT INTO rows (file, at, size, nth, time, role) VALUES (?, ?, ?, ?, ?, ?)",
                 (state.id, piece.at, piece.size, piece.nth, piece.time, piece.role),
             ).lastrowid
-            self._db.execute("INSERT INTO words (rowid, text) VALUES (?, ?)", (row, words))
+            self._db.execute("INSERT INTO words (rowid, text, place) VALUES (?, ?, ?)", (row, words, f"f{state.id}"))
         self._write(replace(state, head=head, tail=tail))
         self._db.execute("COMMIT")
         return state
