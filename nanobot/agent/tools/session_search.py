@@ -89,15 +89,15 @@ class SessionSearchTool(Tool):
 
     name = "session_search"
     description = (
-        "Find what was said in earlier conversations, archived ones too, and in memory notes. Ask for a few telling "
-        'words; "quotes" keep words together, meet* finds meeting. Use it before you say that you do not know.'
+        'Find what was said in earlier conversations and memory notes. Ask for a few telling words; "quotes" keep some '
+        "together, meet* finds meeting."
     )
     parameters = takes(
         "query",
-        query=string("The words"),
-        count=integer(f"How many to show (default {_USUAL})", minimum=1, maximum=MOST_SHOWN),
-        since=string("Only from this ISO date on"),
-        around=integer("Number of a result: shows what was said before and after it"),
+        query=string("Words"),
+        count=integer("How many (8)"),
+        since=string("ISO date: not before"),
+        around=integer("A result's number: shows what was said around it"),
     )
     effect = Effect.READ
 
@@ -119,7 +119,12 @@ class SessionSearchTool(Tool):
             else:
                 turn_id = ctx.turn_id if ctx is not None else ""
                 found = await asyncio.to_thread(
-                    self._archive.search, scope, query, limit=count, since=after, leave_out_turn=turn_id
+                    self._archive.search,
+                    scope,
+                    query,
+                    limit=min(max(count, 1), MOST_SHOWN),
+                    since=after,
+                    leave_out_turn=turn_id,
                 )
         except NanobotError as error:
             return ToolResult.failed(f"The conversations cannot be searched: {error}")

@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Iterable
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
@@ -55,6 +56,10 @@ _MANY = 20_000
 _DEAD_AT_LEAST = 2_000
 _RANKED = 5_000
 """Of more messages than this that fit, the newest are ranked: to weigh all would take longer than anybody waits."""
+_MANY_RANKED = 200_000
+"""The same where those that may be told of can only be picked from all."""
+_MOST_NAMED = 200
+"""Files that a question names."""
 _HALF_AS_GOOD_S = 90 * 86400.0
 """After so long a message counts three quarters of what it would count today; in the end, half."""
 _POLL_S = 0.01
@@ -71,15 +76,24 @@ class Kind(StrEnum):
     MEMORY = "memory"
 
 
+_KINDS = {str(kind): kind for kind in Kind}
+
+
 @dataclass(frozen=True, slots=True)
 class Source:
     """A file in which something can be found."""
 
-    path: Path
+    place: str
+    """Its path. As text: of thousands of files most are only compared."""
     kind: Kind = Kind.SESSION
     archived: bool = False
     folder: str = ""
     """Of a memory file, whose memory: the folder of a chat below the owner's, empty for the owner's own."""
+
+    @property
+    def path(self) -> Path:
+        """Its path."""
+        return Path(self.place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +240,7 @@ class OpenIndex:
         self._db = db
         self._opener = opener
         self.is_late = is_late
+        self._files: list[IndexedFile] | None = None
         self.is_whole = False
         """Whether all that is in the files is in the index."""
 
@@ -233,14 +248,19 @@ class OpenIndex:
 
     def files(self) -> list[IndexedFile]:
         """Every file it knows."""
+        if self._files is None:
+            self._files = self._all_files()
+        return self._files
+
+    def _all_files(self) -> list[IndexedFile]:
         rows = self._db.execute(
             "SELECT id, path, kind, archived, folder, key, stamp, read_to, head, tail, outside, senders FROM files"
         )
         return [
             IndexedFile(
                 row[0],
-                Source(Path(row[1]), Kind(row[2]), bool(row[3]), row[4]),
-                row[5], row[6], row[7], row[8], row[9], bool(row[10]), frozenset(json.loads(row[11])),
+                Source(row[1], _KINDS[row[2]], bool(row[3]), row[4]),
+                row[5], row[6], row[7], row[8], row[9], bool(row[10]), _senders(row[11]),
             )
             for row in rows
         ]  # fmt: skip
@@ -250,23 +270,31 @@ class OpenIndex:
     ) -> list[Place]:
         """Where the words stand, the best first: by how rare they are and how often they stand there, and the newer the
         better. `files` are those that may be looked into; what one role said is left out, `but`."""
-        asked = f"text : ({expression}){self._only_in(files)}"
+        named = self._only_in(files)
         found = self._db.execute(
             "SELECT r.id, r.file, r.at, r.size, r.nth, r.time, r.role FROM"
             " (SELECT rowid, bm25(words, 1.0, 0.0) AS score FROM words WHERE words MATCH ? ORDER BY rowid DESC LIMIT ?)"
             " AS w JOIN rows AS r ON r.id = w.rowid WHERE r.time >= ? AND r.role <> ?"
+            " AND r.file IN (SELECT value FROM json_each(?))"
             " ORDER BY w.score * (0.5 + 0.5 / (1.0 + max(0.0, ? - r.time) / ?))"
             " * CASE r.role WHEN 'tool' THEN 0.5 ELSE 1.0 END, r.time DESC LIMIT ?",
-            (asked, _RANKED, since, but, time.time(), _HALF_AS_GOOD_S, limit),
-        )
-        return [place for row in found if (place := Place(*row)).file in files]
+            (
+                f"text : ({expression}){named or ''}", _MANY_RANKED if named is None else _RANKED, since, but,
+                json.dumps(list(files)), time.time(), _HALF_AS_GOOD_S, limit,
+            ),
+        )  # fmt: skip
+        return [Place(*row) for row in found]
 
-    def _only_in(self, files: Collection[int]) -> str:
-        """The end of a question that is to find something in these files alone, told by the shorter list."""
-        others = [row[0] for row in self._db.execute("SELECT id FROM files") if row[0] not in files]
+    def _only_in(self, files: Collection[int]) -> str | None:
+        """The end of a question that is to find something in these files alone, told by the shorter list; None where
+        both are too long to be told."""
+        others = [file.id for file in self.files() if file.id not in files]
         if not others:
             return ""
-        named = " OR ".join(f"f{one}" for one in min(files, others, key=len))
+        shorter = min(files, others, key=len)
+        if len(shorter) > _MOST_NAMED:
+            return None
+        named = " OR ".join(f"f{one}" for one in shorter)
         return f" AND place : ({named or 'none'})" if len(files) <= len(others) else f" NOT place : ({named})"
 
     def around(self, row: int, before: int, after: int) -> list[Place]:
@@ -292,23 +320,25 @@ class OpenIndex:
         """Read what is new, as far as there is time; whether all of it was read."""
         if self._is_worn():
             _make(self._db)
-        known = {file.source.path: file for file in self.files()}
-        here = {source.path for source in sources}
-        lost = [file for path, file in known.items() if path not in here]
+            self._files = None
+        known = {file.source.place: file for file in self.files()}
+        here = {source.place for source in sources}
+        lost = [file for place, file in known.items() if place not in here]
         changed = [
             (source, stamp)
             for source in sources
-            if (stamp := _stamp(source)) and not _is_same(known.get(source.path), source, stamp)
+            if (stamp := _stamp(source)) and not _is_same(known.get(source.place), source, stamp)
         ]
         if not changed and not lost:
             return True
+        self._files = None
         free = {
-            file.id: file for file in [*lost, *(known[source.path] for source, _ in changed if source.path in known)]
+            file.id: file for file in [*lost, *(known[source.place] for source, _ in changed if source.place in known)]
         }
         began = self._last_row()
         work: list[tuple[Source, str, IndexedFile | None]] = []
         for source, stamp in sorted(changed, key=lambda one: _age(one[1])):
-            before = self._known_as(source, stamp, free, known.get(source.path))
+            before = self._known_as(source, stamp, free, known.get(source.place))
             if before is not None:
                 del free[before.id]
             work.append((source, stamp, before))
@@ -361,7 +391,7 @@ class OpenIndex:
                 head, tail = _marks(file, state.read_to)
                 self._note(replace(state, source=source, stamp=stamp, head=head, tail=tail))
         except OSError as error:
-            log.warning("%s cannot be searched: %s", source.path, error.strerror)
+            log.warning("%s cannot be searched: %s", source.place, error.strerror)
         return True
 
     def _begun(self, source: Source, before: IndexedFile | None) -> IndexedFile:
@@ -369,14 +399,14 @@ class OpenIndex:
         self._db.execute("BEGIN IMMEDIATE")
         self._db.execute(
             "UPDATE files SET path = path || '?' || id WHERE path = ? AND id <> ?",
-            (str(source.path), before.id if before else -1),
+            (source.place, before.id if before else -1),
         )
         if before is None:
             key = key_of(source.path.stem) if source.kind is Kind.SESSION else ""
             made = self._db.execute(
                 "INSERT INTO files (path, kind, archived, folder, key, stamp, read_to, head, tail, outside, senders)"
                 " VALUES (?, ?, ?, ?, ?, '', 0, 0, 0, 0, '[]')",
-                (str(source.path), source.kind, source.archived, source.folder, key),
+                (source.place, source.kind, source.archived, source.folder, key),
             )
             before = IndexedFile(int(made.lastrowid or 0), source, key, "", 0, 0, 0)
         self._db.execute("COMMIT")
@@ -417,7 +447,7 @@ class OpenIndex:
             "UPDATE files SET path = ?, kind = ?, archived = ?, folder = ?, key = ?, stamp = ?, read_to = ?, head = ?,"
             " tail = ?, outside = ?, senders = ? WHERE id = ?",
             (
-                str(source.path), source.kind, source.archived, source.folder, state.key, state.stamp, state.read_to,
+                source.place, source.kind, source.archived, source.folder, state.key, state.stamp, state.read_to,
                 state.head, state.tail, state.outside, json.dumps(sorted(state.senders)), state.id,
             ),
         )  # fmt: skip
@@ -435,7 +465,7 @@ class OpenIndex:
         return bool(last - live > _DEAD_AT_LEAST and last - live > live // 2)
 
     def _open(self, source: Source) -> BinaryIO:
-        return open(source.path, "rb", opener=self._opener if source.kind is Kind.MEMORY else None)
+        return open(source.place, "rb", opener=self._opener if source.kind is Kind.MEMORY else None)
 
 
 def _make(db: sqlite3.Connection) -> None:
@@ -464,6 +494,11 @@ def _will_pass(error: sqlite3.Error) -> bool:
     """Whether the disk or another process says no, and not the index."""
     said = str(error).lower()
     return "no such module" in said or any(word in said for word in _PASSING)
+
+
+@lru_cache(maxsize=10_000)
+def _senders(told: str) -> frozenset[str]:
+    return frozenset(json.loads(told))
 
 
 def _conversation(state: IndexedFile, data: bytes) -> tuple[list[Piece], IndexedFile]:
@@ -511,7 +546,7 @@ def _marks(file: BinaryIO, read_to: int) -> tuple[int, int]:
 def _stamp(source: Source) -> str:
     """How the file is now; empty where there is none, or it is a link."""
     try:
-        found = source.path.lstat()
+        found = os.lstat(source.place)
     except OSError:
         return ""
     return f"{found.st_ino}:{found.st_size}:{found.st_mtime_ns}" if stat.S_ISREG(found.st_mode) else ""

@@ -207,10 +207,10 @@ class _Way:
 def sources_of(sessions: SessionFolder, memory: Path) -> Iterator[Source]:
     """Every file in which something can be found. Not what became of facts: those that are wrong now stay unfound."""
     for path, archived in sessions.files():
-        yield Source(path, archived=archived)
+        yield Source(str(path), archived=archived)
     for path in [*memory.glob("*.md"), *memory.glob("chats/*/*.md")]:
         if _OF_MEMORY.fullmatch(path.name):
-            yield Source(path, Kind.MEMORY, folder="" if path.parent == memory else f"chats/{path.parent.name}")
+            yield Source(str(path), Kind.MEMORY, folder="" if path.parent == memory else f"chats/{path.parent.name}")
 
 
 def _ways_to_ask(question: Question) -> list[_Way]:
