@@ -103,7 +103,7 @@ def may_tell(config: Config, pairing: PairingStore, scope: Scope, file: "Indexed
     """Whether what stands in a file may be told in this scope: a chat is told of itself; the owner of everything but
     what somebody else said alone with the bot.
     """
-    if not file.key:
+    if file.source.kind == "memory":
         return file.source.folder == scope.folder or file.source.path.name == "SHARED.md"
     if not scope.is_owners:
         return file.key == scope.chat or file.key.startswith(f"{scope.chat}:")
@@ -113,7 +113,11 @@ def may_tell(config: Config, pairing: PairingStore, scope: Scope, file: "Indexed
     if channel in _AT_WORK:
         return not file.outside
     people = pairing.people(channel)
-    if len(file.senders) > 1 or _is_group(channel, chat) or people.role_of(Sender.of(chat)) is Role.OWNER:
+    if (
+        len({Sender.of(one).key for one in file.senders}) > 1
+        or _is_group(channel, chat)
+        or people.role_of(Sender.of(chat)) is Role.OWNER
+    ):
         return True
     if channel in config.channels.switched_on() and not others_write(config, pairing, file.key):
         return True

@@ -49,7 +49,7 @@ def workspace(tmp_path: Path) -> Path:
     say("cli:direct", "owner", provenance="owner", origin="cli")
     say("telegram:9", "9", provenance="owner", origin="user")
     say("telegram:8", "8", origin="user")
-    say("telegram:88", "88", origin="user")
+    say("telegram:88", "88|ann", "88|anna", origin="user")
     say("telegram:-100", "8", "9", origin="user")
     say("telegram:-100:5", "8", origin="user")
     say("telegram:-1001", "8", origin="user")

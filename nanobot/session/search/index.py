@@ -31,6 +31,7 @@ from nanobot.session.search.words import words_of
 from nanobot.session.stems import key_of
 from nanobot.utils.files import PRIVATE_FILE, make_private_folder
 from nanobot.utils.locks import ProcessLock
+from nanobot.utils.refusals import refusal
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -191,8 +192,11 @@ class SearchIndex:
         return StorageError(f"{self._path} cannot be used: {error}. Look at the disk's space and permissions.")
 
     def _connect(self) -> sqlite3.Connection:
-        make_private_folder(self._path.parent)
-        self._path.touch(PRIVATE_FILE, exist_ok=True)
+        try:
+            make_private_folder(self._path.parent)
+            self._path.touch(PRIVATE_FILE, exist_ok=True)
+        except OSError as error:
+            raise refusal(f"{self._path} cannot be used", error) from error
         db = sqlite3.connect(self._path, isolation_level=None, timeout=10, check_same_thread=False)
         try:
             db.execute("PRAGMA synchronous = NORMAL")
@@ -210,9 +214,7 @@ class SearchIndex:
             for end in ("", "-wal", "-shm"):
                 self._path.with_name(self._path.name + end).unlink(missing_ok=True)
         except OSError as error:
-            raise StorageError(
-                f"{self._path} is damaged and cannot be deleted: {error.strerror}. Delete it."
-            ) from error
+            raise refusal(f"{self._path} is damaged and cannot be deleted", error) from error
 
     def _update(self, index: "OpenIndex") -> bool:
         """Bring it up to date; whether that is done. Another process that does so is waited for."""
@@ -223,7 +225,7 @@ class SearchIndex:
                     return False
                 time.sleep(_POLL_S)
         except OSError as error:
-            raise StorageError(f"{self._path} cannot be locked: {error.strerror}.") from error
+            raise refusal(f"{self._path} cannot be locked", error) from error
         try:
             return index.update(list(self._sources()))
         finally:

@@ -4,6 +4,7 @@ Not found are what was said to nanobot itself, our own words to the model, what 
 earlier search brought: it would find itself.
 """
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ SEARCH_TOOL = "session_search"
 LONGEST_RESULT = 4_000
 """Characters of a tool's result that can be found: a page or a file lies elsewhere, and would bury what people said."""
 LONGEST_SAID = 60_000
+_MESSAGES = ("message", "message_user")
+"""Tools that say something to people elsewhere."""
 
 _STAMP = re.compile(rb"^\[(\d{4}-\d{2}-\d{2})[ T](\d{2}:\d{2})[^\]\n]*\]", re.MULTILINE)
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
@@ -57,7 +60,20 @@ def findable(row: Row) -> str:
     if row.get("error") not in (None, INTERRUPTED) or row.get("name") == SEARCH_TOOL:
         return ""
     text = shown_text(as_message(row))
+    if role == "assistant" and row.get("tool_calls"):
+        text = "\n".join([text, *_sent(row["tool_calls"])])
     return text[: LONGEST_RESULT if role == "tool" else LONGEST_SAID].strip()
+
+
+def _sent(calls: object) -> Iterator[str]:
+    """What was written to other chats."""
+    for call in calls if isinstance(calls, list) else ():
+        try:
+            function = call["function"]
+            told = json.loads(function["arguments"]) if function["name"] in _MESSAGES else {}
+            yield from (text for text in [told.get("content")] if isinstance(text, str))
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            continue  # a row of a file, whatever it holds
 
 
 def entries_in(data: bytes, begin: int, name: str, changed: float) -> Iterator[Piece]:

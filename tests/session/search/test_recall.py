@@ -143,11 +143,18 @@ def test_a_damaged_or_lost_index_is_made_anew(place: Place, damage: bytes | None
     assert len(place.find("alpha")) == 1
 
 
+def test_a_place_that_cannot_be_written_says_so(tmp_path: Path):
+    (tmp_path / "state").write_text("in the way", encoding="utf-8")
+
+    with pytest.raises(StorageError):
+        Place(tmp_path).find("anything")
+
+
 def test_what_cannot_be_kept_says_so(tmp_path: Path):
     (tmp_path / "state").mkdir()
     (tmp_path / "state" / "search.db").mkdir()
 
-    with pytest.raises((StorageError, OSError)):
+    with pytest.raises(StorageError):
         Place(tmp_path).find("anything")
 
 
@@ -162,6 +169,14 @@ def test_commands_our_words_results_of_searches_and_what_was_sent_beside_are_not
 
     assert place.find("canary") == ["canary seven"]
     assert place.find("canary", results=False) == []
+
+
+def test_what_was_written_to_another_chat_is_found(place: Place):
+    told = json.dumps({"content": "the canary flew", "chat_id": "8"})
+    call = {"id": "c", "type": "function", "function": {"name": "message", "arguments": told}}
+    place.say("a:1", "I write to Ann.", role="assistant", tool_calls=[call, {"function": 7}, None])
+
+    assert place.find("canary") == ["I write to Ann. the canary flew"]
 
 
 def test_a_secret_is_neither_shown_nor_found(place: Place):
