@@ -16,6 +16,7 @@ from nanobot.agent.answering import Answering, ApprovalWords
 from nanobot.agent.context import ContextBuilder
 from nanobot.agent.idle import IdleWatch
 from nanobot.agent.loop import AgentLoop
+from nanobot.agent.pipeline.roll_over import RollOver
 from nanobot.agent.pipeline.work import Parts, Patience
 from nanobot.agent.run.approval import Approval, ApprovalMode
 from nanobot.agent.run.filing import Filing, Running
@@ -25,6 +26,7 @@ from nanobot.agent.slash_commands import Desk, SlashCommands
 from nanobot.agent.tools.builtin import build_tools
 from nanobot.agent.tools.cron import CronTool
 from nanobot.agent.tools.registry import ToolRegistry
+from nanobot.agent.tools.session_search import SessionSearchTool
 from nanobot.agent.trace.folder import TraceFolder
 from nanobot.agent.trace.writer import TraceWriter
 from nanobot.agent.vitals import Vitals
@@ -50,6 +52,7 @@ from nanobot.wiring.jobs import cron_desk, cron_service
 from nanobot.wiring.loop import loop_policy
 from nanobot.wiring.models import ConfiguredModels
 from nanobot.wiring.policies import tool_policies
+from nanobot.wiring.recall import ScopedArchive, search_command
 from nanobot.wiring.sources import mcp_servers, own_tools
 
 if TYPE_CHECKING:
@@ -83,6 +86,8 @@ class Runtime:
     """Whether on a channel this sender may speak in this chat. Raises NanobotError where nobody can say."""
     servers: "McpServers | None"
     """The MCP servers of the config, where it has any."""
+    archive: ScopedArchive
+    """What was said before, to be found."""
 
 
 @asynccontextmanager
@@ -122,6 +127,10 @@ async def build_runtime(
         disabled_skills=frozenset(config.agents.defaults.disabled_skills),
         paths=box.paths,
     )
+    archive = ScopedArchive(
+        config, home.pairing, home.places, workspace, opener=context.files.descriptor, words_of=home.file_book.of
+    )
+    box.tools.register(SessionSearchTool(archive))
     spending = Spending(config, home.places, clock)
     chains = chains or Chains(home.environ, home.places.state, metered=spending.metered)
     models = ConfiguredModels(config, chains, model, provider, spending.metered)
@@ -141,6 +150,7 @@ async def build_runtime(
         servers=partial(_reported, box.servers, home.redactor) if box.servers is not None else None,
         restart=restart,
         scope_of=scope_of,
+        more={"search": search_command(archive)},
     )
     parts = Parts(
         sessions=home.sessions,
@@ -154,6 +164,7 @@ async def build_runtime(
         turns_folder=home.places.turns,
         traces=TraceWriter(TraceFolder(home.places.traces, home.redactor), clock, workspace),
         patience=patience or Patience(),
+        roll_over=RollOver(config.agents.defaults.session_max_mb << 20, config.agents.defaults.session_max_days),
         hooks=(*hooks, *_hooks(home, questions, grants, answering)),
         answering=answering,
         scope_of=scope_of,
@@ -165,7 +176,7 @@ async def build_runtime(
     idle = _idle_watch(config, context, parts, home.pairing, lane)
     bus = bus or MessageBus()
     loop = AgentLoop(bus, parts, loop_policy(config, home.environ, streams), idle)
-    async with _alive(home, parts, models, loop, idle):
+    async with _alive(home, parts, models, loop, idle, archive):
         yield Runtime(
             config,
             data_dir,
@@ -184,6 +195,7 @@ async def build_runtime(
             questions,
             box.may_speak,
             box.servers,
+            archive,
         )
 
 
@@ -265,12 +277,18 @@ def _hooks(home: _Home, questions: Questions, grants: Grants, answering: Answeri
 
 @asynccontextmanager
 async def _alive(
-    home: _Home, parts: Parts, models: ConfiguredModels, loop: AgentLoop, idle: IdleWatch | None
+    home: _Home,
+    parts: Parts,
+    models: ConfiguredModels,
+    loop: AgentLoop,
+    idle: IdleWatch | None,
+    archive: ScopedArchive,
 ) -> AsyncIterator[None]:
     """While the bot lives its secrets are known; at the end the watch goes, then the loop, then what it works with."""
     async with AsyncExitStack() as lives:
         lives.enter_context(vault.holding(lambda: named_secrets(home.config.model_dump(), home.environ)))
         lives.enter_context(seldom_collected())
+        lives.callback(archive.close)
         lives.push_async_callback(parts.tools.close)
         lives.push_async_callback(models.close)
         lives.push_async_callback(parts.traces.close)

@@ -41,6 +41,7 @@ COMMANDS = {
     "sessions list": ("nanobot.cli.sessions:list_", "All conversations, the newest first."),
     "sessions show": ("nanobot.cli.sessions:show", "One conversation, to read."),
     "sessions search": ("nanobot.cli.sessions:search", "Where a text occurs in all conversations."),
+    "sessions import": ("nanobot.cli.session_import:import_", "Take in a conversation from a file."),
     "sessions export": ("nanobot.cli.sessions:export", "One conversation as JSON lines or Markdown."),
     "sessions delete": ("nanobot.cli.sessions:delete", "Delete one conversation for good."),
     "replay": ("nanobot.cli.replay:replay", "What happened in a turn, step by step; again with another model."),

@@ -4,13 +4,14 @@ A live session goes by its key, an archived one by the name of its file. Nothing
 """
 
 import json as json_text
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -28,13 +29,19 @@ from nanobot.cli.common import (
 )
 from nanobot.cli.conversation import as_markdown, as_text
 from nanobot.config.paths import Places
-from nanobot.errors import NanobotError
+from nanobot.errors import NanobotError, StorageError
 from nanobot.messages.shown import shown_text
 from nanobot.messages.types import ChatMessage
+from nanobot.security.opening import Opener
+from nanobot.security.paths import PathPolicy
+from nanobot.session.folder import SessionFolder
 from nanobot.session.lines import Row, decode, encode, is_record
 from nanobot.session.manager import Session, SessionManager
 from nanobot.utils.files import write_atomic
 from nanobot.utils.text import counted
+
+if TYPE_CHECKING:
+    from nanobot.session.search.index import SearchIndex
 
 HEAD_BYTES = 1 << 16
 """How much of a file is read to find its first words."""
@@ -138,6 +145,7 @@ def delete(
         return
     sessions.delete(key)
     _forget_traces(session, places.traces)
+    _index(setup.workspace, setup.data_dir).clear()
     typer.echo(f"Deleted {what}.")
 
 
@@ -148,8 +156,10 @@ def search(
     workspace: WorkspaceOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Where a text occurs in all conversations, the newest ones first."""
+    """Where a text occurs in all conversations, the newest ones first; if nowhere, where all of its words do."""
     hits = list(_hits(_sessions(config, workspace), text))
+    if not hits and len(text.split()) > 1:
+        hits = _with_all_words(config, workspace, text, limit)
     shown = hits[:limit]
     if json:
         show_json([asdict(hit) for hit in shown])
@@ -161,6 +171,28 @@ def search(
         )
     if len(hits) > limit:
         typer.echo(f"{len(hits) - limit} more; show them with --limit {len(hits)}.", err=True)
+
+
+def _with_all_words(config: Path | None, workspace: Path | None, text: str, limit: int) -> list[Hit]:
+    """The messages that hold these words, the best first. Without an index there are none."""
+    from nanobot.session.search.recall import Recall  # only where the text as it is occurs nowhere
+
+    setup = read_setup(config, workspace, secrets=False)
+    try:
+        found = Recall(_index(setup.workspace, setup.data_dir)).search(text, lambda file: bool(file.key), limit=limit)
+    except StorageError:
+        return []
+    return [] if found.is_loose else [Hit(hit.name, hit.time, hit.role, one_line(hit.text)) for hit in found.hits]
+
+
+def _index(workspace: Path, data_dir: Path) -> "SearchIndex":
+    from nanobot.session.search.index import SearchIndex
+    from nanobot.session.search.recall import sources_of
+
+    places = Places(data_dir)
+    sessions = SessionFolder(workspace, places.old_sessions)
+    opener = Opener(PathPolicy(workspace)).descriptor
+    return SearchIndex(places.search, lambda: sources_of(sessions, workspace / "memory"), opener)
 
 
 def _sessions(config: Path | None, workspace: Path | None) -> SessionManager:
@@ -219,7 +251,7 @@ def _hits(sessions: SessionManager, text: str) -> Iterator[Hit]:
     """Every message a person may see with the text in it."""
     wanted = text.casefold()
     for name, row in _named(sessions):
-        for message in _rows_with(Path(row["path"]), wanted):
+        for message in _rows_with(Path(row["path"]), text):
             said = shown_text(_message(message))
             at = said.casefold().find(wanted)
             if at >= 0:
@@ -227,17 +259,42 @@ def _hits(sessions: SessionManager, text: str) -> Iterator[Hit]:
                 yield Hit(name, str(message.get("timestamp", "")), str(message.get("role", "")), snippet)
 
 
-def _rows_with(path: Path, wanted: str) -> Iterator[Row]:
+def _rows_with(path: Path, text: str) -> Iterator[Row]:
     """The rows of a file that may hold the text. Parsing is what costs, so lines without it are not parsed."""
-    written = json_text.dumps(wanted, ensure_ascii=False)[1:-1].casefold().encode("utf-8", "replace")
     try:
-        with open(path, "rb") as file:
-            for line in file:
-                # Letters may be written as \u escapes: then only parsing tells.
-                if written in line.lower() or b"\\u" in line or not written.isascii():
-                    yield from (row for row in decode(line)[0] if not is_record(row))
+        data = path.read_bytes()
     except OSError as error:
         raise NanobotError(f"{path} cannot be read: {error.strerror}.") from error
+    for line in _lines_with(data, text):
+        yield from (row for row in decode(line)[0] if not is_record(row))
+
+
+def _lines_with(data: bytes, text: str) -> Iterator[bytes]:
+    """The lines that may hold the text, whatever its case, as JSON writes it."""
+    written = json_text.dumps(text, ensure_ascii=False)[1:-1]
+    if written.casefold() != written.lower():  # one letter for two, as in Straße: only the words themselves tell
+        yield from data.split(b"\n")
+        return
+    if any(not letter.isascii() and letter.lower() != letter.upper() for letter in written):
+        pattern = re.compile(re.escape(written), re.IGNORECASE)
+        for line in data.split(b"\n"):
+            if b"\\u" in line or pattern.search(line.decode(errors="replace")):
+                yield line
+        return
+    folded, needle = data.lower(), written.lower().encode("utf-8", "replace")
+    places = sorted({*_begins(folded, needle), *_begins(folded, b"\\u")})  # letters may be written as escapes
+    for begin in places:
+        end = data.find(b"\n", begin)
+        yield data[begin : end if end >= 0 else len(data)]
+
+
+def _begins(data: bytes, needle: bytes) -> Iterator[int]:
+    """Where the lines begin in which it stands."""
+    at = data.find(needle)
+    while at >= 0:
+        yield data.rfind(b"\n", 0, at) + 1
+        end = data.find(b"\n", at)
+        at = data.find(needle, end) if end >= 0 else -1
 
 
 def _write(place: Path, data: bytes) -> None:

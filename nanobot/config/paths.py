@@ -79,6 +79,11 @@ class Places:
         return self.state / "prices.json"
 
     @property
+    def search(self) -> Path:
+        """Which words were said where."""
+        return self.state / "search.db"
+
+    @property
     def sandbox(self) -> Path:
         """Which walls around commands hold on this machine."""
         return self.state / "sandbox.json"

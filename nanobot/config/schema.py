@@ -79,6 +79,8 @@ class AgentDefaults(Section):
     max_concurrent_subagents: Count = 4
     memory_window: Count = 100  # messages before consolidation starts
     idle_compact_after_minutes: Whole = 0  # 0: never
+    session_max_mb: Whole = 256  # a larger session goes to the archive, and a fresh one goes on; 0: never
+    session_max_days: Whole = 0  # the same by age
     steering: Literal["join", "queue"] = "join"
     review: bool = False
     unified_session: bool = False

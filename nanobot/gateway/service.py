@@ -223,6 +223,7 @@ async def _assemble(
         Member("pulse", pulse.run, silent_s=lambda: pulse.silent_s, stale_s=SILENT_S),
         jobs_member(runtime, lambda text: tell_owner(runtime, roster.manager, roster.names, text)),
         *([heart] if (heart := heartbeat_member(runtime, roster)) is not None else []),
+        Member("search", runtime.archive.keep_up),
         Member("config", live.run, problem=lambda: live.problem),
         Member("health", health.run, problem=lambda: health.problem),
         Member("control", control.run, problem=lambda: control.problem),

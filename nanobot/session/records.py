@@ -25,7 +25,7 @@ def owner_of(path: Path) -> str | None:
     return key if isinstance(key, str) else None
 
 
-def _moment(text: object) -> datetime | None:
+def moment(text: object) -> datetime | None:
     """A time as it was written, with or without a zone, as local time without one."""
     try:
         moment = datetime.fromisoformat(text) if isinstance(text, str) else None
@@ -39,10 +39,10 @@ def apply_record(session: Session, record: Row, rows: list[Row]) -> None:
     now = datetime.now()
     metadata = record.get("metadata")
     session.metadata = metadata if isinstance(metadata, dict) else {}
-    first = _moment(rows[0].get("timestamp")) if rows else None
-    last = _moment(rows[-1].get("timestamp")) if rows else None
-    session.created_at = _moment(record.get("created_at")) or first or now
-    said = _moment(record.get("updated_at")) or session.created_at
+    first = moment(rows[0].get("timestamp")) if rows else None
+    last = moment(rows[-1].get("timestamp")) if rows else None
+    session.created_at = moment(record.get("created_at")) or first or now
+    said = moment(record.get("updated_at")) or session.created_at
     session.updated_at = max(said, last or said)
 
 
@@ -74,8 +74,8 @@ def listing_of(path: Path, archived: bool) -> dict[str, Any] | None:
         return None
     record = opened.record
     seen = datetime.fromtimestamp(opened.print.mtime_ns / 1e9)
-    created = _moment(record.get("created_at")) or seen
-    updated = _moment(last) or _moment(record.get("updated_at")) or seen
+    created = moment(record.get("created_at")) or seen
+    updated = moment(last) or moment(record.get("updated_at")) or seen
     return {
         "key": key_in(record, path),
         "created_at": created.isoformat(),

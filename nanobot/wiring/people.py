@@ -59,7 +59,8 @@ def scope_of(config: Config, pairing: PairingStore, sessions: SessionManager, me
     if not others_write(config, pairing, own.chat):
         return OWNERS
     by_owner = message.provenance is Provenance.OWNER and message.origin is Origin.USER
-    return OWNERS if by_owner or is_private(sessions, pairing, chat) else own
+    known = bool(pairing.people(chat.channel).owners)  # else whoever has written alone there would pass for one
+    return OWNERS if by_owner or (known and is_private(sessions, pairing, chat)) else own
 
 
 def others_write(config: Config, pairing: PairingStore, session_key: str) -> bool:

@@ -235,3 +235,35 @@ def test_search_in_a_hundred_thousand_messages_takes_about_a_second(sessions: Se
 
     assert result.stdout.startswith("cli:long")
     assert time.perf_counter() - began < 5  # about 0.3 on the machine it was written on
+
+
+def test_search_finds_words_that_stand_apart_where_the_text_as_it_is_occurs_nowhere(sessions: SessionManager):
+    put(
+        sessions,
+        "cli:direct",
+        {"role": "user", "content": "On Monday I see the dentist", "timestamp": "2026-03-01T10:00:00"},
+    )
+
+    assert run("search", "dentist monday").stdout == "cli:direct\t2026-03-01 10:00\tuser\tOn Monday I see the dentist\n"
+    assert run("search", "dentist").stdout.count("dentist") == 1
+    assert "occurs in no session" in run("search", "dentist sunday").stderr
+
+
+@pytest.mark.parametrize("text", ["straße", "élan", "ÉLAN", "会議", "ёлка", 'say "hi"'])
+def test_search_minds_no_case(sessions: SessionManager, text: str):
+    put(sessions, "cli:direct", {"role": "user", "content": 'Die Straße, mit Élan; 会議; Ёлка; say "Hi"'})
+
+    assert run("search", text).stdout.startswith("cli:direct\t")
+
+
+def test_nothing_of_a_deleted_session_stays_in_the_index(sessions: SessionManager):
+    put(sessions, "cli:direct", *({"role": "user", "content": "xylophone canary"} for _ in range(50)))
+    run("search", "canary the xylophone")
+    run("search", "canary xylophone")
+    state = Path.home() / ".nanobot" / "state"
+    before = (state / "search.db").read_bytes()
+
+    run("delete", "cli:direct", "--yes")
+
+    assert b"xylophone" in before
+    assert all(b"xylophone" not in path.read_bytes() for path in state.glob("search*"))

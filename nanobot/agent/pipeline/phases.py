@@ -55,6 +55,8 @@ _NO_ANSWER = {
     TurnOutcome.REFUSED: "(No answer: the message was refused.)",
 }
 _NOT_GIVEN = "nanobot was interrupted before it could give you this answer:\n{answer}"
+_GOES_ON_AFRESH = """\
+This conversation became {why}, so it goes on in a fresh session. The old one is kept: nanobot sessions show {name}"""
 GOES_ON_LATER = "nanobot is stopping; this goes on at the next start."
 COME_BACK = "nanobot is stopping; send the message again later."
 
@@ -155,6 +157,10 @@ class Pipeline:
         assert turn.restored is not None  # noqa: S101 RESTORE made it
         session, left = turn.restored.session, turn.restored.left
         turn.checkpoint = turn.restored.checkpoint
+        if not left and (why := self._parts.roll_over.why(session, self._parts.clock.now())):
+            name = await self._parts.roll_over.begin_afresh(self._parts.sessions, session, why)
+            if name is not None:
+                turn.emit(Notice(text=_GOES_ON_AFRESH.format(why=why, name=name)))
         history = session.get_history()
         if left.started is None and (calls := open_calls(history)):
             # nobody wrote down which of them began: each may have, and so it stays if this turn is cut off too

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from nanobot.agent import turn as events
 from nanobot.agent.answering import Answering
+from nanobot.agent.pipeline.roll_over import RollOver
 from nanobot.agent.run.cut import TAKEN_UP
 from nanobot.agent.run.hooks import ToolHook
 from nanobot.agent.run.spec import Model
@@ -81,6 +82,8 @@ class Parts:
     patience: Patience = field(default_factory=Patience)
     pace: Pace = field(default_factory=Pace)
     """What each phase of every turn passes before it begins."""
+    roll_over: RollOver = field(default_factory=RollOver)
+    """When a session begins afresh by itself."""
     hooks: Sequence[ToolHook] = ()
     """Asked about each tool call of every turn."""
     answering: Answering | None = None

@@ -1,0 +1,6 @@
+"""Finding what was said: an index over all stored conversations and the memory beside them.
+
+Wired by `wiring/recall.py`; the tool `session_search` and the command `/search` ask it. The files stay the truth: the
+index holds no text and is made anew from them where it is lost. Reading order: words (text to words, a question to what
+the index is asked) -> rows (what of a file can be found) -> index (the database) -> recall (question to answer).
+"""

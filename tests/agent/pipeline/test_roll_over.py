@@ -1,0 +1,129 @@
+"""A session that grew too large or too old goes to the archive, and a fresh one goes on where it stood."""
+
+import statistics
+import time
+from pathlib import Path
+
+import pytest
+
+from nanobot.agent.turn import Notice
+from nanobot.config.schema import Config
+from nanobot.messages.types import ChatMessage, text_of
+from nanobot.testing import Bot, calls, open_bot
+
+
+def config(**defaults: int) -> Config:
+    return Config.model_validate({"agents": {"defaults": defaults}})
+
+
+def fill(bot: Bot, key: str = "cli:direct") -> None:
+    """A session of a bit more than a megabyte, with a canary at its beginning; most of it is in memory already."""
+    session = bot.runtime.sessions.get_or_create(key)
+    session.metadata["handover"] = "The tiles are ordered."
+    session.add_message("user", "question 0 canary")
+    session.add_message("assistant", "answer 0 " + "x" * 1_100_000)
+    session.last_consolidated = 2
+    session.add_message("user", "Shall the door be red or green?")
+    session.add_message("assistant", "Green, I would say. Shall I order it?")
+    bot.runtime.sessions.save(session)
+
+
+def said_in(request: list[ChatMessage]) -> str:
+    return "\n".join(text_of(row["content"]) for row in request)
+
+
+async def test_a_session_that_is_too_large_goes_on_in_a_fresh_one(tmp_path: Path):
+    async with open_bot(tmp_path, "Ordered.", config=config(sessionMaxMb=1)) as bot:
+        fill(bot)
+
+        reply = await bot.say("yes")
+
+        request = bot.provider.requests[0]
+        session = bot.runtime.sessions.get_or_create("cli:direct")
+        archived = [row for row in bot.runtime.sessions.list_sessions() if row["archived"]]
+        assert reply == "Ordered."
+        assert "Shall I order it?" in said_in(request)
+        assert "canary" not in said_in(request)
+        assert text_of(request[-1]["content"]).splitlines()[-1] != ""
+        assert [row["messages"] for row in archived] == [4]
+        assert session.message_count == 3
+        assert session.metadata["handover"] == "The tiles are ordered."
+        assert [event.text for event in bot.sink.events if isinstance(event, Notice)] == [
+            "This conversation became long, so it goes on in a fresh session. The old one is kept: "
+            f"nanobot sessions show {Path(archived[0]['path']).stem}"
+        ]
+
+
+async def test_what_was_said_in_the_old_one_is_found(tmp_path: Path):
+    async with open_bot(tmp_path, config=config(sessionMaxMb=1)) as bot:
+        fill(bot)
+        bot.provider.script("Ordered.", calls(("session_search", {"query": "canary"})), "It was there.")
+        await bot.say("yes")
+
+        await bot.say("who sang?")
+
+        assert "question 0 canary" in said_in(bot.provider.requests[-1])
+
+
+async def test_the_note_is_no_word_of_a_person(tmp_path: Path):
+    async with open_bot(tmp_path, "Ordered.", config=config(sessionMaxMb=1)) as bot:
+        fill(bot)
+        await bot.say("yes")
+
+        assert await bot.say("/history") == "you: yes\nbot: Ordered."
+
+
+@pytest.mark.parametrize("limits", [{}, {"sessionMaxMb": 0}, {"sessionMaxMb": 2}, {"sessionMaxDays": 3650}])
+async def test_a_session_within_its_limits_stays(tmp_path: Path, limits: dict[str, int]):
+    async with open_bot(tmp_path, "Ordered.", config=config(**limits)) as bot:
+        fill(bot)
+
+        await bot.say("yes")
+
+        assert bot.runtime.sessions.get_or_create("cli:direct").message_count == 6
+
+
+async def test_a_session_that_is_too_old_goes_on_in_a_fresh_one(tmp_path: Path):
+    async with open_bot(tmp_path, "one", "two", "three", config=config(sessionMaxDays=2)) as bot:
+        await bot.say("first")
+        session = bot.runtime.sessions.get_or_create("cli:direct")
+        session.created_at = session.created_at.replace(year=session.created_at.year - 1)
+        session.metadata["model"] = "scripted"
+        bot.runtime.sessions.save(session)
+
+        await bot.say("second")
+        await bot.say("third")
+
+        rows = bot.runtime.sessions.get_or_create("cli:direct").messages
+        assert [row["content"] for row in rows[1:]] == ["second", "two", "third", "three"]
+        assert text_of(rows[0]["content"]).endswith("assistant: one")
+        assert session.metadata["model"] == "scripted"
+
+
+async def test_a_session_that_cannot_be_put_away_goes_on(tmp_path: Path):
+    async with open_bot(tmp_path, "Ordered.", config=config(sessionMaxMb=1)) as bot:
+        fill(bot)
+        (bot.runtime.sessions.folder / "archive").write_text("in the way", encoding="utf-8")
+
+        assert await bot.say("yes") == "Ordered."
+        assert bot.runtime.sessions.get_or_create("cli:direct").message_count == 6
+
+
+@pytest.mark.slow
+async def test_5000_messages_in_one_chat_take_no_longer_at_the_end(tmp_path: Path):
+    turns = 2_500
+    took: list[float] = []
+    async with open_bot(tmp_path, config=config(sessionMaxMb=1)) as bot:
+        for number in range(turns):
+            bot.provider.script(f"answer {number} " + "y" * 600)
+            began = time.perf_counter()
+            await bot.say(f"question {number} " + "z" * 300)
+            took.append(time.perf_counter() - began)
+            bot.provider.requests.clear()
+
+        archived = [row for row in bot.runtime.sessions.list_sessions() if row["archived"]]
+        found = await bot.say("/search question 17")
+
+    assert len(archived) >= 2
+    assert "question 17 " in found
+    assert statistics.median(took[-500:]) < 2 * statistics.median(took[500:1000])

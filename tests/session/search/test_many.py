@@ -1,0 +1,172 @@
+"""100,000 messages in English, Chinese and Japanese: found at once, and made findable in seconds.
+
+Times are the processor's: how busy a machine is otherwise says nothing of the index.
+"""
+
+import json
+import random
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nanobot.session.folder import SessionFolder
+from nanobot.session.search.index import SearchIndex
+from nanobot.session.search.recall import Recall, sources_of
+
+_SAID = "the and plan meeting invoice train garden window budget doctor monday coffee river paper bridge market"
+ENGLISH = _SAID.split()
+CHINESE = "我们明天会议项目预算医生火车花园窗户星期咖啡河流桥市场发票取消时间地点朋友电话照片电影音乐天气"
+JAPANESE = "私は東京の会議に行きます明日電話で予約を確認してください駅前の喫茶店写真音楽天気橋市場手紙"
+
+
+def spoken(language: str, chance: random.Random) -> str:
+    if language == "english":
+        rare = f"word{chance.randrange(5_000)}"
+        return " ".join([*chance.choices(ENGLISH, range(len(ENGLISH), 0, -1), k=24), rare])
+    return "".join(chance.choices(CHINESE if language == "chinese" else JAPANESE, k=50))
+
+
+def questions(language: str, chance: random.Random) -> list[str]:
+    if language == "english":
+        common = [" ".join(chance.sample(ENGLISH, 1 + at % 2)) for at in range(10)]
+        return [*common, *(f"word{at * 7}" for at in range(9)), "word4*"]
+    letters = CHINESE if language == "chinese" else JAPANESE
+    return ["".join(chance.sample(letters, 1 + at % 4)) for at in range(20)]
+
+
+def plant(folder: Path, count: int) -> None:
+    """So many messages in 50 sessions, the three languages in turn."""
+    chance = random.Random(7)
+    (folder / "sessions").mkdir(parents=True)
+    for session in range(50):
+        rows: list[dict[str, object]] = [{"_type": "metadata", "key": f"cli:{session}", "metadata": {}}]
+        rows += [
+            {
+                "role": ("user", "assistant")[at % 2],
+                "content": spoken(("english", "chinese", "japanese")[at % 3], chance),
+                "timestamp": f"2026-{1 + session % 12:02}-{1 + at % 28:02}T10:00:00",
+                "provenance": "owner",
+            }
+            for at in range(count // 50)
+        ]
+        text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        (folder / "sessions" / f"cli_{session}.jsonl").write_text(text, encoding="utf-8")
+
+
+def recall_of(folder: Path) -> Recall:
+    files = SessionFolder(folder)
+    return Recall(
+        SearchIndex(folder / "state" / "search.db", lambda: sources_of(files, folder / "memory")), patience_s=99
+    )
+
+
+def timed(recall: Recall, language: str) -> Iterator[float]:
+    for text in questions(language, random.Random(11)):
+        began = time.process_time()
+        found = recall.search(text, lambda file: True)
+        yield time.process_time() - began
+        assert found.is_whole
+
+
+def test_a_few_thousand_are_made_findable_and_found_in_a_moment(tmp_path: Path):
+    plant(tmp_path, 1_500)
+    recall = recall_of(tmp_path)
+
+    began = time.process_time()
+    recall.refresh()
+    made = time.process_time() - began
+    took = [statistics.median(timed(recall, language)) for language in ("english", "chinese", "japanese")]
+
+    assert made < 5
+    assert max(took) < 0.1
+
+
+COLD = """
+import sys, time
+from pathlib import Path
+from tests.session.search.test_many import recall_of
+began = time.process_time()
+recall_of(Path(sys.argv[1])).search(sys.argv[2], lambda file: True)
+print(time.process_time() - began)
+"""
+
+
+def test_a_chat_is_found_among_many_messages_of_others(tmp_path: Path):
+    sessions = tmp_path / "sessions"
+    sessions.mkdir()
+    row = json.dumps({"role": "user", "content": "alpha", "timestamp": "2026-01-01T00:00:00"}) + "\n"
+    (sessions / "telegram_8.jsonl").write_text(row, encoding="utf-8")
+    (sessions / "telegram_9.jsonl").write_text(row * 5_200, encoding="utf-8")
+    recall = recall_of(tmp_path)
+
+    alone = recall.search("alpha", lambda file: file.key == "telegram:8")
+    others = recall.search("alpha", lambda file: file.key == "telegram:9")
+    nobody = recall.search("alpha f1", lambda file: False)
+
+    assert [hit.name for hit in alone.hits] == ["telegram:8"]
+    assert {hit.name for hit in others.hits} == {"telegram:9"}
+    assert nobody.hits == []
+
+
+BUILDING = """
+import sys
+from pathlib import Path
+from tests.session.search.test_many import recall_of
+print("begun", flush=True)
+recall_of(Path(sys.argv[1])).refresh()
+"""
+
+
+@pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.slow)])
+def test_a_process_that_is_killed_over_the_index_loses_nothing(tmp_path: Path, kills: int):
+    plant(tmp_path, 1_500 * kills)
+    chance = random.Random(3)
+
+    for _ in range(kills):
+        child = subprocess.Popen([sys.executable, "-c", BUILDING, str(tmp_path)], stdout=subprocess.PIPE)
+        assert child.stdout is not None
+        child.stdout.readline()
+        time.sleep(chance.random() * 0.3)
+        child.kill()
+        child.communicate()
+
+    found = recall_of(tmp_path).search("the", lambda file: True, limit=100_000)
+    shown = {(hit.name, hit.text) for hit in found.hits}
+    everything = recall_of(tmp_path)
+    (tmp_path / "state" / "search.db").unlink()
+    assert found.is_whole
+    assert shown == {(hit.name, hit.text) for hit in everything.search("the", lambda file: True, limit=100_000).hits}
+
+
+@pytest.mark.slow
+def test_100_000_are_found_in_under_100_ms(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    plant(tmp_path, 100_000)
+    recall = recall_of(tmp_path)
+    began = time.process_time()
+    recall.refresh()
+    made = time.process_time() - began
+    size = sum(path.stat().st_size for path in (tmp_path / "state").iterdir())
+    told = [f"made in {made:.1f} s, {size / 1e6:.0f} MB"]
+
+    for language in ("english", "chinese", "japanese"):
+        warm = list(timed(recall, language))
+        cold = [
+            float(subprocess.check_output([sys.executable, "-c", COLD, str(tmp_path), text]))
+            for text in questions(language, random.Random(11))[::4]
+        ]
+        told.append(f"{language}: warm {_ms(warm)}, cold process {_ms(cold)}")
+        assert statistics.median(warm) < 0.1
+        assert statistics.median(cold) < 0.1
+
+    with capsys.disabled():
+        print("\n" + "\n".join(told))
+    assert made < 60
+
+
+def _ms(seconds: list[float]) -> str:
+    return f"{statistics.median(seconds) * 1000:.0f} ms (most {max(seconds) * 1000:.0f})"

@@ -1,0 +1,320 @@
+"""What was said is found wherever it is stored, and the files are the truth."""
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nanobot.errors import StorageError
+from nanobot.messages.types import Provenance
+from nanobot.security import vault
+from nanobot.session.folder import SessionFolder
+from nanobot.session.manager import SessionManager
+from nanobot.session.search.index import IndexedFile, SearchIndex
+from nanobot.session.search.recall import Found, Recall, sources_of
+
+
+def anything(file: IndexedFile) -> bool:
+    return True
+
+
+class Place:
+    """A workspace with its index."""
+
+    def __init__(self, folder: Path) -> None:
+        self.sessions = SessionManager(folder)
+        self.memory = folder / "memory"
+        self.path = folder / "state" / "search.db"
+        files = SessionFolder(folder)
+        self.index = SearchIndex(self.path, lambda: sources_of(files, self.memory))
+        self.recall = Recall(self.index)
+
+    def say(self, key: str, *texts: str, role: str = "user", **more: Any) -> None:
+        session = self.sessions.get_or_create(key)
+        for text in texts:
+            session.add_message(role, text, **more)
+        self.sessions.save(session)
+
+    def find(self, text: str, **more: Any) -> list[str]:
+        return [hit.text for hit in self.search(text, **more).hits]
+
+    def search(self, text: str, **more: Any) -> Found:
+        return self.recall.search(text, more.pop("may_read", anything), **more)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def test_a_hit_says_where_when_and_who(place: Place):
+    place.say("telegram:7", "My dentist is Dr. Weiss", timestamp="2026-03-01T14:05:09.000001", provenance="person")
+
+    found = place.search("dentist")
+
+    assert [(hit.name, hit.time, hit.role, hit.text, hit.trust) for hit in found.hits] == [
+        ("telegram:7", "2026-03-01 14:05", "user", "My dentist is Dr. Weiss", Provenance.PERSON)
+    ]
+    assert found.is_whole
+    assert not found.is_loose
+
+
+def test_only_what_grew_is_read(place: Place):
+    place.say("a:1", *(f"old {number}" for number in range(300)))
+    place.find("old")
+    change_the_middle_of(place.sessions.find("a:1"))
+    place.say("a:1", "something new")
+
+    assert place.find("new") == ["something new"]
+    assert place.find("unread") == []
+
+
+def test_an_archived_session_is_the_same_one(place: Place):
+    place.say("a:1", *(f"old {number}" for number in range(300)))
+    place.find("old")
+    change_the_middle_of(place.sessions.find("a:1"))
+    path = place.sessions.archive("a:1")
+    place.say("a:1", "after")
+
+    assert path is not None
+    assert {hit.name for hit in place.search("old").hits} == {path.stem}
+    assert place.find("after") == ["after"]
+    assert place.find("unread") == []
+
+
+def test_a_session_that_was_written_anew_is_read_anew(place: Place):
+    place.say("a:1", "the old word", "another")
+    place.find("old")
+    session = place.sessions.get_or_create("a:1")
+    session.messages[0]["content"] = "the new word"
+    place.sessions.save(session)
+
+    assert place.find("new") == ["the new word"]
+    assert [hit.name for hit in place.search("old").hits] != ["a:1"]
+    assert len(place.find("another")) == 1  # it stands in the archive too, once is enough
+
+
+def test_what_was_edited_in_place_is_found_as_it_is_now(place: Place):
+    place.say("a:1", "alpha", "beta")
+    place.find("alpha")
+    path = place.sessions.find("a:1")
+    assert path is not None
+    path.write_text(path.read_text(encoding="utf-8").replace("alpha", "gamma"), encoding="utf-8")
+
+    assert place.find("alpha") == []
+    assert place.find("gamma") == ["gamma"]
+
+
+def test_what_was_deleted_is_not_found(place: Place):
+    place.say("a:1", "alpha")
+    place.say("a:2", "alpha beta")
+    place.find("alpha")
+    place.sessions.delete("a:1")
+
+    assert place.find("alpha") == ["alpha beta"]
+
+
+def test_a_cleared_index_holds_nothing_and_is_made_anew(place: Place):
+    place.say("a:1", "xylophone " * 40)
+    place.find("xylophone")
+    before = place.path.read_bytes()
+    place.index.clear()
+    after = b"".join(path.read_bytes() for path in place.path.parent.iterdir())
+
+    assert b"xylophone" in before
+    assert b"xylophone" not in after
+    assert len(place.find("xylophone")) == 1
+
+
+@pytest.mark.parametrize("damage", [b"", b"no database at all", None])
+def test_a_damaged_or_lost_index_is_made_anew(place: Place, damage: bytes | None):
+    place.say("a:1", "alpha " * 500)
+    place.find("alpha")
+    if damage is None:
+        data = bytearray(place.path.read_bytes())
+        data[4096:12288] = os.urandom(8192)
+        place.path.write_bytes(data)
+    else:
+        place.path.write_bytes(damage)
+
+    assert len(place.find("alpha")) == 1
+
+
+def test_a_place_that_cannot_be_written_says_so(tmp_path: Path):
+    (tmp_path / "state").write_text("in the way", encoding="utf-8")
+
+    with pytest.raises(StorageError):
+        Place(tmp_path).find("anything")
+
+
+def test_what_cannot_be_kept_says_so(tmp_path: Path):
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "search.db").mkdir()
+
+    with pytest.raises(StorageError):
+        Place(tmp_path).find("anything")
+
+
+def test_commands_our_words_results_of_searches_and_what_was_sent_beside_are_not_found(place: Place):
+    place.say("a:1", "canary one", _command=True)
+    place.say("a:1", "canary two", origin="system")
+    place.say("a:1", "canary three", role="tool", name="session_search", tool_call_id="c")
+    place.say("a:1", "hello", runtime_context="[Runtime Context] canary four")
+    place.say("a:1", "hi\n[Runtime Context]\nChannel: canary five")
+    place.say("a:1", "canary six", role="assistant", error="failed")
+    place.say("a:1", "canary seven", role="tool", name="read_file", tool_call_id="d")
+
+    assert place.find("canary") == ["canary seven"]
+    assert place.find("canary", results=False) == []
+
+
+def test_what_was_written_to_another_chat_is_found(place: Place):
+    told = json.dumps({"content": "the canary flew", "chat_id": "8"})
+    call = {"id": "c", "type": "function", "function": {"name": "message", "arguments": told}}
+    place.say("a:1", "I write to Ann.", role="assistant", tool_calls=[call, {"function": 7}, None])
+
+    assert place.find("canary") == ["I write to Ann. the canary flew"]
+
+
+def test_a_secret_is_neither_shown_nor_found(place: Place):
+    place.say("a:1", "the key is sk-verysecretvalue99 for alpha")
+
+    with vault.holding(lambda: {"sk-verysecretvalue99": "providers.custom.api_key"}):
+        by_secret = place.find("verysecretvalue99") + place.find("verysecret*")
+        shown = place.find("alpha")
+
+    assert by_secret == []
+    assert len(shown) == 1
+    assert "verysecret" not in shown[0]
+
+
+def test_a_secret_that_was_learnt_later_is_no_more_found(place: Place):
+    place.say("a:1", "the key is sk-verysecretvalue99 for alpha")
+    place.find("alpha")
+
+    with vault.holding(lambda: {"sk-verysecretvalue99": "providers.custom.api_key"}):
+        assert place.find("verysecretvalue99") == []
+        assert place.find("verysecret* the") == []
+
+
+def test_all_words_first_then_other_endings_then_some(place: Place):
+    place.say("a:1", "the meeting is on Monday", "budget for Monday", "meetings on Tuesday")
+
+    both, endings, some = place.search("meeting monday"), place.search("meeting tuesday"), place.search("budget lunar")
+
+    assert [hit.text for hit in both.hits] == ["the meeting is on Monday"]
+    assert [hit.text for hit in endings.hits] == ["meetings on Tuesday"]
+    assert (some.is_loose, [hit.text for hit in some.hits]) == (True, ["budget for Monday"])
+
+
+def test_of_equals_the_newer_comes_first(place: Place):
+    place.say("a:1", "alpha then", timestamp="2020-01-01T00:00:00")
+    place.say("a:2", "alpha now", timestamp=f"{time.strftime('%Y-%m-%d')}T00:00:00")
+
+    assert place.find("alpha") == ["alpha now", "alpha then"]
+    assert place.find("alpha", since=1_700_000_000) == ["alpha now"]
+
+
+def test_memory_is_found_by_its_entries(place: Place):
+    (place.memory / "chats" / "x").mkdir(parents=True)
+    (place.memory / "HISTORY.md").write_text(
+        "[2026-02-01 10:00] Talked of alpha.\n\n"
+        "[2026-02-02 11:30] A beta. (In part from somebody else than the owner.)\n\n",
+        encoding="utf-8",
+    )
+    (place.memory / "2026-02-03.md").write_text("# 2026-02-03\n\nalpha again\n\ngamma\n", encoding="utf-8")
+    (place.memory / "CHANGES.md").write_text("alpha was wrong", encoding="utf-8")
+    (place.memory / "chats" / "x" / "HISTORY.md").write_text("[2026-02-01 10:00] alpha there\n\n", encoding="utf-8")
+
+    hits = {hit.name: hit for hit in place.search("alpha").hits}
+    beta = place.search("beta").hits[0]
+
+    assert sorted(hits) == ["memory/2026-02-03.md", "memory/HISTORY.md", "memory/chats/x/HISTORY.md"]
+    assert hits["memory/HISTORY.md"].text == "[2026-02-01 10:00] Talked of alpha."
+    assert hits["memory/HISTORY.md"].time == "2026-02-01 10:00"
+    assert (beta.trust, hits["memory/HISTORY.md"].trust) == (Provenance.PERSON, Provenance.FILE)
+
+
+def test_a_fact_that_left_the_memory_is_not_found_any_more(place: Place):
+    place.memory.mkdir()
+    (place.memory / "MEMORY.md").write_text("- lives in Oslo\n\n- likes tea\n", encoding="utf-8")
+    before = place.find("Oslo")
+    (place.memory / "MEMORY.md").write_text("- likes tea\n", encoding="utf-8")
+
+    assert before == ["- lives in Oslo"]
+    assert place.find("Oslo") == []
+    assert place.find("tea") == ["- likes tea"]
+
+
+def test_a_link_in_the_memory_leads_nowhere(place: Place, tmp_path: Path):
+    place.memory.mkdir()
+    (tmp_path / "secret.txt").write_text("alpha", encoding="utf-8")
+    (place.memory / "2026-01-01.md").symlink_to(tmp_path / "secret.txt")
+
+    assert place.find("alpha") == []
+
+
+def test_what_was_said_before_and_after(place: Place):
+    place.say("a:1", *(f"message {number}" for number in range(20)))
+    place.say("a:2", "other")
+    number = place.search("message 10").hits[0].number
+
+    talk = place.recall.around(number, anything, beside=2)
+
+    assert [hit.text for hit in talk.hits] == [f"message {at}" for at in range(8, 13)]
+    assert place.recall.around(number, lambda file: file.key == "a:2").hits == []
+    assert place.recall.around(99_999, anything).hits == []
+
+
+def test_a_session_that_may_not_be_told_is_not_looked_into(place: Place):
+    place.say("a:1", *["alpha"] * 300)
+    place.say("b:1", "alpha of b")
+
+    assert place.find("alpha", may_read=lambda file: file.key == "b:1") == ["alpha of b"]
+
+
+def test_half_a_line_waits_for_its_other_half(place: Place):
+    place.say("a:1", "alpha")
+    path = place.sessions.find("a:1")
+    assert path is not None
+    line = json.dumps({"role": "user", "content": "beta gamma"})
+    with path.open("a", encoding="utf-8") as file:
+        file.write(line[:20])
+    before = place.find("beta")
+    with path.open("a", encoding="utf-8") as file:
+        file.write(line[20:] + "\n")
+
+    assert before == []
+    assert place.find("beta") == ["beta gamma"]
+
+
+def test_an_index_that_has_no_time_says_that_it_is_not_whole(place: Place):
+    place.say("a:1", *("alpha " + "x" * 4000 for _ in range(100)))
+    hurried = Recall(place.index, patience_s=0.0)
+
+    first = hurried.search("alpha", anything)
+
+    assert not first.is_whole
+    assert place.search("alpha").is_whole
+    assert hurried.search("alpha", anything).is_whole
+
+
+def test_a_long_message_is_shown_around_the_words(place: Place):
+    place.say("a:1", "x " * 4000 + "the needle lies here" + " y" * 4000)
+
+    shown = place.find("needle")[0]
+
+    assert "the needle lies here" in shown
+    assert len(shown) < 700
+
+
+def change_the_middle_of(path: Path | None) -> None:
+    """So that who reads it once more finds `unread` there."""
+    assert path is not None
+    data = path.read_bytes()
+    old = b'"old 150"'
+    assert old in data
+    path.write_bytes(data.replace(old, b'"unread"'.ljust(len(old))))

@@ -1,0 +1,111 @@
+"""Text as words of an index, and a question as what such an index is asked."""
+
+import sqlite3
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nanobot.session.search.words import Question, place_in, words_of
+
+
+def finds(question: str, text: str) -> bool:
+    """Whether an index that holds this text alone finds it when all of this is asked for."""
+    db = sqlite3.connect(":memory:")
+    db.execute("CREATE VIRTUAL TABLE words USING fts5 (text, content = '', tokenize = 'ascii')")
+    db.execute("INSERT INTO words (rowid, text) VALUES (1, ?)", (words_of(text),))
+    terms = Question.of(question).terms
+    found = db.execute("SELECT rowid FROM words WHERE words MATCH ?", (" AND ".join(map(str, terms)),)).fetchall()
+    db.close()
+    assert (found != []) == all(term.stands_in(words_of(text)) for term in terms)
+    return found != []
+
+
+@pytest.mark.parametrize(
+    ("question", "text"),
+    [
+        ("invoice", "The Invoice, please."),
+        ("cafe", "Wir waren im Café"),
+        ("STRASSE", "in der Straße"),
+        ("meet*", "two meetings"),
+        ('"my function"', "call my_function(3)"),
+        ("my_function", "call my_function(3)"),
+        ("3.14", "it is 3.14 or so"),
+        ("東", "私は東京にいます"),
+        ("京", "私は東京"),
+        ("東京", "私は東京にいます"),
+        ("東京にいます", "私は東京にいます。"),
+        ("会议", "昨天的会议取消了"),
+        ("取消了", "昨天的会议取消了"),
+        ("タワー", "ﾀﾜｰ"),
+        ("서울", "서울에서 만나요"),
+        ("만", "서울에서 만나요"),
+        ("東京tower", "the 東京tower is red"),
+        ("tower東", "tower東京"),
+        ("Ёлка", "елка"),
+        ("हिन्दी", "वह हिन्दी बोलता है"),
+        ("ไทย", "ภาษาไทยง่าย"),
+    ],
+)
+def test_a_text_is_found_by(question: str, text: str):
+    assert finds(question, text)
+
+
+@pytest.mark.parametrize(
+    ("question", "text"),
+    [
+        ("京東", "私は東京にいます"),
+        ('"function my"', "call my_function(3)"),
+        ("meet", "two meetings"),
+        ("東京 大阪", "私は東京にいます"),
+        ("voice", "The invoice"),
+    ],
+)
+def test_a_text_is_not_found_by(question: str, text: str):
+    assert not finds(question, text)
+
+
+@settings(max_examples=40)
+@given(st.text("東京都大阪会議ab ", min_size=1, max_size=12), st.data())
+def test_every_piece_of_a_run_without_spaces_is_found(text: str, data: st.DataObject):
+    runs = [run for run in text.replace("a", " ").replace("b", " ").split() if run]
+    if not runs:
+        return
+    run = data.draw(st.sampled_from(runs))
+    start = data.draw(st.integers(0, len(run) - 1))
+    piece = run[start : data.draw(st.integers(start + 1, len(run)))]
+
+    assert finds(piece, text)
+
+
+@settings(max_examples=40)
+@given(st.text(max_size=80))
+def test_any_question_is_one_that_the_index_understands(text: str):
+    question = Question.of(text)
+
+    for terms in (question.terms, question.wider, question.some):
+        if terms:
+            db = sqlite3.connect(":memory:")
+            db.execute("CREATE VIRTUAL TABLE words USING fts5 (text, content = '', tokenize = 'ascii')")
+            db.execute("SELECT * FROM words WHERE words MATCH ?", (" OR ".join(map(str, terms)),)).fetchall()
+            db.close()
+    assert place_in(text, question) >= (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("question", "text", "shown"),
+    [
+        ("dentist", "My Dentist is far", "Dentist"),
+        ("meetings", "one meeting", "meeting"),
+        ("my_function", "call MY function now", "MY function"),
+        ("東京", "私は東京に", "東京"),
+        ("cafe", "im Café", "Café"),
+        ("타워", "서울타워", "타워"),
+        ("nothing", "else", ""),
+    ],
+)
+def test_where_it_stands(question: str, text: str, shown: str):
+    start, end = place_in(text, Question.of(question))
+
+    assert text[start:end].casefold().startswith(shown[:4].casefold())
+    assert (start, end) == (0, 0) or shown
