@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from nanobot.session.search.index import IndexedFile
     from nanobot.session.search.recall import Found, Recall
 
-_OWNERS_OWN = frozenset({"cli", "sdk", "api", "heartbeat", "unified", "system"})
+_OWNERS_OWN = frozenset({"cli", "sdk", "api", "heartbeat", "unified"})
 """What session keys begin with where nobody but the owner writes."""
 _AT_WORK = frozenset({"cron", "subagent"})
 """Of those that others may have asked for: jobs and background work."""
@@ -104,7 +104,8 @@ def may_tell(config: Config, pairing: PairingStore, scope: Scope, file: "Indexed
     what somebody else said alone with the bot.
     """
     if file.source.kind == "memory":
-        return file.source.folder == scope.folder or file.source.path.name == "SHARED.md"
+        whose, name = file.source.folder, file.source.path.name
+        return whose == scope.folder or (not whose and name == "SHARED.md")
     if not scope.is_owners:
         return file.key == scope.chat or file.key.startswith(f"{scope.chat}:")
     channel, _, chat = file.key.partition(":")

@@ -63,5 +63,16 @@ def test_the_owners_memory_is_told_where_nobody_else_reads(
     assert found == Scope(scope)
 
 
+def test_who_has_written_alone_is_no_owner_for_that(tmp_path: Path):
+    pairing, sessions = PairingStore(Places(tmp_path), FrozenClock(datetime(2026, 3, 1))), SessionManager(tmp_path)
+    session = sessions.get_or_create("telegram:7")
+    session.add_message("user", "hi", sender_id="7")
+    sessions.save(session)
+
+    found = scope_of(config_with(["7", "8"]), pairing, sessions, InboundMessage("telegram", "7", "7", "hi"))
+
+    assert found == Scope("telegram:7")
+
+
 def config_with(allowed: list[str]) -> Config:
     return Config.model_validate({"channels": {"telegram": {"enabled": True, "token": "1:a", "allowFrom": allowed}}})

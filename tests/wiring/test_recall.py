@@ -61,6 +61,7 @@ def workspace(tmp_path: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "HISTORY.md").write_text(f"[2026-01-01 10:00] canary of memory {scope.chat}\n\n", encoding="utf-8")
     (tmp_path / "memory" / "SHARED.md").write_text("canary of all\n", encoding="utf-8")
+    (tmp_path / "memory" / GUEST.folder / "SHARED.md").write_text("canary of memory telegram:8\n", encoding="utf-8")
     return tmp_path
 
 

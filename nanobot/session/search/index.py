@@ -200,7 +200,6 @@ class SearchIndex:
         db = sqlite3.connect(self._path, isolation_level=None, timeout=10, check_same_thread=False)
         try:
             db.execute("PRAGMA synchronous = NORMAL")
-            db.execute("PRAGMA mmap_size = 268435456")
             if db.execute("PRAGMA user_version").fetchone()[0] != _VERSION:
                 db.execute("PRAGMA journal_mode = WAL")
                 _make(db)
