@@ -6,7 +6,7 @@ from nanobot.agent.scope import OWNERS, Scope
 from nanobot.bus.events import Address, InboundMessage
 from nanobot.config.schema import Config
 from nanobot.errors import StorageError
-from nanobot.messages.types import Origin, Provenance
+from nanobot.messages.types import ChatMessage, Origin, Provenance
 from nanobot.pairing.book import Role
 from nanobot.pairing.senders import Sender
 from nanobot.pairing.store import PairingStore
@@ -38,9 +38,7 @@ def is_private(sessions: SessionManager, pairing: PairingStore, chat: Address) -
         return False
     if people.role_of(Sender.of(chat.chat_id)) is Role.OWNER:
         return True
-    key = f"{chat.channel}:{chat.chat_id}"
-    keys = [key, f"{key}:{chat.thread_id}"] if chat.thread_id else [key]
-    rows = [row for one in map(sessions.read, keys) if one is not None for row in one.messages]
+    rows = _rows_of(sessions, chat)
     if any(row.get("in_group") for row in rows):
         return False
     return people.is_one_of_them(str(row["sender_id"]) for row in rows if row.get("sender_id"))
@@ -54,13 +52,24 @@ def scope_of(config: Config, pairing: PairingStore, sessions: SessionManager, me
     if chat.channel not in config.channels.switched_on():  # the terminal, a program of the owner's
         return OWNERS
     own = Scope(f"{chat.channel}:{chat.chat_id}")
-    if is_group(chat):
+    if message.in_group or is_group(chat) or (message.origin is not Origin.USER and _was_group(sessions, chat)):
         return own
     if not others_write(config, pairing, own.chat):
         return OWNERS
     by_owner = message.provenance is Provenance.OWNER and message.origin is Origin.USER
     known = bool(pairing.people(chat.channel).owners)  # else whoever has written alone there would pass for one
     return OWNERS if by_owner or (known and is_private(sessions, pairing, chat)) else own
+
+
+def _was_group(sessions: SessionManager, chat: Address) -> bool:
+    """Whether somebody has spoken there as in a group: a job's message does not say it."""
+    return any(row.get("in_group") for row in _rows_of(sessions, chat))
+
+
+def _rows_of(sessions: SessionManager, chat: Address) -> list[ChatMessage]:
+    key = f"{chat.channel}:{chat.chat_id}"
+    keys = [key, f"{key}:{chat.thread_id}"] if chat.thread_id else [key]
+    return [row for one in map(sessions.read, keys) if one is not None for row in one.messages]
 
 
 def others_write(config: Config, pairing: PairingStore, session_key: str) -> bool:

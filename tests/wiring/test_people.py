@@ -10,6 +10,7 @@ from nanobot.agent.scope import Scope
 from nanobot.bus.events import InboundMessage
 from nanobot.config.paths import Places
 from nanobot.config.schema import Config
+from nanobot.messages.types import Origin, Provenance
 from nanobot.pairing.store import PairingStore
 from nanobot.session.manager import SessionManager
 from nanobot.utils.clock import FrozenClock
@@ -72,6 +73,19 @@ def test_who_has_written_alone_is_no_owner_for_that(tmp_path: Path):
     found = scope_of(config_with(["7", "8"]), pairing, sessions, InboundMessage("telegram", "7", "7", "hi"))
 
     assert found == Scope("telegram:7")
+
+
+def test_a_group_that_only_the_message_tells_of_is_no_place_for_the_owners_memory(tmp_path: Path):
+    pairing, sessions = PairingStore(Places(tmp_path), FrozenClock(datetime(2026, 3, 1))), SessionManager(tmp_path)
+    said = InboundMessage("discord", "7", "55", "hi", provenance=Provenance.OWNER, in_group=True)
+    session = sessions.get_or_create("discord:55")
+    session.add_message("user", "hi", in_group=True)
+    sessions.save(session)
+    due = InboundMessage("discord", "cron", "55", "due", origin=Origin.CRON, provenance=Provenance.OWNER)
+
+    config = Config.model_validate({"channels": {"discord": {"enabled": True, "token": "x", "allowFrom": ["7"]}}})
+
+    assert [scope_of(config, pairing, sessions, one) for one in (said, due)] == [Scope("discord:55")] * 2
 
 
 def config_with(allowed: list[str]) -> Config:
