@@ -19,12 +19,14 @@ from nanobot.agent.loop import AgentLoop
 from nanobot.agent.pipeline.work import Parts, Patience
 from nanobot.agent.run.approval import Approval, ApprovalMode
 from nanobot.agent.run.filing import Filing, Running
+from nanobot.agent.run.handing_on import HandingOn
 from nanobot.agent.run.hooks import ToolHook
 from nanobot.agent.run.questions import Questions
 from nanobot.agent.slash_commands import Desk, SlashCommands
 from nanobot.agent.tools.builtin import build_tools
 from nanobot.agent.tools.cron import CronTool
 from nanobot.agent.tools.registry import ToolRegistry
+from nanobot.agent.tools.spawn import SpawnTool
 from nanobot.agent.trace.folder import TraceFolder
 from nanobot.agent.trace.writer import TraceWriter
 from nanobot.agent.vitals import Vitals
@@ -50,6 +52,7 @@ from nanobot.wiring.loop import loop_policy
 from nanobot.wiring.models import ConfiguredModels
 from nanobot.wiring.policies import tool_policies
 from nanobot.wiring.sources import mcp_servers, own_tools
+from nanobot.wiring.subagents import Answerers, Subagents, Surroundings
 
 if TYPE_CHECKING:
     from nanobot.cron.service import CronService
@@ -79,6 +82,7 @@ class Runtime:
     """What turns ask their owner, for who speaks for one."""
     may_speak: Callable[[str, str, str], bool]
     """Whether on a channel this sender may speak in this chat. Raises NanobotError where nobody can say."""
+    subagents: Subagents
 
 
 @asynccontextmanager
@@ -119,7 +123,8 @@ async def build_runtime(
     scope_of = partial(people.scope_of, config, pairing, sessions)
     file_book = FileBook(places.file_book, places.media, workspace)
     policies = tool_policies(config, data_dir, workspace, is_private=is_private, environ=environ)
-    tools = build_tools(replace(policies, words_of=file_book.of, mark_changed=file_book.mark_changed))
+    policies = replace(policies, words_of=file_book.of, mark_changed=file_book.mark_changed)
+    tools = build_tools(policies)
 
     @cache
     def cron() -> "CronService":
@@ -145,6 +150,15 @@ async def build_runtime(
     models = ConfiguredModels(config, chains, model, provider, spending.metered)
     questions, grants = Questions(clock), Grants(places.grants, clock)
     redactor = Redactor(lambda: secrets_of(config.model_dump(), environ))
+    answering = Answering(questions, partial(people.no_owner_here, pairing), people.is_group)
+
+    def hooks_with(answerers: Answering | Answerers) -> tuple[ToolHook, ...]:
+        approval = Approval(ApprovalMode(config.tools.approval), grants, questions, answerers, redactor.text)
+        return (*hooks, Running(file_book), approval, Filing(file_book))
+
+    handing_on = HandingOn()
+    subagents = Subagents(Surroundings(config, places, bus, context, policies, hooks_with, answering), handing_on)
+    tools.register(SpawnTool(subagents.spawner))
     desk = Desk(
         sessions,
         models,
@@ -158,10 +172,10 @@ async def build_runtime(
         servers=(lambda: redactor.text(servers.report())) if servers is not None else None,
         restart=restart,
         scope_of=scope_of,
+        stop_children=subagents.stop_of,
+        more={"tasks": subagents.command},
     )
     commands = SlashCommands(desk)
-    answering = Answering(questions, partial(people.no_owner_here, pairing), people.is_group)
-    approval = Approval(ApprovalMode(config.tools.approval), grants, questions, answering, redactor.text)
     traces = TraceWriter(TraceFolder(places.traces, redactor), clock, workspace)
     parts = Parts(
         sessions=sessions,
@@ -175,9 +189,10 @@ async def build_runtime(
         turns_folder=places.turns,
         traces=traces,
         patience=patience or Patience(),
-        hooks=(*hooks, Running(file_book), approval, Filing(file_book)),
+        hooks=(handing_on, *hooks_with(answering)),
         answering=answering,
         scope_of=scope_of,
+        children=subagents,
     )
     policy = loop_policy(config, environ, streams)
 
@@ -186,13 +201,16 @@ async def build_runtime(
 
     idle = _idle_watch(config, context, parts, pairing, lane)
     loop = AgentLoop(bus, parts, policy, idle)
+    subagents.join(loop, parts)
     async with AsyncExitStack() as lives:
         lives.enter_context(vault.holding(lambda: named_secrets(config.model_dump(), environ)))
         lives.enter_context(seldom_collected())
         lives.push_async_callback(tools.close)
         lives.push_async_callback(models.close)
         lives.push_async_callback(traces.close)
+        lives.push_async_callback(subagents.let_go)
         lives.push_async_callback(loop.stop)
+        lives.push_async_callback(subagents.close)
         if idle is not None:
             lives.push_async_callback(idle.close)
         yield Runtime(
@@ -212,6 +230,7 @@ async def build_runtime(
             file_book,
             questions,
             may_speak,
+            subagents,
         )
 
 

@@ -44,6 +44,8 @@ class InboundMessage:
     """Whether nothing of its turn is sent to anybody: a job that only works."""
     journal_key: str | None = None
     """What the journal knows it by, from the moment it is accepted; None where no journal is kept."""
+    plainly: str = ""
+    """What its person is told where no model can put it in words: a report must reach them all the same."""
 
     @classmethod
     def from_owner(
@@ -85,6 +87,7 @@ class InboundMessage:
             Provenance(told.get("provenance", Provenance.PERSON)),
             bool(told.get("quiet", False)),
             told.get("journal_key"),
+            str(told.get("plainly", "")),
         )
 
     @property
@@ -259,6 +262,6 @@ class OutboundMessage:
         )
 
 
-_LEFT_OUT = {"media", "metadata", "session_key_override", "message_id", "thread_id", "quiet", "journal_key"}
+_LEFT_OUT = {"media", "metadata", "session_key_override", "message_id", "thread_id", "quiet", "journal_key", "plainly"}
 _OPTIONAL = ("reply_to", "media", "metadata", "turn_id", "thread_id", "answers")
 """What a message in, and one out, does not say where it is empty."""

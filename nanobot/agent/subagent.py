@@ -1,0 +1,612 @@
+"""Subagents: tasks that are worked on beside the conversation, each in a turn of its own, each reported once.
+
+Reading order: tasks (what is on the disk) -> subagent -> task_words. A task is written down before it begins and until
+its end was told, so that the process may die anywhere in between: the next one goes on with it. How its state came
+about is counted here by code. How a turn runs and how a report reaches a session stand behind two ports.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Protocol
+
+from nanobot.agent import task_words
+from nanobot.agent.tasks import SESSION_PREFIX, Life, Task, TaskState, TaskStore
+from nanobot.agent.tools.base import ToolContext, ToolResult
+from nanobot.agent.turn import EventSink, ToolStarted, TurnEvent, TurnOutcome, TurnResult
+from nanobot.bus.events import Address
+from nanobot.errors import BudgetExceededError, NanobotError, StorageError
+from nanobot.messages.types import Origin, Provenance, is_outside, least_trusted
+from nanobot.providers.errors import (
+    AuthenticationError,
+    InvalidRequestError,
+    ModelNotFoundError,
+    QuotaExceededError,
+)
+from nanobot.utils.aio import finish
+from nanobot.utils.clock import Clock
+from nanobot.utils.refusals import refusal
+from nanobot.utils.text import clip_line
+
+log = logging.getLogger(__name__)
+
+MOST_TRIES = 2
+_FOR_GOOD = frozenset(
+    kind.__name__
+    for kind in (
+        AuthenticationError,
+        QuotaExceededError,
+        ModelNotFoundError,
+        InvalidRequestError,
+        BudgetExceededError,
+    )
+)
+"""Failures that a second try does not mend."""
+_STATES = {
+    TurnOutcome.ANSWERED: TaskState.DONE,
+    TurnOutcome.PARTIAL: TaskState.LIMIT,
+    TurnOutcome.STOPPED: TaskState.STOPPED,
+    TurnOutcome.REFUSED: TaskState.FAILED,
+    TurnOutcome.FAILED: TaskState.FAILED,
+}
+_NOBODY_LATER = (Origin.CRON, Origin.HEARTBEAT, Origin.API)
+"""Why turns exist whose end is the last that is heard of them: what their subagents find has to be part of it."""
+_SIGN_S = 60.0
+"""A turn that waits says at least so often that it does."""
+_STOPS_S = 2.0
+_DISK_AGAIN_S = 30.0
+_LISTED_S = 86_400.0
+_MOST_LISTED = 10
+
+
+@dataclass(frozen=True, slots=True)
+class SubagentPolicy:
+    """How much subagents may do."""
+
+    most_at_once: int = 4
+    timeout_s: float = 1800.0
+    depth: int = 1
+    """Whether they may have subagents of their own: 2."""
+    pause_s: float = 1.0
+    """Before the second try of a task whose model failed."""
+    most_open: int = 64
+    """Tasks that run and wait together."""
+    keep_days: int = 30
+
+
+class Trial(Protocol):
+    """A try at a task, which runs."""
+
+    @property
+    def done(self) -> "asyncio.Future[TurnResult]":
+        """How it ended."""
+        ...
+
+    def end(self, *, later: bool) -> None:
+        """End it soon: for good, what was said is kept; or so that it goes on at the next start."""
+        ...
+
+
+class Turns(Protocol):
+    """Where subagents' turns run."""
+
+    async def begin(self, task: Task, words: str, watch: EventSink) -> Trial:
+        """Begin a try with these words; or go on with it where a crash cut it off."""
+        ...
+
+    async def seen(self, task: Task) -> Provenance:
+        """The least trusted words that the subagent has seen. Never raises."""
+        ...
+
+    async def forget(self, session_keys: Sequence[str]) -> None:
+        """Let go of these transcripts. Never raises."""
+        ...
+
+
+class Reports(Protocol):
+    """How the session that asked hears of an end."""
+
+    async def deliver(self, task: Task) -> bool:
+        """Have it told; False where nanobot ends before. Raises StorageError where it could not be taken in."""
+        ...
+
+    async def was_told(self, task: Task) -> bool:
+        """Whether an earlier life had it told. Never raises."""
+        ...
+
+    async def quiet(self, session_key: str) -> None:
+        """Wait until no turn of this session runs or waits."""
+        ...
+
+    async def note(self, task: Task) -> None:
+        """Let the agent know, at its next turn, of a task that the person stopped. Never raises."""
+        ...
+
+
+class _Wants(Enum):
+    """How a course is to end early."""
+
+    STOP = "stop"
+    LATER = "later"
+
+
+@dataclass(slots=True, eq=False)
+class _Course:
+    """A task on its way, in this process."""
+
+    task: Task
+    taken_up: bool = False
+    wants: _Wants | None = None
+    wanted: asyncio.Event = field(default_factory=asyncio.Event)
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    """The end is known, and on the disk."""
+    told: asyncio.Event = field(default_factory=asyncio.Event)
+    """All is over: it was reported, or nanobot ends."""
+    trial: Trial | None = None
+    late: bool = False
+    lent: bool = False
+    """Whether its place at work is somebody else's while it waits for subagents of its own."""
+    away: int = 0
+    """For how many of them it waits."""
+    waiters: int = 0
+    watchers: list[Callable[[str], None]] = field(default_factory=list)
+    doing: str = ""
+    said_aside: bool = False
+    """Whether the person hears of the end by the answer to their own word."""
+
+    def end(self, wants: _Wants) -> None:
+        """End it early. What a person stopped is not taken up again."""
+        if self.wants is not _Wants.STOP:
+            self.wants = wants
+        self.wanted.set()
+        if self.trial is not None:
+            self.trial.end(later=self.wants is _Wants.LATER)
+
+
+class SubagentManager:
+    """The subagents of one bot."""
+
+    def __init__(
+        self,
+        store: TaskStore,
+        turns: Turns,
+        reports: Reports,
+        clock: Clock,
+        policy: SubagentPolicy | None = None,
+        ending: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`ending`: whether nanobot is about to end, so that what is cut off goes on at the next start."""
+        self._store = store
+        self._turns = turns
+        self._reports = reports
+        self._clock = clock
+        self._policy = policy or SubagentPolicy()
+        self._is_ending = ending
+        self._closed = False
+        self._life = Life(store)
+        self._places = asyncio.Semaphore(self._policy.most_at_once)
+        self._courses: dict[str, _Course] = {}
+        self._jobs: set[asyncio.Task[None]] = set()
+        self._swept = False
+
+    # --- the tool
+
+    async def spawn(
+        self,
+        task: str,
+        label: str | None = None,
+        origin_channel: str = "cli",
+        origin_chat_id: str = "direct",
+        *,
+        ctx: ToolContext | None = None,
+    ) -> str:
+        """Have a task done in the background; what the agent is told. Its report goes to the session of `ctx`, else to
+        that of the channel and chat. Raises NanobotError where it cannot begin.
+        """
+        asked = _task_of(task, label, ctx, Address(origin_channel, origin_chat_id), self._parent_of(ctx))
+        if (like := self._like(asked)) is not None:
+            return task_words.is_running_already(like.task)
+        before = sum(not one.task.state.is_over for one in self._courses.values())
+        course = await self._open(asked)
+        return task_words.started(course.task, before if self._places.locked() else 0)
+
+    async def run(self, task: str, label: str | None = None, *, ctx: ToolContext) -> ToolResult:
+        """Have it done while the caller waits; the result. One like it that runs is waited for instead.
+
+        Cancelled, it stops the subagent; where nanobot ends, that goes on at the next start.
+        """
+        asker = self._parent_of(ctx)
+        asked = _task_of(task, label, ctx, ctx.address, asker)
+        asked.waited = True
+        course = self._like(asked) or await self._open(asked)
+        course.waiters += 1
+        course.watchers.append(ctx.emit)
+        try:
+            await self._without_a_place(asker, self._until_ended(course))
+        except asyncio.CancelledError:
+            if course.task.waited and course.waiters == 1 and not self._ends:
+                course.said_aside = True
+                await finish(self._stopped([course]))
+                await finish(self._filed(course.task))
+            raise
+        finally:
+            course.waiters -= 1
+            course.watchers.remove(ctx.emit)
+        await finish(self._filed(course.task))
+        failed = course.task.state in (TaskState.FAILED, TaskState.STOPPED)
+        return ToolResult(task_words.inline(course.task), error=failed, provenance=course.task.seen)
+
+    def must_wait(self, ctx: ToolContext) -> bool:
+        """Whether this turn's end is the last that anybody hears of it."""
+        return ctx.origin in _NOBODY_LATER or ctx.quiet or ctx.session_key.startswith(SESSION_PREFIX)
+
+    # --- for the loop, commands and screens
+
+    async def take_up(self, session_key: str | None = None) -> None:
+        """Go on with what lives that ended have left, of one session or of all. Never raises."""
+        try:
+            if self._closed or not await asyncio.to_thread(lambda: self._store.is_there):
+                return
+            tasks = await asyncio.to_thread(self._life.inherit, session_key)
+        except OSError as error:
+            log.warning("the tasks of an earlier life cannot be taken up: %s", error)
+            return
+        for task in tasks:
+            self._begin(_Course(task, taken_up=True))
+        self._sweep_once()
+
+    def tasks_of(self, session_key: str) -> list[Task]:
+        """What runs and waits for this session, and what is about to be reported to it, oldest first."""
+        return [one.task for one in self._courses.values() if _is_of(one.task, session_key)]
+
+    def doing(self, task_id: str) -> str:
+        """The tool that a subagent used last."""
+        course = self._courses.get(task_id)
+        return course.doing if course is not None else ""
+
+    async def all_tasks(self) -> list[Task]:
+        """The open tasks, and those that ended of late, oldest first. Raises StorageError."""
+        since = self._clock.now().timestamp() - _LISTED_S
+        try:
+            done = await asyncio.to_thread(lambda: self._store.done_tasks(since=since))
+            known = await asyncio.to_thread(self._store.open_tasks)
+        except OSError as error:
+            raise refusal("The tasks cannot be read", error) from error
+        here = {one.task.id: one.task for one in self._courses.values()}
+        listed = {task.id: task for task in (*done[-_MOST_LISTED:], *known)} | here
+        return sorted(listed.values(), key=lambda task: task.created_at)
+
+    async def stop_of(self, session_key: str, may: Callable[[Task], bool]) -> list[Task]:
+        """Stop what runs and waits for this session, as far as one may; what was stopped. The caller tells of it."""
+        courses = [one for one in self._courses.values() if _is_of(one.task, session_key) and may(one.task)]
+        courses = [one for one in courses if not one.task.state.is_over]
+        for course in courses:
+            course.said_aside = True
+        await self._stopped(courses)
+        return [one.task for one in courses]
+
+    async def stop_task(self, task_id: str, session_key: str) -> bool:
+        """Stop this one; False where it does not run here. Whoever asked for it in another session gets a report."""
+        course = self._courses.get(task_id)
+        if course is None or course.task.state.is_over:
+            return False
+        course.said_aside = _is_of(course.task, session_key)
+        await self._stopped([course])
+        return True
+
+    async def all_told(self, session_key: str) -> None:
+        """Wait until nothing of this session runs, waits, or is about to be reported."""
+        while courses := [one for one in self._courses.values() if _is_of(one.task, session_key)]:
+            await asyncio.wait([asyncio.ensure_future(one.told.wait()) for one in courses])
+
+    async def close(self) -> None:
+        """nanobot ends: what runs is cut off, and goes on at the next start."""
+        self._closed = True
+        working = [one for one in self._courses.values() if not one.ended.is_set()]
+        for course in working:
+            course.end(_Wants.LATER)
+        if working:
+            await asyncio.wait([asyncio.ensure_future(one.told.wait()) for one in working], timeout=_STOPS_S)
+
+    async def let_go(self) -> None:
+        """The last word, once no turn runs any more."""
+        for job in self._jobs:
+            job.cancel()
+        if self._jobs:
+            await asyncio.wait([*self._jobs])
+        await asyncio.to_thread(self._life.end)
+
+    # --- a course, from its beginning to its report
+
+    async def _open(self, task: Task) -> _Course:
+        """Write it down and let it begin. Raises NanobotError."""
+        if self._ends:
+            raise NanobotError("nanobot is stopping; no subagent is started any more.")
+        if task.depth > self._policy.depth:
+            raise NanobotError("A subagent may not start subagents here. Do the work yourself.")
+        if sum(not one.task.state.is_over for one in self._courses.values()) >= self._policy.most_open:
+            raise NanobotError(
+                f"{self._policy.most_open} subagents run or wait already. Do it yourself, or wait for some to end."
+            )
+        task.id, task.life = secrets.token_hex(4), self._life.name
+        task.created_at = self._clock.now().timestamp()
+        course = _Course(task)
+        self._courses[task.id] = course  # before it is on the disk: a second one like it must find it
+        try:
+            await finish(asyncio.to_thread(self._written_down, task))
+        except OSError as error:
+            del self._courses[task.id]
+            raise refusal("The task of the subagent cannot be written down, so none was started", error) from error
+        except asyncio.CancelledError:  # the turn was stopped in this moment
+            course.end(_Wants.STOP)
+            course.said_aside = True
+            self._begin(course)
+            raise
+        self._begin(course)
+        self._sweep_once()
+        return course
+
+    def _written_down(self, task: Task) -> None:
+        self._life.begin()
+        self._store.save(task)
+
+    def _begin(self, course: _Course) -> None:
+        self._courses[course.task.id] = course
+        self._in_background(self._see_through(course), f"subagent {course.task.id}")
+
+    async def _see_through(self, course: _Course) -> None:
+        """Its whole way. Never raises."""
+        try:
+            if not course.task.state.is_over:
+                await self._work(course)
+            if course.task.state.is_over:
+                course.ended.set()
+                await self._tell(course)
+        except Exception:  # the wall of a report: the task stays on the disk, and the next start tells of it
+            log.exception("the end of subagent %s could not be told", course.task.id)
+        finally:
+            self._courses.pop(course.task.id, None)
+            course.told.set()
+
+    async def _work(self, course: _Course) -> None:
+        try:
+            if await _unless_wanted(course, self._places.acquire()):
+                try:
+                    result = await self._tries(course)
+                finally:
+                    if not course.lent:
+                        self._places.release()
+            else:
+                result = TurnResult(TurnOutcome.STOPPED, "It had not begun.")
+        except Exception as error:  # the wall of a subagent
+            log.exception("subagent %s broke", course.task.id)
+            result = TurnResult(TurnOutcome.FAILED, f"Something broke inside nanobot: {type(error).__name__}: {error}.")
+        if course.wants is not _Wants.LATER:
+            await self._over(course, result)
+
+    async def _tries(self, course: _Course) -> TurnResult:
+        """Try, and where the model failed once more; how it ended."""
+        task = course.task
+        words = (
+            task_words.asked(task) if task.tries < MOST_TRIES else task_words.asked_again("nanobot was interrupted.")
+        )
+        if task.state is TaskState.WAITING:
+            task.state, task.tries, task.began_at = TaskState.RUNNING, 1, self._clock.now().timestamp()
+            await self._save(task)
+        deadline = asyncio.get_running_loop().time() + self._policy.timeout_s
+        while True:
+            result = await self._one_try(course, words, deadline)
+            task.tokens += result.usage.get("prompt_tokens", 0) + result.usage.get("completion_tokens", 0)
+            if result.cost_usd is not None:
+                task.cost_usd = (task.cost_usd or 0.0) + result.cost_usd
+            if course.wants is not None or course.late or not _is_worth_another(result) or task.tries >= MOST_TRIES:
+                return result
+            task.tries += 1
+            await self._save(task)
+            if not await _unless_wanted(course, asyncio.sleep(self._policy.pause_s)):
+                return result
+            words = task_words.asked_again(result.text)
+
+    async def _one_try(self, course: _Course, words: str, deadline: float) -> TurnResult:
+        def watch(event: TurnEvent) -> None:
+            if isinstance(event, ToolStarted):
+                first = next((str(value) for value in event.arguments.values()), "")
+                course.doing = clip_line(" ".join(f"{event.name} {first}".split()), 80)
+                for tell in course.watchers:
+                    tell(f"{course.task.label}: {course.doing}")
+
+        trial = course.trial = await self._turns.begin(course.task, words, watch)
+        if course.wants is not None:
+            trial.end(later=course.wants is _Wants.LATER)
+        left = max(deadline - asyncio.get_running_loop().time(), 0.0)
+        await asyncio.wait([trial.done], timeout=left)
+        if not trial.done.done():
+            course.late = True
+            trial.end(later=False)
+            await asyncio.wait([trial.done])
+        course.trial = None
+        if trial.done.cancelled():
+            return TurnResult(TurnOutcome.STOPPED, "")
+        return trial.done.result()
+
+    async def _over(self, course: _Course, result: TurnResult) -> None:
+        task = course.task
+        task.state, task.result = _STATES[result.outcome], result.text
+        if course.late and task.state is TaskState.STOPPED:
+            task.state = TaskState.LIMIT
+            minutes = self._policy.timeout_s / 60
+            task.result = f"{result.text}\n\n(Stopped at its time limit of {minutes:g} min.)".strip()
+        task.ended_at = self._clock.now().timestamp()
+        task.seen = least_trusted([task.seen, await self._turns.seen(task)])
+        await self._save(task)
+
+    async def _tell(self, course: _Course) -> None:
+        """Have the end told once, unless somebody has it already."""
+        task = course.task
+        if course.taken_up and task.waited:
+            await self._reports.quiet(task.parent)  # the turn that waited goes on, and may ask for the result again
+        if task.reported or course.waiters:  # who waits has it in their result
+            return
+        if course.said_aside:
+            await self._filed(task)
+            self._in_background(self._reports.note(task), f"note of {task.id}")
+            return
+        if not (course.taken_up and await self._reports.was_told(task)):
+            while not await self._delivered(task):
+                if self._ends:
+                    return
+                await asyncio.sleep(_DISK_AGAIN_S)
+        await self._filed(task)
+
+    async def _delivered(self, task: Task) -> bool:
+        if self._ends:
+            return False
+        try:
+            return await self._reports.deliver(task)
+        except StorageError as error:
+            log.warning("the report of subagent %s has to wait: %s", task.id, error)
+            return False
+
+    # --- small things
+
+    @property
+    def _ends(self) -> bool:
+        return self._closed or self._is_ending()
+
+    async def _until_ended(self, course: _Course) -> None:
+        """With a sign of life now and then: a turn in which nothing happens would be taken for one that hangs."""
+        while True:
+            try:
+                async with asyncio.timeout(_SIGN_S):
+                    await course.ended.wait()
+                    return
+            except TimeoutError:
+                for tell in course.watchers:
+                    tell(f"{course.task.label}: still at work")
+
+    async def _without_a_place(self, asker: Task | None, waiting: Coroutine[Any, Any, None]) -> None:
+        """Wait; a subagent that waits for one of its own is not at work, and must not keep that one from it."""
+        course = self._courses.get(asker.id) if asker is not None else None
+        if course is None:
+            await waiting
+            return
+        course.away += 1
+        if not course.lent:
+            course.lent = True
+            self._places.release()
+        try:
+            await waiting
+        finally:
+            course.away -= 1
+        if not course.away:
+            await self._places.acquire()
+            course.lent = False
+
+    async def _stopped(self, courses: Sequence[_Course]) -> None:
+        for course in courses:
+            course.end(_Wants.STOP)
+        if courses:
+            await asyncio.wait([asyncio.ensure_future(one.ended.wait()) for one in courses], timeout=_STOPS_S)
+
+    async def _filed(self, task: Task) -> None:
+        """Somebody was told of its end."""
+        task.reported = task.state.is_over
+        await self._save(task)
+
+    async def _save(self, task: Task) -> None:
+        """On the disk, if it takes it: here the task goes on in any case."""
+        try:
+            await finish(asyncio.to_thread(self._store.save, task))
+        except OSError as error:
+            log.warning("how far subagent %s is cannot be written down: %s", task.id, error)
+
+    def _like(self, asked: Task) -> _Course | None:
+        """One that does the same for the same session; or did, for this very turn, and nobody was told yet."""
+        for course in self._courses.values():
+            task = course.task
+            if task.parent != asked.parent or _same_words(task) != _same_words(asked) or task.reported:
+                continue
+            if not task.state.is_over or (task.state is TaskState.DONE and task.turn_id == asked.turn_id):
+                return course
+        return None
+
+    def _parent_of(self, ctx: ToolContext | None) -> Task | None:
+        """The task of the subagent that asks, where one does."""
+        if ctx is None or not ctx.session_key.startswith(SESSION_PREFIX):
+            return None
+        course = self._courses.get(ctx.session_key.removeprefix(SESSION_PREFIX))
+        return course.task if course is not None else None
+
+    def _in_background(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        job = asyncio.create_task(work, name=name)
+        self._jobs.add(job)
+        job.add_done_callback(self._jobs.discard)
+
+    def _sweep_once(self) -> None:
+        if not self._swept:
+            self._swept = True
+            self._in_background(self._sweep(), "old subagents")
+
+    async def _sweep(self) -> None:
+        before = self._clock.now().timestamp() - self._policy.keep_days * 86_400
+        try:
+            gone = await asyncio.to_thread(lambda: self._store.sweep(before=before))
+        except OSError as error:
+            log.warning("old tasks cannot be looked through: %s", error)
+            return
+        if gone:
+            await self._turns.forget(gone)
+
+
+async def _unless_wanted(course: _Course, waiting: Coroutine[Any, Any, Any]) -> bool:
+    """Wait for it; False where the course is to end before, and then it did not happen."""
+    wait, wanted = asyncio.ensure_future(waiting), asyncio.ensure_future(course.wanted.wait())
+    try:
+        await asyncio.wait((wait, wanted), return_when=asyncio.FIRST_COMPLETED)
+        return wait.done()
+    finally:
+        for one in (wait, wanted):
+            one.cancel()
+
+
+def _is_worth_another(result: TurnResult) -> bool:
+    return result.outcome is TurnOutcome.FAILED and result.error not in _FOR_GOOD
+
+
+def _is_of(task: Task, session_key: str) -> bool:
+    return session_key in (task.parent, task.root)
+
+
+def _same_words(task: Task) -> str:
+    return " ".join(task.task.split()).casefold()
+
+
+def _task_of(task: str, label: str | None, ctx: ToolContext | None, address: Address, asker: Task | None) -> Task:
+    """What is asked, with all that its report and its walls need to know of who asks."""
+    label = task_words.label_of(task, label)
+    if ctx is None:
+        own = Provenance.OWNER if address.channel == "cli" else Provenance.PERSON
+        key = f"{address.channel}:{address.chat_id}"
+        return Task("", task, label, key, address, own, root=key)
+    trust = least_trusted([ctx.asker, ctx.entered]) if is_outside(ctx.entered) else ctx.asker
+    found = Task(
+        "",
+        task,
+        label,
+        ctx.session_key,
+        ctx.address,
+        trust,
+        ctx.origin,
+        ctx.sender_id,
+        ctx.attended,
+        ctx.scope,
+        ctx.turn_id,
+        ctx.session_key,
+    )
+    if asker is not None:
+        found.origin, found.sender_id, found.attended = asker.origin, asker.sender_id, asker.attended
+        found.root, found.depth = asker.root, asker.depth + 1
+    return found
