@@ -258,9 +258,10 @@ class SubagentManager:
             self._begin(_Course(task, taken_up=True))
         self._sweep_once()
 
-    def tasks_of(self, session_key: str) -> list[Task]:
-        """What runs and waits for this session, and what is about to be reported to it, oldest first."""
-        return [one.task for one in self._courses.values() if _is_of(one.task, session_key)]
+    def tasks_of(self, session_key: str | None = None) -> list[Task]:
+        """What runs and waits for this session, or for any, and what is about to be reported to it, oldest first."""
+        tasks = [one.task for one in self._courses.values()]
+        return tasks if session_key is None else [task for task in tasks if _is_of(task, session_key)]
 
     def doing(self, task_id: str) -> str:
         """The tool that a subagent used last."""

@@ -115,8 +115,13 @@ class Subagents:
 
     async def take_up(self, session_key: str | None = None) -> None:
         """Go on with what an earlier life left, of one session or of all. Never raises."""
-        if self.is_made or await asyncio.to_thread(self._around.places.tasks.is_dir):
+        if await asyncio.to_thread(self._has_open_tasks):
             await self.manager.take_up(session_key)
+
+    def _has_open_tasks(self) -> bool:
+        """Whether anybody's wait on the disk, ended lives' or not."""
+        folder = self._around.places.tasks
+        return folder.is_dir() and any(folder.glob("*.json"))
 
     async def stop_of(self, said: InboundMessage) -> list[str]:
         """Stop what works for the session of this word, as far as its sender may; what each of it was called."""
@@ -145,11 +150,9 @@ class Subagents:
                     await asyncio.sleep(_LOOK_S)
                 await asyncio.sleep(_LOOK_S)
 
-    def labels_of(self, session_key: str) -> list[str]:
-        """What works for this session, by what a person calls it."""
-        if not self.is_made:
-            return []
-        return [task.label for task in self.manager.tasks_of(session_key) if not task.state.is_over]
+    def labels_of(self, session_key: str | None = None) -> list[str]:
+        """What works for this session, or for any, and what is about to report; each by what a person calls it."""
+        return [task.label for task in self.manager.tasks_of(session_key)] if self.is_made else []
 
     @property
     def command(self) -> CommandEntry:
