@@ -323,7 +323,8 @@ class AgentLoop:
             return _ended(turn, TurnOutcome.ANSWERED, await self._stop_now(turn.message))
         try:
             session = self._parts.sessions.get_or_create(key)
-            text = await self._parts.commands.answer(Command(name or ""), session, turn.message)
+            command = parse_command(turn.message.content) or Command("")
+            text = await self._parts.commands.answer(command, session, turn.message)
         except StorageError as error:
             return _ended(turn, TurnOutcome.FAILED, str(error))
         return _ended(turn, TurnOutcome.ANSWERED, text)

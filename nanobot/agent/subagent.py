@@ -188,6 +188,8 @@ class SubagentManager:
         self._closed = False
         self._life = Life(store)
         self._places = asyncio.Semaphore(self._policy.most_at_once)
+        self._opening = asyncio.Lock()
+        """So that they come to the line in the order in which they were asked for."""
         self._courses: dict[str, _Course] = {}
         self._jobs: set[asyncio.Task[None]] = set()
         self._swept = False
@@ -337,7 +339,8 @@ class SubagentManager:
         course = _Course(task)
         self._courses[task.id] = course  # before it is on the disk: a second one like it must find it
         try:
-            await finish(asyncio.to_thread(self._written_down, task))
+            async with self._opening:
+                await finish(asyncio.to_thread(self._written_down, task))
         except OSError as error:
             del self._courses[task.id]
             raise refusal("The task of the subagent cannot be written down, so none was started", error) from error

@@ -223,7 +223,7 @@ class OwnBot:
         if labels := subagents.labels_of(session_key):
             begins(labels)
             async with listening(self, session_key, show):
-                await subagents.all_told(session_key)
+                await subagents.all_shown(session_key)
 
 
 class _OnlyHere:

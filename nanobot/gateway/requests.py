@@ -189,7 +189,7 @@ class Requests:
         if labels := self._runtime.subagents.labels_of(key):
             talk.tell({"type": "working", "labels": labels})
             with self._shown(key, talk):
-                await _until_it_ends(self._runtime.subagents.all_told(key), talk, self._answered)
+                await _until_it_ends(self._runtime.subagents.all_shown(key), talk, self._answered)
         talk.tell({"type": "told"})
 
     def _shown(self, key: str, talk: Talk) -> AbstractContextManager[None]:

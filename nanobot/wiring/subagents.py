@@ -93,7 +93,7 @@ class Subagents:
         defaults = around.config.agents.defaults
         policy = SubagentPolicy(
             defaults.max_concurrent_subagents,
-            defaults.subagent_timeout_minutes * 60.0,
+            defaults.subagent_timeout_s,
             defaults.subagent_depth,
             keep_days=defaults.subagent_keep_days,
         )
@@ -132,18 +132,23 @@ class Subagents:
     # --- for screens
 
     async def all_told(self, session_key: str) -> None:
-        """Wait until nothing works for this session any more, and all of it was told and shown."""
+        """Wait until nothing works for this session any more, and the turns that tell of it have ended."""
         if not self.is_made:
             return
         loop, bus = self._loop, self._around.bus
         assert loop is not None  # noqa: S101 else nothing was made
         await self.manager.all_told(session_key)
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._around.config.agents.defaults.subagent_timeout_minutes * 60):
+            async with asyncio.timeout(self._around.config.agents.defaults.subagent_timeout_s):
                 while bus.inbound_size or any(one.session_key == session_key for one in bus.unsettled()):  # noqa: ASYNC110
                     await asyncio.sleep(_LOOK_S)
                 async with loop.lane(session_key):
                     pass
+
+    async def all_shown(self, session_key: str) -> None:
+        """The same, and until what they said has left for its channel."""
+        await self.all_told(session_key)
+        bus = self._around.bus
         with suppress(TimeoutError):
             async with asyncio.timeout(_SHOWN_S):
                 while bus.outbound_size:  # noqa: ASYNC110 no queue tells that it is empty
