@@ -14,8 +14,8 @@ from enum import Enum
 from typing import Any, Protocol
 
 from nanobot.agent import task_words
-from nanobot.agent.tasks import SESSION_PREFIX, Life, Task, TaskState, TaskStore
-from nanobot.agent.tools.base import ToolContext, ToolResult
+from nanobot.agent.tasks import Life, Task, TaskState, TaskStore
+from nanobot.agent.tools.base import SUBAGENT_SESSION, ToolContext, ToolResult
 from nanobot.agent.turn import EventSink, ToolStarted, TurnEvent, TurnOutcome, TurnResult
 from nanobot.bus.events import Address
 from nanobot.errors import BudgetExceededError, NanobotError, StorageError
@@ -243,7 +243,7 @@ class SubagentManager:
 
     def must_wait(self, ctx: ToolContext) -> bool:
         """Whether this turn's end is the last that anybody hears of it."""
-        return ctx.origin in _NOBODY_LATER or ctx.quiet or ctx.session_key.startswith(SESSION_PREFIX)
+        return ctx.origin in _NOBODY_LATER or ctx.quiet or ctx.is_of_subagent
 
     # --- for the loop, commands and screens
 
@@ -539,9 +539,9 @@ class SubagentManager:
 
     def _parent_of(self, ctx: ToolContext | None) -> Task | None:
         """The task of the subagent that asks, where one does."""
-        if ctx is None or not ctx.session_key.startswith(SESSION_PREFIX):
+        if ctx is None or not ctx.is_of_subagent:
             return None
-        course = self._courses.get(ctx.session_key.removeprefix(SESSION_PREFIX))
+        course = self._courses.get(ctx.session_key.removeprefix(SUBAGENT_SESSION))
         return course.task if course is not None else None
 
     def _in_background(self, work: Coroutine[Any, Any, None], name: str) -> None:

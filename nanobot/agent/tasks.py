@@ -16,14 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from nanobot.agent.scope import OWNERS, Scope
+from nanobot.agent.tools.base import SUBAGENT_SESSION
 from nanobot.bus.events import Address
 from nanobot.messages.types import Origin, Provenance
 from nanobot.utils.files import make_private_folder, write_atomic
 from nanobot.utils.locks import ProcessLock
 
 log = logging.getLogger(__name__)
-
-SESSION_PREFIX = "subagent:"
 
 
 class TaskState(StrEnum):
@@ -84,12 +83,12 @@ class Task:
     @property
     def session_key(self) -> str:
         """The subagent's own session: its transcript."""
-        return f"{SESSION_PREFIX}{self.id}"
+        return f"{SUBAGENT_SESSION}{self.id}"
 
     @property
     def journal_key(self) -> str:
         """What the report is known by, so that it comes once."""
-        return f"{SESSION_PREFIX}{self.id}:report"
+        return f"{SUBAGENT_SESSION}{self.id}:report"
 
     def to_json(self) -> dict[str, Any]:
         """The task as JSON keeps it."""
@@ -144,7 +143,7 @@ class TaskStore:
             with suppress(OSError):
                 if path.stat().st_mtime < before:
                     path.unlink()
-                    gone.append(f"{SESSION_PREFIX}{path.stem}")
+                    gone.append(f"{SUBAGENT_SESSION}{path.stem}")
         return gone
 
     def lock_of(self, life: str) -> ProcessLock:
