@@ -188,6 +188,7 @@ class SubagentManager:
         self._closed = False
         self._life = Life(store)
         self._places = asyncio.Semaphore(self._policy.most_at_once)
+        self._taking = asyncio.Lock()
         self._opening = asyncio.Lock()
         """So that they come to the line in the order in which they were asked for."""
         self._courses: dict[str, _Course] = {}
@@ -209,11 +210,10 @@ class SubagentManager:
         that of the channel and chat. Raises NanobotError where it cannot begin.
         """
         asked = _task_of(task, label, ctx, Address(origin_channel, origin_chat_id), self._parent_of(ctx))
-        if (like := self._like(asked)) is not None:
-            return task_words.is_running_already(like.task)
-        before = sum(not one.task.state.is_over for one in self._courses.values())
-        course = await self._open(asked)
-        return task_words.started(course.task, before if self._places.locked() else 0)
+        course, before = await self._found_or_opened(asked)
+        if course.task is not asked:
+            return task_words.is_running_already(course.task)
+        return task_words.started(asked, before if self._places.locked() else 0)
 
     async def run(self, task: str, label: str | None = None, *, ctx: ToolContext) -> ToolResult:
         """Have it done while the caller waits; the result. One like it that runs is waited for instead.
@@ -223,7 +223,7 @@ class SubagentManager:
         asker = self._parent_of(ctx)
         asked = _task_of(task, label, ctx, ctx.address, asker)
         asked.waited = True
-        course = self._like(asked) or await self._open(asked)
+        course, _ = await self._found_or_opened(asked)
         course.waiters += 1
         course.watchers.append(ctx.emit)
         try:
@@ -249,6 +249,11 @@ class SubagentManager:
 
     async def take_up(self, session_key: str | None = None) -> None:
         """Go on with what lives that ended have left, of one session or of all. Never raises."""
+        async with self._taking:  # who asks second must find what the first one has taken
+            await finish(self._take_up(session_key))
+        self._sweep_once()
+
+    async def _take_up(self, session_key: str | None) -> None:
         try:
             if self._closed or not await asyncio.to_thread(lambda: self._store.is_there):
                 return
@@ -258,7 +263,6 @@ class SubagentManager:
             return
         for task in tasks:
             self._begin(_Course(task, taken_up=True))
-        self._sweep_once()
 
     def tasks_of(self, session_key: str | None = None) -> list[Task]:
         """What runs and waits for this session, or for any, and what is about to be reported to it, oldest first."""
@@ -324,6 +328,13 @@ class SubagentManager:
 
     # --- a course, from its beginning to its report
 
+    async def _found_or_opened(self, asked: Task) -> tuple[_Course, int]:
+        """One like it, else a new one; and how many were on their way. Raises NanobotError."""
+        async with self._opening:
+            await self.take_up(asked.parent)  # a life that ended may have left one like it
+            before = sum(not one.task.state.is_over for one in self._courses.values())
+            return self._like(asked) or await self._open(asked), before
+
     async def _open(self, task: Task) -> _Course:
         """Write it down and let it begin. Raises NanobotError."""
         if self._ends:
@@ -339,8 +350,7 @@ class SubagentManager:
         course = _Course(task)
         self._courses[task.id] = course  # before it is on the disk: a second one like it must find it
         try:
-            async with self._opening:
-                await finish(asyncio.to_thread(self._written_down, task))
+            await finish(asyncio.to_thread(self._written_down, task))
         except OSError as error:
             del self._courses[task.id]
             raise refusal("The task of the subagent cannot be written down, so none was started", error) from error
@@ -510,10 +520,12 @@ class SubagentManager:
             course.lent = False
 
     async def _stopped(self, courses: Sequence[_Course]) -> None:
+        """End them, and wait until that is on the disk, of those that nobody waits for also as told."""
         for course in courses:
             course.end(_Wants.STOP)
         if courses:
-            await asyncio.wait([asyncio.ensure_future(one.ended.wait()) for one in courses], timeout=_STOPS_S)
+            filed = [one.told if one.said_aside and not one.waiters else one.ended for one in courses]
+            await asyncio.wait([asyncio.ensure_future(one.wait()) for one in filed], timeout=_STOPS_S)
 
     async def _filed(self, task: Task) -> None:
         """Somebody was told of its end."""
