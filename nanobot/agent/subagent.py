@@ -621,6 +621,7 @@ def _task_of(task: str, label: str | None, ctx: ToolContext | None, address: Add
         ctx.scope,
         ctx.turn_id,
         ctx.session_key,
+        quiet=ctx.quiet,
     )
     if asker is not None:
         found.origin, found.sender_id, found.attended = asker.origin, asker.sender_id, asker.attended

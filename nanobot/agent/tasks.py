@@ -64,6 +64,8 @@ class Task:
     root: str = ""
     """The session at the top, where a subagent asked; else the parent."""
     depth: int = 1
+    quiet: bool = False
+    """Whether nothing of the turn that asked is sent to anybody, nor of the report then."""
     waited: bool = False
     """Whether the turn that asked waits for the result."""
     life: str = ""

@@ -476,6 +476,7 @@ def _report(task: "Task") -> InboundMessage:
         thread_id=here.thread_id,
         origin=Origin.SUBAGENT,
         provenance=task.seen,
+        quiet=task.quiet,
         journal_key=task.journal_key,
         plainly=task_words.plainly(task),
     )

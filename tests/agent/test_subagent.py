@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from nanobot.agent.tools.base import Tool
+from nanobot.agent.scope import Scope
+from nanobot.agent.tools.base import Effect, Tool, ToolContext
+from nanobot.agent.turn import Answer, ApprovalAsked, ToolDelta, TurnEvent
 from nanobot.bus.events import InboundMessage
 from nanobot.errors import BudgetExceededError
 from nanobot.messages.types import ChatMessage, Origin, Provenance, text_of
@@ -118,10 +120,10 @@ async def test_the_person_talks_on_meanwhile_and_the_report_joins_no_turn(tmp_pa
         await stage.until(lambda: list((tmp_path / "state/tasks/done").glob("*.json")))
         talk.resume.set()
         await stage.quiet()
-        said = [told(row)[:20] for row in stage.rows() if row["role"] == "user"]
+        said = [told(row)[:19] for row in stage.rows() if row["role"] == "user"]
 
     assert stage.replies() == ["I am on it.", "Blue.", "It costs 3 euros."]
-    assert said == ["look up the prices", "and what colour is t", "[A subagent has ende"]
+    assert said == ["look up the prices", "and what colour is ", "[A subagent has end"]
 
 
 async def test_it_goes_to_the_thread_and_the_person_that_asked_though_another_writes_meanwhile(tmp_path: Path):
@@ -508,6 +510,52 @@ async def test_a_subagent_of_a_job_asks_nobody(tmp_path: Path):
     assert result.text == "Not allowed."
     assert "This is a job: nobody sits there" in told(transcript[2])
     assert not (tmp_path / "x.txt").exists()
+
+
+async def test_what_a_subagent_asks_is_seen_and_answered_in_the_turn_that_waits_for_it(tmp_path: Path):
+    (tmp_path / "elsewhere").mkdir()
+    outside = calls(("write_file", {"path": str(tmp_path / "elsewhere" / "x.txt"), "content": "3"}))
+
+    async with open_bot(tmp_path, AND_WAIT, outside, "written", "It is there.") as bot:
+
+        def sink(event: TurnEvent) -> None:
+            bot.sink(event)
+            if isinstance(event, ApprovalAsked):
+                asyncio.get_running_loop().call_soon(bot.runtime.questions.answer, event.question, Answer.ONCE)
+
+        message = InboundMessage.from_owner("cli", "direct", "go", session_key="cli:direct", origin=Origin.CLI)
+        result = await bot.runtime.loop.run_turn(message, sink, attended=True)
+
+    assert result.text == "It is there."
+    assert (tmp_path / "elsewhere" / "x.txt").read_text() == "3"
+    assert "approval_asked" in bot.sink.types
+    assert any(isinstance(event, ToolDelta) and "write_file" in event.text for event in bot.sink.events)
+
+
+async def test_a_subagent_knows_what_the_chat_may_know_that_asked_for_it(tmp_path: Path):
+    seen: list[ToolContext] = []
+
+    class Look(Tool):
+        name = "look"
+        description = "looks"
+        parameters = {"type": "object", "properties": {}}  # noqa: RUF012
+        effect = Effect.READ
+
+        async def execute(self, *, ctx: ToolContext) -> str:
+            seen.append(ctx)
+            return "nothing"
+
+    cast = Cast(SPAWN, "On it.", "Nothing.", prices=[calls(("look", {})), "nothing"])
+    config = {"channels": {"telegram": {"enabled": True, "token": "1:a", "allowFrom": ["*"]}}}
+
+    async with on_stage(tmp_path, cast, config=config) as stage:
+        stage.runtime.tools.register(Look())
+        await stage.hear("look", chat="-5", sender="ann", channel="telegram")
+        await stage.quiet()
+
+    (ctx,) = seen
+    assert ctx.scope == Scope("telegram:-5")
+    assert (ctx.asker, ctx.sender_id, ctx.address.chat_id) == (Provenance.PERSON, "ann", "-5")
 
 
 # --- its end, and its next life

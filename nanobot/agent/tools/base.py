@@ -19,7 +19,6 @@ from nanobot.bus.events import Address
 from nanobot.messages.types import Origin, Provenance, ToolFailure, ToolSchema
 from nanobot.utils.clock import Clock
 
-
 SUBAGENT_SESSION = "subagent:"
 """What the session keys of subagents begin with."""
 

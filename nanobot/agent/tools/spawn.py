@@ -36,14 +36,14 @@ class SpawnTool(Tool):
 
     name = "spawn"
     description = (
-        "Hand a task to a subagent with tools of its own. It works in the background and its result comes back to you "
-        "as a message; with wait, as this call's result (several at once run side by side)."
+        "Hand a task to a subagent. It works in the background; its result comes to you as a message, with wait as "
+        "this call's. Several run side by side."
     )
     parameters = takes(
         "task",
-        task=string("All it needs to know; it sees nothing of this conversation"),
-        label=string("A few words for the person"),
-        wait=boolean("Wait for the result"),
+        task=string("All it needs: it sees none of this talk"),
+        label=string("In a few words"),
+        wait=boolean("Wait for it"),
     )
     effect = Effect.REPEATABLE  # the same task of the same turn is the same subagent
 
