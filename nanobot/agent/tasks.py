@@ -21,6 +21,7 @@ from nanobot.bus.events import Address
 from nanobot.messages.types import Origin, Provenance
 from nanobot.utils.files import make_private_folder, write_atomic
 from nanobot.utils.locks import ProcessLock
+from nanobot.utils.text import sound_json
 
 log = logging.getLogger(__name__)
 
@@ -126,7 +127,7 @@ class TaskStore:
         """Put it on the disk as it is now; among the done ones, once it was reported."""
         place = self._done if task.reported else self._open
         make_private_folder(place)
-        write_atomic(place / f"{task.id}.json", json.dumps(task.to_json(), ensure_ascii=False, indent=1))
+        write_atomic(place / f"{task.id}.json", sound_json(task.to_json()))
         if task.reported:
             (self._open / f"{task.id}.json").unlink(missing_ok=True)
 

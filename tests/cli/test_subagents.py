@@ -21,10 +21,10 @@ def says(*, child: Step) -> Fitting:
     """The agent hands on whatever it is asked; `child` is what the subagent does."""
 
     def choose(body: dict[str, Any]) -> Step:
-        said = [str(row["content"]) for row in body["messages"] if row["role"] == "user"]
-        if any("Your task:" in text for text in said):
+        last = str(next(row["content"] for row in reversed(body["messages"]) if row["role"] == "user"))
+        if "Your task:" in last:
             return child
-        if any("[A subagent has ended" in text for text in said):
+        if "[A subagent has ended" in last:
             return Say("It costs 3 euros.")
         return Say("I am on it.") if body["messages"][-1]["role"] == "tool" else SPAWN
 
