@@ -45,14 +45,12 @@ def test_one_message_waits_for_its_subagent_and_shows_what_it_found(tmp_path: Pa
     home = Home(tmp_path, server)
 
     end = home.ask("what are the prices?")
-    tasks = home.run("agent", "-m", "/tasks")
     (transcript,) = home.sessions.glob("subagent_*.jsonl")
     shown = home.run("sessions", "show", transcript.stem)
 
     assert end.code == 0
     assert end.out == "I am on it.\n\nIt costs 3 euros.\n"
     assert end.complaint == "Waiting for 1 subagent: prices (Ctrl+C stops)\n"
-    assert "done" in tasks.out and "prices" in tasks.out
     assert "found: 3 euros" in shown.out
     assert open_tasks(home) == []
 
@@ -104,6 +102,7 @@ def test_through_a_gateway_it_is_the_same(tmp_path: Path, server: FakeModels):
     assert end.complaint == "Waiting for 1 subagent: prices (Ctrl+C stops)\n"
 
 
+@pytest.mark.slow
 def test_a_chat_app_hears_of_it_though_the_gateway_was_killed_meanwhile(tmp_path: Path, server: FakeModels):
     server.default = says(child=Hang())
     home = GatewayHome(tmp_path, server)
@@ -114,7 +113,8 @@ def test_a_chat_app_hears_of_it_though_the_gateway_was_killed_meanwhile(tmp_path
     server.default = says(child=Say("found: 3 euros"))
 
     with home.gateway():
-        until(lambda: len(home.toy.got()) == 2)
+        until(lambda: "It costs 3 euros." in home.toy.got())
 
-    assert home.toy.got("7") == ["I am on it.", "It costs 3 euros."]
+    assert [*dict.fromkeys(home.toy.got("7"))] == ["I am on it.", "It costs 3 euros."], "the kill may repeat the first"
+    assert home.toy.got("7").count("It costs 3 euros.") == 1
     assert open_tasks(home) == []
