@@ -52,7 +52,8 @@ from nanobot.wiring.loop import loop_policy
 from nanobot.wiring.models import ConfiguredModels
 from nanobot.wiring.policies import tool_policies
 from nanobot.wiring.sources import mcp_servers, own_tools
-from nanobot.wiring.subagents import Answerers, Subagents, Surroundings
+from nanobot.wiring.subagents import Subagents
+from nanobot.wiring.surroundings import Answerers, Surroundings
 
 if TYPE_CHECKING:
     from nanobot.cron.service import CronService
@@ -157,7 +158,8 @@ async def build_runtime(
         return (*hooks, Running(file_book), approval, Filing(file_book))
 
     handing_on = HandingOn()
-    subagents = Subagents(Surroundings(config, places, bus, context, policies, hooks_with, answering), handing_on)
+    around = Surroundings(defaults, bus, context, policies, hooks_with, answering)
+    subagents = Subagents(places.tasks, around, handing_on)
     tools.register(SpawnTool(subagents.spawner))
     desk = Desk(
         sessions,

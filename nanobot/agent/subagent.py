@@ -1,22 +1,23 @@
 """Subagents: tasks that are worked on beside the conversation, each in a turn of its own, each reported once.
 
-Reading order: tasks (what is on the disk) -> subagent -> task_words. A task is written down before it begins and until
-its end was told, so that the process may die anywhere in between: the next one goes on with it. How its state came
-about is counted here by code. How a turn runs and how a report reaches a session stand behind two ports.
+Reading order: tasks (what is on the disk) -> subagent_ports -> courses -> subagent -> task_words. A task is written
+down before it begins and until its end was told, so that the process may die anywhere in between: the next one goes on
+with it. How its state came about is counted here by code. How a turn runs and how a report reaches a session stand
+behind two ports.
 """
 
 import asyncio
 import logging
 import secrets
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
-from enum import Enum
-from typing import Any, Protocol
+from typing import Any
 
 from nanobot.agent import task_words
+from nanobot.agent.courses import Course, Wants
+from nanobot.agent.subagent_ports import Reports, SubagentPolicy, Turns
 from nanobot.agent.tasks import Life, Task, TaskState, TaskStore
 from nanobot.agent.tools.base import SUBAGENT_SESSION, ToolContext, ToolResult
-from nanobot.agent.turn import EventSink, ToolStarted, TurnEvent, TurnOutcome, TurnResult
+from nanobot.agent.turn import ToolStarted, TurnEvent, TurnOutcome, TurnResult
 from nanobot.bus.events import Address
 from nanobot.errors import BudgetExceededError, NanobotError, StorageError
 from nanobot.messages.types import Origin, Provenance, is_outside, least_trusted
@@ -62,110 +63,6 @@ _LISTED_S = 86_400.0
 _MOST_LISTED = 10
 
 
-@dataclass(frozen=True, slots=True)
-class SubagentPolicy:
-    """How much subagents may do."""
-
-    most_at_once: int = 4
-    timeout_s: float = 1800.0
-    depth: int = 1
-    """Whether they may have subagents of their own: 2."""
-    pause_s: float = 1.0
-    """Before the second try of a task whose model failed."""
-    most_open: int = 64
-    """Tasks that run and wait together."""
-    keep_days: int = 30
-
-
-class Trial(Protocol):
-    """A try at a task, which runs."""
-
-    @property
-    def done(self) -> "asyncio.Future[TurnResult]":
-        """How it ended."""
-        ...
-
-    def end(self, *, later: bool) -> None:
-        """End it soon: for good, what was said is kept; or so that it goes on at the next start."""
-        ...
-
-
-class Turns(Protocol):
-    """Where subagents' turns run."""
-
-    async def begin(self, task: Task, words: str, watch: EventSink) -> Trial:
-        """Begin a try with these words; or go on with it where a crash cut it off."""
-        ...
-
-    async def seen(self, task: Task) -> Provenance:
-        """The least trusted words that the subagent has seen. Never raises."""
-        ...
-
-    async def forget(self, session_keys: Sequence[str]) -> None:
-        """Let go of these transcripts. Never raises."""
-        ...
-
-
-class Reports(Protocol):
-    """How the session that asked hears of an end."""
-
-    async def deliver(self, task: Task) -> bool:
-        """Have it told; False where nanobot ends before. Raises StorageError where it could not be taken in."""
-        ...
-
-    async def was_told(self, task: Task) -> bool:
-        """Whether an earlier life had it told. Never raises."""
-        ...
-
-    async def quiet(self, session_key: str) -> None:
-        """Wait until no turn of this session runs or waits."""
-        ...
-
-    async def note(self, task: Task) -> None:
-        """Let the agent know, at its next turn, of a task that the person stopped. Never raises."""
-        ...
-
-
-class _Wants(Enum):
-    """How a course is to end early."""
-
-    STOP = "stop"
-    LATER = "later"
-
-
-@dataclass(slots=True, eq=False)
-class _Course:
-    """A task on its way, in this process."""
-
-    task: Task
-    taken_up: bool = False
-    wants: _Wants | None = None
-    wanted: asyncio.Event = field(default_factory=asyncio.Event)
-    ended: asyncio.Event = field(default_factory=asyncio.Event)
-    """The end is known, and on the disk."""
-    told: asyncio.Event = field(default_factory=asyncio.Event)
-    """All is over: it was reported, or nanobot ends."""
-    trial: Trial | None = None
-    late: bool = False
-    lent: bool = False
-    """Whether its place at work is somebody else's while it waits for subagents of its own."""
-    away: int = 0
-    """For how many of them it waits."""
-    waiters: int = 0
-    watchers: list[Callable[[str], None]] = field(default_factory=list)
-    doing: str = ""
-    said_aside: bool = False
-    """Whether the person hears of the end by the answer to their own word."""
-
-    def end(self, wants: _Wants) -> None:
-        """End it early. What a person stopped is not taken up again."""
-        if self.wants is not _Wants.STOP:
-            self.wants = wants
-        self.wanted.set()
-        if self.trial is not None:
-            self.trial.end(later=self.wants is _Wants.LATER)
-
-
 class SubagentManager:
     """The subagents of one bot."""
 
@@ -191,7 +88,7 @@ class SubagentManager:
         self._taking = asyncio.Lock()
         self._opening = asyncio.Lock()
         """So that they come to the line in the order in which they were asked for."""
-        self._courses: dict[str, _Course] = {}
+        self._courses: dict[str, Course] = {}
         self._jobs: set[asyncio.Task[None]] = set()
         self._swept = False
 
@@ -229,7 +126,7 @@ class SubagentManager:
         try:
             await self._without_a_place(asker, self._until_ended(course))
         except asyncio.CancelledError:
-            if course.task.waited and course.waiters == 1 and not self._ends:
+            if course.task.waited and course.waiters == 1 and not self._ends():
                 course.said_aside = True
                 await finish(self._stopped([course]))
                 await finish(self._filed(course.task))
@@ -262,7 +159,7 @@ class SubagentManager:
             log.warning("the tasks of an earlier life cannot be taken up: %s", error)
             return
         for task in tasks:
-            self._begin(_Course(task, taken_up=True))
+            self._begin(Course(task, taken_up=True))
 
     def tasks_of(self, session_key: str | None = None) -> list[Task]:
         """What runs and waits for this session, or for any, and what is about to be reported to it, oldest first."""
@@ -314,7 +211,7 @@ class SubagentManager:
         self._closed = True
         working = [one for one in self._courses.values() if not one.ended.is_set()]
         for course in working:
-            course.end(_Wants.LATER)
+            course.end(Wants.LATER)
         if working:
             await asyncio.wait([asyncio.ensure_future(one.told.wait()) for one in working], timeout=_STOPS_S)
 
@@ -328,16 +225,16 @@ class SubagentManager:
 
     # --- a course, from its beginning to its report
 
-    async def _found_or_opened(self, asked: Task) -> tuple[_Course, int]:
+    async def _found_or_opened(self, asked: Task) -> tuple[Course, int]:
         """One like it, else a new one; and how many were on their way. Raises NanobotError."""
         async with self._opening:
             await self.take_up(asked.parent)  # a life that ended may have left one like it
             before = sum(not one.task.state.is_over for one in self._courses.values())
             return self._like(asked) or await self._open(asked), before
 
-    async def _open(self, task: Task) -> _Course:
+    async def _open(self, task: Task) -> Course:
         """Write it down and let it begin. Raises NanobotError."""
-        if self._ends:
+        if self._ends():
             raise NanobotError("nanobot is stopping; no subagent is started any more.")
         if task.depth > self._policy.depth:
             raise NanobotError("A subagent may not start subagents here. Do the work yourself.")
@@ -347,15 +244,15 @@ class SubagentManager:
             )
         task.id, task.life = secrets.token_hex(4), self._life.name
         task.created_at = self._clock.now().timestamp()
-        course = _Course(task)
+        course = Course(task)
         self._courses[task.id] = course  # before it is on the disk: a second one like it must find it
         try:
             await finish(asyncio.to_thread(self._written_down, task))
         except OSError as error:
             del self._courses[task.id]
             raise refusal("The task of the subagent cannot be written down, so none was started", error) from error
-        except asyncio.CancelledError:  # the turn was stopped in this moment
-            course.end(_Wants.STOP)
+        except asyncio.CancelledError:  # in this very moment the turn was stopped, or nanobot ends
+            course.end(Wants.LATER if self._ends() else Wants.STOP)
             course.said_aside = True
             self._begin(course)
             raise
@@ -367,11 +264,11 @@ class SubagentManager:
         self._life.begin()
         self._store.save(task)
 
-    def _begin(self, course: _Course) -> None:
+    def _begin(self, course: Course) -> None:
         self._courses[course.task.id] = course
         self._in_background(self._see_through(course), f"subagent {course.task.id}")
 
-    async def _see_through(self, course: _Course) -> None:
+    async def _see_through(self, course: Course) -> None:
         """Its whole way. Never raises."""
         try:
             if not course.task.state.is_over:
@@ -385,9 +282,9 @@ class SubagentManager:
             self._courses.pop(course.task.id, None)
             course.told.set()
 
-    async def _work(self, course: _Course) -> None:
+    async def _work(self, course: Course) -> None:
         try:
-            if await _unless_wanted(course, self._places.acquire()):
+            if await course.unless_ended(self._places.acquire()):
                 try:
                     result = await self._tries(course)
                 finally:
@@ -398,10 +295,10 @@ class SubagentManager:
         except Exception as error:  # the wall of a subagent
             log.exception("subagent %s broke", course.task.id)
             result = TurnResult(TurnOutcome.FAILED, f"Something broke inside nanobot: {type(error).__name__}: {error}.")
-        if course.wants is not _Wants.LATER:
+        if course.wants is not Wants.LATER:
             await self._over(course, result)
 
-    async def _tries(self, course: _Course) -> TurnResult:
+    async def _tries(self, course: Course) -> TurnResult:
         """Try, and where the model failed once more; how it ended."""
         task = course.task
         words = (
@@ -420,11 +317,11 @@ class SubagentManager:
                 return result
             task.tries += 1
             await self._save(task)
-            if not await _unless_wanted(course, asyncio.sleep(self._policy.pause_s)):
+            if not await course.unless_ended(asyncio.sleep(self._policy.pause_s)):
                 return result
             words = task_words.asked_again(result.text)
 
-    async def _one_try(self, course: _Course, words: str, deadline: float) -> TurnResult:
+    async def _one_try(self, course: Course, words: str, deadline: float) -> TurnResult:
         def watch(event: TurnEvent) -> None:
             if isinstance(event, ToolStarted):
                 first = next((str(value) for value in event.arguments.values()), "")
@@ -434,7 +331,7 @@ class SubagentManager:
 
         trial = course.trial = await self._turns.begin(course.task, words, watch)
         if course.wants is not None:
-            trial.end(later=course.wants is _Wants.LATER)
+            trial.end(later=course.wants is Wants.LATER)
         left = max(deadline - asyncio.get_running_loop().time(), 0.0)
         await asyncio.wait([trial.done], timeout=left)
         if not trial.done.done():
@@ -446,7 +343,7 @@ class SubagentManager:
             return TurnResult(TurnOutcome.STOPPED, "")
         return trial.done.result()
 
-    async def _over(self, course: _Course, result: TurnResult) -> None:
+    async def _over(self, course: Course, result: TurnResult) -> None:
         task = course.task
         task.state, task.result = _STATES[result.outcome], result.text
         if course.late and task.state is TaskState.STOPPED:
@@ -457,7 +354,7 @@ class SubagentManager:
         task.seen = least_trusted([task.seen, await self._turns.seen(task)])
         await self._save(task)
 
-    async def _tell(self, course: _Course) -> None:
+    async def _tell(self, course: Course) -> None:
         """Have the end told once, unless somebody has it already."""
         task = course.task
         if course.taken_up and task.waited:
@@ -470,13 +367,13 @@ class SubagentManager:
             return
         if not (course.taken_up and await self._reports.was_told(task)):
             while not await self._delivered(task):
-                if self._ends:
+                if self._ends():
                     return
                 await asyncio.sleep(_DISK_AGAIN_S)
         await self._filed(task)
 
     async def _delivered(self, task: Task) -> bool:
-        if self._ends:
+        if self._ends():
             return False
         try:
             return await self._reports.deliver(task)
@@ -486,11 +383,10 @@ class SubagentManager:
 
     # --- small things
 
-    @property
     def _ends(self) -> bool:
         return self._closed or self._is_ending()
 
-    async def _until_ended(self, course: _Course) -> None:
+    async def _until_ended(self, course: Course) -> None:
         """With a sign of life now and then: a turn in which nothing happens would be taken for one that hangs."""
         while True:
             try:
@@ -519,10 +415,10 @@ class SubagentManager:
             await self._places.acquire()
             course.lent = False
 
-    async def _stopped(self, courses: Sequence[_Course]) -> None:
+    async def _stopped(self, courses: Sequence[Course]) -> None:
         """End them, and wait until that is on the disk, of those that nobody waits for also as told."""
         for course in courses:
-            course.end(_Wants.STOP)
+            course.end(Wants.STOP)
         if courses:
             filed = [one.told if one.said_aside and not one.waiters else one.ended for one in courses]
             await asyncio.wait([asyncio.ensure_future(one.wait()) for one in filed], timeout=_STOPS_S)
@@ -539,7 +435,7 @@ class SubagentManager:
         except OSError as error:
             log.warning("how far subagent %s is cannot be written down: %s", task.id, error)
 
-    def _like(self, asked: Task) -> _Course | None:
+    def _like(self, asked: Task) -> Course | None:
         """One that does the same for the same session; or did, for this very turn, and nobody was told yet."""
         for course in self._courses.values():
             task = course.task
@@ -575,17 +471,6 @@ class SubagentManager:
             return
         if gone:
             await self._turns.forget(gone)
-
-
-async def _unless_wanted(course: _Course, waiting: Coroutine[Any, Any, Any]) -> bool:
-    """Wait for it; False where the course is to end before, and then it did not happen."""
-    wait, wanted = asyncio.ensure_future(waiting), asyncio.ensure_future(course.wanted.wait())
-    try:
-        await asyncio.wait((wait, wanted), return_when=asyncio.FIRST_COMPLETED)
-        return wait.done()
-    finally:
-        for one in (wait, wanted):
-            one.cancel()
 
 
 def _is_worth_another(result: TurnResult) -> bool:
