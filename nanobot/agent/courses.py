@@ -40,6 +40,10 @@ class Course:
     """For how many of them it waits."""
     waiters: int = 0
     """Turns that wait for its result."""
+    served: asyncio.Event = field(default_factory=asyncio.Event)
+    """None of them waits any more."""
+    given: bool = False
+    """Whether one of them has it."""
     watchers: list[Callable[[str], None]] = field(default_factory=list)
     """Told what it does, for who watches those turns."""
     doing: str = ""

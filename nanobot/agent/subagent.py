@@ -122,6 +122,7 @@ class SubagentManager:
         asked.waited = True
         course, _ = await self._found_or_opened(asked)
         course.waiters += 1
+        course.served.clear()
         course.watchers.append(ctx.emit)
         try:
             await self._without_a_place(asker, self._until_ended(course))
@@ -134,7 +135,9 @@ class SubagentManager:
         finally:
             course.waiters -= 1
             course.watchers.remove(ctx.emit)
-        await finish(self._filed(course.task))
+            if not course.waiters:
+                course.served.set()
+        course.given = True
         failed = course.task.state in (TaskState.FAILED, TaskState.STOPPED)
         return ToolResult(task_words.inline(course.task), error=failed, provenance=course.task.seen)
 
@@ -163,7 +166,7 @@ class SubagentManager:
 
     def tasks_of(self, session_key: str | None = None) -> list[Task]:
         """What runs and waits for this session, or for any, and what is about to be reported to it, oldest first."""
-        tasks = [one.task for one in self._courses.values()]
+        tasks = [one.task for one in self._courses.values() if not one.given]
         return tasks if session_key is None else [task for task in tasks if _is_of(task, session_key)]
 
     def doing(self, task_id: str) -> str:
@@ -357,9 +360,12 @@ class SubagentManager:
     async def _tell(self, course: Course) -> None:
         """Have the end told once, unless somebody has it already."""
         task = course.task
-        if course.taken_up and task.waited:
-            await self._reports.quiet(task.parent)  # the turn that waited goes on, and may ask for the result again
-        if task.reported or course.waiters:  # who waits has it in their result
+        if course.waiters or (course.taken_up and task.waited):
+            await self._given(course)
+        if task.reported:
+            return
+        if course.given:
+            await self._filed(task)
             return
         if course.said_aside:
             await self._filed(task)
@@ -371,6 +377,18 @@ class SubagentManager:
                     return
                 await asyncio.sleep(_DISK_AGAIN_S)
         await self._filed(task)
+
+    async def _given(self, course: Course) -> None:
+        """Wait until the turn that waits has ended, with the result in its rows: a kill before would lose it. One that
+        goes on after a kill may ask for it again.
+        """
+        if course.taken_up:
+            await self._reports.quiet(course.task.parent)
+        while course.waiters:
+            await course.served.wait()
+            await self._reports.turn_over(course.task.parent)
+        if not course.given and course.taken_up:
+            course.given = await self._reports.was_given(course.task)
 
     async def _delivered(self, task: Task) -> bool:
         if self._ends():

@@ -65,8 +65,16 @@ class Reports(Protocol):
         """Whether an earlier life had it told. Never raises."""
         ...
 
+    async def was_given(self, task: Task) -> bool:
+        """Whether the turn that waited has the result in its rows. Never raises."""
+        ...
+
     async def quiet(self, session_key: str) -> None:
-        """Wait until no turn of this session runs or waits."""
+        """Wait until no turn of this session runs or waits; none is steered meanwhile."""
+        ...
+
+    async def turn_over(self, session_key: str) -> None:
+        """Wait until no turn of this session runs."""
         ...
 
     async def note(self, task: Task) -> None:

@@ -117,7 +117,12 @@ def plainly(task: Task) -> str:
 
 def inline(task: Task) -> str:
     """The result, for the turn that waited for it."""
-    return f"Subagent {task.id}: {_ENDS.get(task.state, task.state)}.\n\n{_clipped(task, 0)}"
+    return f"{given(task)} {_ENDS.get(task.state, task.state)}.\n\n{_clipped(task, 0)}"
+
+
+def given(task: Task) -> str:
+    """How that result begins."""
+    return f"Subagent {task.id}:"
 
 
 def started(task: Task, before: int) -> str:

@@ -16,6 +16,8 @@ from nanobot.utils.clock import timestamp
 
 log = logging.getLogger(__name__)
 
+_LOOK_S = 0.02
+
 
 class TaskReports:
     """Brings the ends of tasks into the sessions that asked."""
@@ -42,10 +44,25 @@ class TaskReports:
             log.warning("whether the report of %s was told cannot be seen: %s", task.id, error)
             return False
 
+    async def was_given(self, task: Task) -> bool:
+        """Whether a row of that turn begins with it."""
+        try:
+            session = await asyncio.to_thread(self._parts.sessions.get_or_create, task.parent)
+            rows = await asyncio.to_thread(session.since, 0)
+        except StorageError:
+            return False
+        given = task_words.given(task)
+        return any(row["role"] == "tool" and text_of(row["content"]).startswith(given) for row in rows)
+
     async def quiet(self, session_key: str) -> None:
         """Until its lane is free."""
         async with self._loop.lane(session_key):
             pass
+
+    async def turn_over(self, session_key: str) -> None:
+        """From outside its lane: who waits in there keeps messages from joining the turn."""
+        while session_key in self._parts.vitals.running:  # noqa: ASYNC110 nobody tells of it
+            await asyncio.sleep(_LOOK_S)
 
     async def note(self, task: Task) -> None:
         """A row of ours, which the model reads at its next turn."""
