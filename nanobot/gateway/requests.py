@@ -185,11 +185,11 @@ class Requests:
 
     async def _subagents(self, request: Frame, talk: Talk) -> None:
         """Until those of a session have ended and reported, with what comes for its chat meanwhile."""
-        key = self._session_of(request)
-        if labels := self._runtime.subagents.labels_of(key):
-            talk.tell({"type": "working", "labels": labels})
-            with self._shown(key, talk):
-                await _until_it_ends(self._runtime.subagents.all_shown(key), talk, self._answered)
+        key, subagents = self._session_of(request), self._runtime.subagents
+        with self._shown(key, talk):
+            if labels := subagents.labels_of(key):
+                talk.tell({"type": "working", "labels": labels})
+            await _until_it_ends(subagents.all_shown(key), talk, self._answered)
         talk.tell({"type": "told"})
 
     def _shown(self, key: str, talk: Talk) -> AbstractContextManager[None]:

@@ -106,6 +106,8 @@ class Subagents:
 
     async def all_shown(self, session_key: str) -> None:
         """The same, and until what they said has left for its channel."""
+        if not self.is_made:
+            return
         await self.all_told(session_key)
         bus = self._around.bus
         with suppress(TimeoutError):

@@ -89,7 +89,8 @@ class Stage:
         await self.until(
             lambda: not (bus.inbound_size or bus.unsettled() or self.runtime.vitals.running or subagents.labels_of())
         )
-        await self.until(lambda: not bus.outbound_size)
+        open_tasks = self.runtime.data_dir / "state" / "tasks"
+        await self.until(lambda: not bus.outbound_size and not [*open_tasks.glob("*.json")])
 
 
 @asynccontextmanager

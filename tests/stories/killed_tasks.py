@@ -79,14 +79,15 @@ async def live(home: Path, sent: Path, *, waits: bool, until_quiet: bool) -> Non
         ) as runtime,
     ):
         loop = asyncio.create_task(runtime.loop.run())
-        sending = asyncio.create_task(send(bus, sent))
+        on_the_way: list[str] = []
+        sending = asyncio.create_task(send(bus, sent, on_the_way))
         asked = InboundMessage("toy", "7", "7", "find it", message_id="1", provenance=Provenance.OWNER)
         await bus.publish_inbound(asked)
         quiet = 0
         while quiet < 5 or not until_quiet:
             await asyncio.sleep(0.01)
             assert not sending.done()
-            busy = bus.inbound_size or bus.unsettled() or bus.outbound_size or runtime.vitals.running
+            busy = on_the_way or bus.inbound_size or bus.unsettled() or bus.outbound_size or runtime.vitals.running
             quiet = (
                 0 if busy or runtime.subagents.labels_of() or list((home / "state/tasks").glob("*.json")) else quiet + 1
             )
@@ -95,13 +96,15 @@ async def live(home: Path, sent: Path, *, waits: bool, until_quiet: bool) -> Non
         await asyncio.wait((loop, sending))
 
 
-async def send(bus: MessageBus, sent: Path) -> None:
+async def send(bus: MessageBus, sent: Path, on_the_way: list[str]) -> None:
     """A platform: what it has is on the disk."""
     while (message := await bus.consume_outbound()) is not None:
+        on_the_way.append(message.content)
         await bus.sending(message)
         with sent.open("a", encoding="utf-8") as file:
             file.write(json.dumps([message.turn_id, message.content]) + "\n")
         await bus.sent(message, ("1",))
+        on_the_way.clear()
 
 
 def look(home: Path, sent: Path) -> list[str]:
