@@ -37,18 +37,12 @@ WITHHELD = frozenset({"message", "spawn", "cron"})
 class TaskTurns:
     """Runs them."""
 
-    def __init__(
-        self,
-        around: Surroundings,
-        parts: Parts,
-        handing_on: HandingOn,
-    ) -> None:
+    def __init__(self, around: Surroundings, parts: Parts, handing_on: HandingOn) -> None:
         self._around = around
         self._handing_on = handing_on
         self._tasks: dict[str, Task] = {}
         """By session, those that run."""
-        steps = min(STEPS, around.defaults.max_tool_iterations)
-        self._steps = steps
+        self._steps = steps = min(STEPS, around.defaults.max_tool_iterations)
         self._parts = replace(
             parts,
             models=_Limited(parts.models, steps),
@@ -103,7 +97,7 @@ class TaskTurns:
         vitals, key = self._parts.vitals, task.session_key
         vitals.running.add(key)
         try:
-            return await self._pipelines[task.depth - 1].run(turn)
+            return await self._pipelines[min(task.depth, len(self._pipelines)) - 1].run(turn)
         finally:
             turn.let_go()
             vitals.running.discard(key)
@@ -139,6 +133,7 @@ class TaskTurns:
         session.metadata["subagent"] = {"label": task.label, "parent": task.parent, "scope": task.scope.chat}
         if asker is not None:
             session.metadata["model"] = asker
+        sessions.save(session)
 
     def _sink(self, task: Task, watch: EventSink, message: InboundMessage) -> EventSink:
         """Who watches, and who is asked: those who watch the turn that waits, else the chat it goes back to."""

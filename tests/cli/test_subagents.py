@@ -75,6 +75,7 @@ def test_ctrl_c_stops_the_subagent_that_is_waited_for_and_says_so(tmp_path: Path
     assert json.loads(filed.read_text("utf-8"))["state"] == "stopped"
 
 
+@pytest.mark.slow
 def test_what_a_kill_cut_off_is_brought_by_the_next_message_of_the_session(tmp_path: Path, server: FakeModels):
     server.default = says(child=Hang())
     home = Home(tmp_path, server)

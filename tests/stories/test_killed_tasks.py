@@ -21,7 +21,7 @@ def killed(homes: Path, rounds: int, seed: int) -> dict[str, object]:
 
 
 def test_a_subagent_that_is_killed_is_reported_once(tmp_path: Path):
-    found = killed(tmp_path, 6, 1)
+    found = killed(tmp_path, 4, 1)
 
     assert found["problems"] == []
     assert found["kills"]
