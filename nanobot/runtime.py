@@ -20,13 +20,15 @@ from nanobot.agent.pipeline.roll_over import RollOver
 from nanobot.agent.pipeline.work import Parts, Patience
 from nanobot.agent.run.approval import Approval, ApprovalMode
 from nanobot.agent.run.filing import Filing, Running
+from nanobot.agent.run.handing_on import HandingOn
 from nanobot.agent.run.hooks import ToolHook
 from nanobot.agent.run.questions import Questions
 from nanobot.agent.slash_commands import Desk, SlashCommands
-from nanobot.agent.tools.builtin import build_tools
+from nanobot.agent.tools.builtin import ToolPolicies, build_tools
 from nanobot.agent.tools.cron import CronTool
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.tools.session_search import SessionSearchTool
+from nanobot.agent.tools.spawn import SpawnTool
 from nanobot.agent.trace.folder import TraceFolder
 from nanobot.agent.trace.writer import TraceWriter
 from nanobot.agent.vitals import Vitals
@@ -40,7 +42,6 @@ from nanobot.providers.chain import Chains
 from nanobot.providers.spending import Spending
 from nanobot.security import vault
 from nanobot.security.grants import Grants
-from nanobot.security.paths import PathPolicy
 from nanobot.security.provenance import FileBook
 from nanobot.security.secrets import Redactor, named_secrets, secrets_of
 from nanobot.session.manager import SessionManager
@@ -54,6 +55,8 @@ from nanobot.wiring.models import ConfiguredModels
 from nanobot.wiring.policies import tool_policies
 from nanobot.wiring.recall import ScopedArchive, search_command
 from nanobot.wiring.sources import mcp_servers, own_tools
+from nanobot.wiring.subagents import Subagents
+from nanobot.wiring.surroundings import Answerers, Surroundings
 
 if TYPE_CHECKING:
     from nanobot.agent.tools.mcp.source import McpServers
@@ -88,6 +91,7 @@ class Runtime:
     """The MCP servers of the config, where it has any."""
     archive: ScopedArchive
     """What was said before, to be found."""
+    subagents: Subagents
 
 
 @asynccontextmanager
@@ -125,7 +129,7 @@ async def build_runtime(
         clock=clock,
         name=config.agents.defaults.bot_name,
         disabled_skills=frozenset(config.agents.defaults.disabled_skills),
-        paths=box.paths,
+        paths=box.policies.paths,
     )
     archive = ScopedArchive(
         config, home.pairing, home.places, workspace, opener=context.files.descriptor, words_of=home.file_book.of
@@ -137,6 +141,15 @@ async def build_runtime(
     vitals, questions, grants = Vitals(clock), Questions(clock), Grants(home.places.grants, clock)
     answering = Answering(questions, partial(people.no_owner_here, home.pairing), people.is_group)
     scope_of = partial(people.scope_of, config, home.pairing, home.sessions)
+    bus = bus or MessageBus()
+
+    def hooks_with(answerers: Answering | Answerers) -> tuple[ToolHook, ...]:
+        return (*hooks, *_hooks(home, questions, grants, answerers))
+
+    handing_on = HandingOn()
+    around = Surroundings(config.agents.defaults, bus, context, box.policies, hooks_with, answering)
+    subagents = Subagents(home.places.tasks, around, handing_on)
+    box.tools.register(SpawnTool(subagents.spawner))
     desk = Desk(
         home.sessions,
         models,
@@ -150,7 +163,8 @@ async def build_runtime(
         servers=partial(_reported, box.servers, home.redactor) if box.servers is not None else None,
         restart=restart,
         scope_of=scope_of,
-        more={"search": search_command(archive)},
+        stop_children=subagents.stop_of,
+        more={"search": search_command(archive), "tasks": subagents.command},
     )
     parts = Parts(
         sessions=home.sessions,
@@ -165,18 +179,19 @@ async def build_runtime(
         traces=TraceWriter(TraceFolder(home.places.traces, home.redactor), clock, workspace),
         patience=patience or Patience(),
         roll_over=RollOver(config.agents.defaults.session_max_mb << 20, config.agents.defaults.session_max_days),
-        hooks=(*hooks, *_hooks(home, questions, grants, answering)),
+        hooks=(handing_on, *hooks_with(answering)),
         answering=answering,
         scope_of=scope_of,
+        children=subagents,
     )
 
     def lane(session_key: str) -> AbstractAsyncContextManager[object]:
         return loop.lane(session_key)  # the loop comes next, and wants the watch
 
     idle = _idle_watch(config, context, parts, home.pairing, lane)
-    bus = bus or MessageBus()
     loop = AgentLoop(bus, parts, loop_policy(config, home.environ, streams), idle)
-    async with _alive(home, parts, models, loop, idle, archive):
+    subagents.join(loop, parts)
+    async with _alive(home, parts, models, loop, idle, archive, subagents):
         yield Runtime(
             config,
             data_dir,
@@ -196,6 +211,7 @@ async def build_runtime(
             box.may_speak,
             box.servers,
             archive,
+            subagents,
         )
 
 
@@ -237,7 +253,7 @@ class _Toolbox:
     """The tools of a bot, and what of them others ask for."""
 
     tools: ToolRegistry
-    paths: PathPolicy
+    policies: ToolPolicies
     cron: Callable[[], "CronService"]
     may_speak: Callable[[str, str, str], bool]
     servers: "McpServers | None"
@@ -248,7 +264,8 @@ def _toolbox(home: _Home) -> _Toolbox:
     config, book = home.config, home.file_book
     is_private = partial(people.is_private, home.sessions, home.pairing)
     policies = tool_policies(config, home.data_dir, home.workspace, is_private=is_private, environ=home.environ)
-    tools = build_tools(replace(policies, words_of=book.of, mark_changed=book.mark_changed, watch_reading=book.reading))
+    policies = replace(policies, words_of=book.of, mark_changed=book.mark_changed, watch_reading=book.reading)
+    tools = build_tools(policies)
 
     @cache
     def cron() -> "CronService":
@@ -261,14 +278,14 @@ def _toolbox(home: _Home) -> _Toolbox:
     servers = mcp_servers(config, home.data_dir, home.workspace, home.clock)
     if servers is not None:
         tools.add_source(servers)
-    return _Toolbox(tools, policies.paths, cron, may_speak, servers)
+    return _Toolbox(tools, policies, cron, may_speak, servers)
 
 
 def _reported(servers: "McpServers", redactor: Redactor) -> str:
     return redactor.text(servers.report())
 
 
-def _hooks(home: _Home, questions: Questions, grants: Grants, answering: Answering) -> tuple[ToolHook, ...]:
+def _hooks(home: _Home, questions: Questions, grants: Grants, answering: Answering | Answerers) -> tuple[ToolHook, ...]:
     """Who is asked about each tool call, in this order."""
     mode = ApprovalMode(home.config.tools.approval)
     approval = Approval(mode, grants, questions, answering, home.redactor.text)
@@ -283,6 +300,7 @@ async def _alive(
     loop: AgentLoop,
     idle: IdleWatch | None,
     archive: ScopedArchive,
+    subagents: Subagents,
 ) -> AsyncIterator[None]:
     """While the bot lives its secrets are known; at the end the watch goes, then the loop, then what it works with."""
     async with AsyncExitStack() as lives:
@@ -292,7 +310,9 @@ async def _alive(
         lives.push_async_callback(parts.tools.close)
         lives.push_async_callback(models.close)
         lives.push_async_callback(parts.traces.close)
+        lives.push_async_callback(subagents.let_go)
         lives.push_async_callback(loop.stop)
+        lives.push_async_callback(subagents.close)
         if idle is not None:
             lives.push_async_callback(idle.close)
         yield

@@ -5,8 +5,8 @@ Reading order: loop -> pipeline (one turn) -> run/runner (one run) -> run/tool_c
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 
 from nanobot.agent.delivery import Delivery, DeliveryPolicy, hint
@@ -34,6 +34,7 @@ from nanobot.bus.journal import InboundState
 from nanobot.bus.queue import MessageBus
 from nanobot.errors import StorageError
 from nanobot.messages.types import Origin
+from nanobot.utils.text import counted
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +75,17 @@ class AgentLoop:
         self._earlier: dict[str, int] = {}
         """By journal key, in which order messages were accepted that an earlier life left."""
         self._stopping = asyncio.Event()
+        self._serves = False
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether it takes messages from the bus."""
+        return self._serves and not self._stopping.is_set()
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether it was told to end: what is cut off goes on at the next start."""
+        return self._stopping.is_set()
 
     @property
     def commands(self) -> SlashCommands:
@@ -86,24 +98,34 @@ class AgentLoop:
         Turns that a crash cut off are taken up first, beside the others.
         """
         self._stopping.clear()
-        async with asyncio.TaskGroup() as turns:
-            intake = Intake(self._serve)
+        async with self._serving(), asyncio.TaskGroup() as turns:
+            intake = Intake(self.serve)
             for early in await self._take_up_all(turns):
                 if self._goes_past(early):
-                    turns.create_task(self._serve(early))
+                    turns.create_task(self.serve(early))
                 elif intake.lets_in(early):
                     turns.create_task(intake.serve(early))
+            if self._parts.children is not None:
+                turns.create_task(self._parts.children.take_up())
             taking = turns.create_task(self._take_in(intake, turns))
             stopping = turns.create_task(self._stopping.wait())
             await asyncio.wait((taking, stopping), return_when=asyncio.FIRST_COMPLETED)
             taking.cancel()
             stopping.cancel()
 
+    @asynccontextmanager
+    async def _serving(self) -> AsyncIterator[None]:
+        self._serves = True
+        try:
+            yield
+        finally:
+            self._serves = False
+
     async def _take_in(self, intake: Intake, turns: asyncio.TaskGroup) -> None:
         """Take messages until the bus closes. Cancelling loses none."""
         while (message := await self.bus.consume_inbound()) is not None:
             if self._goes_past(message):
-                turns.create_task(self._serve(message))
+                turns.create_task(self.serve(message))
             elif intake.lets_in(message):
                 turns.create_task(intake.serve(message))
             await asyncio.sleep(0)  # thousands may wait: whatever else is ready goes on between two of them
@@ -120,9 +142,11 @@ class AgentLoop:
             await asyncio.wait(running, timeout=patience_s)
         await asyncio.gather(*[self._end(key, Ending.INTERRUPT) for key in [*self._running]])
 
-    async def _serve(self, message: InboundMessage) -> None:
-        """One message from the bus, to its end, which the journal is told."""
-        self._settle(message, await self.tell(message, self._delivery(message)))
+    async def serve(self, message: InboundMessage) -> TurnResult:
+        """One message as if the bus had brought it, to its end, which the journal is told; its person is answered."""
+        result = await self.tell(message, self._delivery(message))
+        self._settle(message, result)
+        return result
 
     def _settle(self, message: InboundMessage, result: TurnResult) -> None:
         if not result.later:
@@ -162,7 +186,11 @@ class AgentLoop:
     ) -> TurnResult | None:
         """Take up the turn of this session that was cut off, from where it stopped; None where there is none."""
         left = await asyncio.to_thread(left_over_turns, self._parts.turns_folder)
-        return await self._take_up(left[session_key], sink, attended=attended) if session_key in left else None
+        try:
+            return await self._take_up(left[session_key], sink, attended=attended) if session_key in left else None
+        finally:
+            if self._parts.children is not None:
+                await self._parts.children.take_up(session_key)
 
     async def stop_turn(self, session_key: str) -> bool:
         """Stop a session's running turn and wait until it has ended; False where none runs. What waits goes on."""
@@ -295,7 +323,8 @@ class AgentLoop:
             return _ended(turn, TurnOutcome.ANSWERED, await self._stop_now(turn.message))
         try:
             session = self._parts.sessions.get_or_create(key)
-            text = await self._parts.commands.answer(Command(name or ""), session, turn.message)
+            command = parse_command(turn.message.content) or Command("")
+            text = await self._parts.commands.answer(command, session, turn.message)
         except StorageError as error:
             return _ended(turn, TurnOutcome.FAILED, str(error))
         return _ended(turn, TurnOutcome.ANSWERED, text)
@@ -305,14 +334,21 @@ class AgentLoop:
         session_key = said.session_key
         running = self._running.get(session_key)
         if running is None or not self._was_there(running[0], said):
-            return "Nothing is running."
+            labels = await self._stop_children(said)
+            return f"Stopped: {_several(labels)}." if labels else "Nothing is running."
         if not _may_stop(said, running[0].message):
             return "Somebody else asked for what runs here; only they or an owner may stop it."
         tools = running[0].progress.running_tools
         what = f" {' and '.join(dict.fromkeys(tools))} ended with it." if tools else ""
         stopping = asyncio.create_task(self._end(session_key, Ending.STOP))
-        done, _ = await asyncio.wait([stopping], timeout=STOP_S)
-        return f"Stopped.{what}" if done else "Stopping; something does not let go of it yet."
+        children = asyncio.create_task(self._stop_children(said))
+        _, slow = await asyncio.wait([stopping, children], timeout=STOP_S)
+        if slow:
+            return "Stopping; something does not let go of it yet."
+        return f"Stopped.{what}" + (f" {_several(children.result())} too." if children.result() else "")
+
+    async def _stop_children(self, said: InboundMessage) -> Sequence[str]:
+        return await self._parts.children.stop_of(said) if self._parts.children is not None else ()
 
     def _was_there(self, turn: Turn, said: InboundMessage) -> bool:
         """Whether this turn's message had been accepted when this was said, perhaps before a crash."""
@@ -385,6 +421,11 @@ async def _ended_with(turn: Turn, other: asyncio.Future[TurnResult]) -> TurnResu
     result = other.result()
     turn.emit(TurnEnded(outcome=result.outcome, text="", error=result.error, later=result.later or None))
     return result
+
+
+def _several(labels: Sequence[str]) -> str:
+    """Subagents, for who has stopped them."""
+    return f"{counted(len(labels), 'subagent')} ({', '.join(labels)})"
 
 
 def _may_stop(said: InboundMessage, asked: InboundMessage) -> bool:

@@ -7,7 +7,7 @@ and `/restart` act at once, even while a turn runs; the others wait their turn i
 import asyncio
 import math
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
@@ -158,6 +158,8 @@ class Desk:
     restart: Callable[[], None] | None = None
     """Ends the gateway in good order, soon, and begins it anew; None where there is none."""
     scope_of: Callable[[InboundMessage], Scope] = field(default=lambda message: OWNERS)
+    stop_children: Callable[[InboundMessage], Awaitable[Sequence[str]]] | None = None
+    """Stops the subagents of a word's session; what each was called. None where there are none."""
     more: Mapping[str, CommandEntry] = field(default_factory=dict)
     """What other rooms answer to, by name."""
 
@@ -174,7 +176,7 @@ class SlashCommands:
         self._desk = desk
         owners = partial(CommandEntry, for_owners=True)
         self._table = {
-            "new": CommandEntry(self._new, "start a fresh session; the old one is kept in the archive"),
+            "new": CommandEntry(self._new, "start a fresh session; the old one is kept in the archive", "[--stop]"),
             "stop": CommandEntry(self._stop, "stop the running turn"),
             "status": CommandEntry(self._status, "model, tokens, window, what is running"),
             "model": CommandEntry(self._model, "show or change this session's model", "NAME"),
@@ -240,11 +242,15 @@ class SlashCommands:
         return f"Only an owner may say /{name}."
 
     async def _new(self, asked: Asked) -> str:
+        stopped = ""
+        if asked.argument == "--stop" and self._desk.stop_children is not None:
+            labels = await self._desk.stop_children(asked.message)
+            stopped = f" Stopped: {', '.join(labels)}." if labels else ""
         archived = await finish(asyncio.to_thread(self._desk.sessions.archive, asked.session.key))
         self._desk.vitals.forget(asked.session.key)
         if archived is None:
-            return "This session is fresh already."
-        return f"A fresh session begins. The old one is kept: nanobot sessions show {archived.stem}"
+            return f"This session is fresh already.{stopped}"
+        return f"A fresh session begins. The old one is kept: nanobot sessions show {archived.stem}{stopped}"
 
     async def _stop(self, asked: Asked) -> str:
         return "Nothing is running."  # the loop answers it while something is

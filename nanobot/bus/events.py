@@ -48,6 +48,8 @@ class InboundMessage:
     """Whether others read along, as the platform says."""
     is_mentioned: bool = False
     """Whether it is plainly meant for the bot: named, replied to, called by a command or a button."""
+    plainly: str = ""
+    """What its person is told where no model can put it in words: a report must reach them all the same."""
 
     @classmethod
     def from_owner(
@@ -91,6 +93,7 @@ class InboundMessage:
             told.get("journal_key"),
             bool(told.get("in_group", False)),
             bool(told.get("is_mentioned", False)),
+            str(told.get("plainly", "")),
         )
 
     @property
@@ -267,7 +270,7 @@ class OutboundMessage:
 
 _LEFT_OUT = {
     "media", "metadata", "session_key_override", "message_id", "thread_id", "quiet", "journal_key", "in_group",
-    "is_mentioned",
+    "is_mentioned", "plainly",
 }  # fmt: skip
 _OPTIONAL = ("reply_to", "media", "metadata", "turn_id", "thread_id", "answers")
 """What a message in, and one out, does not say where it is empty."""

@@ -14,7 +14,7 @@ import typer
 
 from nanobot.cli.common import INTERRUPTED, ConfigOption, WorkspaceOption, read_setup
 from nanobot.cli.inbound import CHANNEL, DEFAULT_SESSION
-from nanobot.cli.terminal import can_redraw, is_screen, mended
+from nanobot.cli.terminal import can_redraw, is_screen, mended, say
 from nanobot.config.paths import Places, get_data_dir, use_config
 from nanobot.errors import UsageError
 
@@ -139,6 +139,11 @@ class Sitting:
             newest = runtime.sessions.latest(is_terminals) if self.go_on else None
             async with _jobs(runtime) if stays else nullcontext():
                 yield OwnBot(runtime), self.session or newest or DEFAULT_SESSION
+            if labels := runtime.subagents.labels_of():
+                say(
+                    sys.stderr,
+                    f"Not done yet: {', '.join(labels)}. It goes on when you come back, or in the gateway.\n",
+                )
 
 
 def _jobs(runtime: "Runtime") -> AbstractAsyncContextManager[None]:

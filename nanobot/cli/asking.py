@@ -27,6 +27,18 @@ def how_to_answer(asked: ApprovalAsked, columns: int = 80) -> str:
     return whole if len(whole) <= columns else f"y once{always} · n no"
 
 
+def hear_lines(typed: Callable[[str], None]) -> None:
+    """Hand on each line that is typed from now on, until the keyboard ends or the loop does."""
+    loop = asyncio.get_running_loop()
+
+    def read() -> None:
+        with suppress(OSError, ValueError, RuntimeError):  # the terminal is gone, or nobody listens any more
+            while line := sys.stdin.readline():
+                loop.call_soon_threadsafe(typed, line)
+
+    threading.Thread(target=read, name="keyboard", daemon=True).start()  # a read cannot be cancelled
+
+
 class Asking:
     """A sink of turn events that answers questions with what is typed. A keyboard that ends says no."""
 

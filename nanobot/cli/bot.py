@@ -106,6 +106,12 @@ class Bot(Protocol):
         """Why jobs that were made here do not run when they are due; empty where somebody runs them."""
         ...
 
+    async def subagents_end(self, session_key: str, begins: Callable[[Sequence[str]], None], show: Show) -> None:
+        """Wait until the subagents of this session have ended and what they found was shown. Where there are any,
+        `begins` is told first what they work on. Cancelling only ends the waiting.
+        """
+        ...
+
 
 class OwnBot:
     """The bot of this process."""
@@ -209,6 +215,15 @@ class OwnBot:
         from nanobot.cron.desk import NEEDS_GATEWAY  # who made a job has it loaded
 
         return "" if await asyncio.to_thread(self._runtime.cron().is_served) else NEEDS_GATEWAY
+
+    async def subagents_end(self, session_key: str, begins: Callable[[Sequence[str]], None], show: Show) -> None:
+        """Those of this process, and what one that died has left."""
+        subagents = self._runtime.subagents
+        await subagents.take_up(session_key)
+        if labels := subagents.labels_of(session_key):
+            begins(labels)
+            async with listening(self, session_key, show):
+                await subagents.all_shown(session_key)
 
 
 class _OnlyHere:

@@ -8,7 +8,7 @@ from typing import Any
 
 from nanobot.cli.common import one_line
 from nanobot.messages.shown import shown_text
-from nanobot.messages.types import ChatMessage
+from nanobot.messages.types import ChatMessage, Origin
 from nanobot.session.manager import Session
 
 CALL_CHARS, RESULT_CHARS = 100, 160
@@ -56,7 +56,13 @@ def _speeches(messages: Iterable[ChatMessage]) -> Iterator[Speech]:
         if row.get("error"):
             text = f"{text}\n[failed: {row['error']}]".strip()
         if text or calls:
-            yield Speech(SPEAKERS[row["role"]], _time(row), text, calls)
+            yield Speech(_speaker(row), _time(row), text, calls)
+
+
+def _speaker(row: ChatMessage) -> str:
+    """What a subagent reports, and what it is asked, no person has said."""
+    reports = row["role"] == "user" and row.get("origin") == Origin.SUBAGENT
+    return "Subagent" if reports else SPEAKERS[row["role"]]
 
 
 def _calls(row: ChatMessage) -> list[dict[str, Any]]:

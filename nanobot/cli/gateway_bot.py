@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -140,6 +140,18 @@ class GatewayBot:
     async def jobs_wait(self) -> str:
         """They do not: the gateway runs them."""
         return ""
+
+    async def subagents_end(self, session_key: str, begins: Callable[[Sequence[str]], None], show: Show) -> None:
+        """Those of the gateway."""
+        async with dial(self._state) as line:
+            if line is None:
+                return
+            await line.say({"do": "subagents", "session": session_key})
+            while (frame := await line.hear()) is not None and frame.get("type") != "told":
+                if frame.get("type") == "working":
+                    begins([str(label) for label in frame.get("labels", ())])
+                elif frame.get("type") == "message":
+                    show(str(frame.get("text", "")))
 
     async def _until_it_ends(
         self, line: Line, sink: EventSink | None, waiting: Joining | None = None, show: Show | None = None

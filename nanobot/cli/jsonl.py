@@ -1,4 +1,5 @@
-"""Turn events as JSON lines, for programs: `nanobot agent --json`. The last line is `turn_ended`.
+"""Turn events as JSON lines, for programs: `nanobot agent --json`. The last line is `turn_ended`, unless
+subagents go on: what they bring follows.
 
 What the agent sends to this chat beside its answer is a line `{"type": "message", "text": ...}`.
 """

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Protocol
 
-from nanobot.agent.turn import ToolEnded, ToolStarted, TurnEvent
-from nanobot.cli.asking import Asking, somebody_is_there
+from nanobot.agent.turn import ToolEnded, ToolStarted, TurnEvent, TurnOutcome
+from nanobot.cli.asking import Asking, hear_lines, somebody_is_there
 from nanobot.cli.bot import Bot
 from nanobot.cli.closing import FAILURES, failure_line
 from nanobot.cli.inbound import terminal_message
@@ -15,6 +15,7 @@ from nanobot.cli.outlet import Outlet
 from nanobot.cli.signals import INTERRUPT, KILLS, exit_code_of, on_signals
 from nanobot.cli.terminal import Paint, can_redraw, wants_colour
 from nanobot.errors import StorageError
+from nanobot.utils.text import counted
 
 if TYPE_CHECKING:
     from nanobot.cli.screen import Screen
@@ -64,7 +65,10 @@ class _OneTurn:
         self._signal: int | None = None
         self._asking = Asking(bot.answer) if somebody_is_there() else None
         self._calls_for_a_job: set[str] = set()
+        self._asides: set[asyncio.Task[None]] = set()
         self._has_made_a_job = False
+        self._waits = False
+        """Whether the answer is there, and only subagents are waited for."""
 
     async def run(self, text: str, media: Sequence[str]) -> int:
         self._turn = asyncio.create_task(self._ask(text, media))
@@ -89,7 +93,36 @@ class _OneTurn:
         result = await self._bot.run_turn(message, self._watch, show=self._face.show, attended=attended)
         if self._has_made_a_job and (remark := await self._bot.jobs_wait()):
             Outlet(sys.stderr).write(f"Note: {remark}\n")  # whatever the model said: it will not ring by itself
+        if result.outcome is not TurnOutcome.STOPPED:
+            await self._bot.subagents_end(self._session_key, self._begins_to_wait, self._show)
         return 1 if result.outcome in FAILURES else 0
+
+    def _begins_to_wait(self, labels: Sequence[str]) -> None:
+        """Say what goes on. What it asks is answered with what is typed."""
+        self._waits = True
+        Outlet(sys.stderr).write(
+            f"Waiting for {counted(len(labels), 'subagent')}: {', '.join(labels)} (Ctrl+C stops)\n"
+        )
+        if somebody_is_there():
+            hear_lines(self._typed)
+
+    def _show(self, text: str) -> None:
+        self._face.show(text)
+        if self._face.outlet.closed:
+            self._stop()
+
+    def _typed(self, line: str) -> None:
+        from nanobot.agent.answers import answer_in  # only who waits and types
+        from nanobot.agent.slash_commands import parse_command
+
+        if self._waits and (answer_in(line) is not None or parse_command(line) is not None):
+            self._asides.add(aside := asyncio.create_task(self._tell(line)))
+            aside.add_done_callback(self._asides.discard)
+
+    async def _tell(self, line: str) -> None:
+        """Say a word to nanobot, and what it answers to the person."""
+        result = await self._bot.run_turn(terminal_message(line, self._session_key))
+        Outlet(sys.stderr).write(f"{result.text}\n")
 
     def _watch(self, event: TurnEvent) -> None:
         self._face(event)
@@ -107,6 +140,8 @@ class _OneTurn:
             self._stopping = asyncio.create_task(self._stop_turn())
 
     async def _stop_turn(self) -> None:
+        if self._waits:
+            await self._tell("/stop")
         if not await self._bot.stop_turn(self._session_key) and self._turn is not None:
             self._turn.cancel()  # it has not begun: it waits for its session
 

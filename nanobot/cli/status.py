@@ -10,6 +10,7 @@ import typer
 
 from nanobot import __version__
 from nanobot.agent.skills import Skill, SkillsLoader
+from nanobot.agent.tasks import counts_of
 from nanobot.cli.common import ConfigOption, JsonOption, Setup, WorkspaceOption, one_line, read_setup, show_json
 from nanobot.cli.providers import ProviderFacts, provider_facts
 from nanobot.cli.through_gateway import ask_gateway
@@ -41,6 +42,8 @@ class Report:
     channels: tuple[str, ...]
     """Those that are switched on."""
     jobs: "Jobs"
+    subagents: tuple[int, int]
+    """How many run, and how many wait."""
     skills: tuple[Skill, ...]
     sandbox: walls.Report
     """What stands around the commands of the agent on this machine."""
@@ -94,6 +97,7 @@ def _report(setup: Setup, *, everything: bool) -> Report:
         gateway=ask_gateway(Places(setup.data_dir), {"do": "report"}),
         channels=tuple(setup.config.channels.enabled),
         jobs=_jobs(setup),
+        subagents=counts_of(Places(setup.data_dir).tasks),
         skills=skills.skills(),
         sandbox=_sandbox(setup),
         warnings=load_warnings(setup.config),
@@ -123,6 +127,10 @@ def _gateway_words(gateway: Mapping[str, Any] | None) -> str:
     if gateway is None:
         return "not running; `nanobot gateway` starts it"
     return f"running (pid {gateway['pid']}), {gateway['status']}"
+
+
+def _subagent_words(running: int, waiting: int) -> str:
+    return f"{running} running, {waiting} waiting" if running or waiting else "none running"
 
 
 def _channel_words(report: Report) -> str:
@@ -168,6 +176,7 @@ def _lines(report: Report) -> Iterator[str]:
             ("Gateway", _gateway_words(report.gateway)),
             ("Channels", _channel_words(report)),
             ("Jobs", str(report.jobs)),
+            ("Subagents", _subagent_words(*report.subagents)),
             ("Sandbox", report.sandbox.summary),
             ("Skills", f"{len(report.skills)}" + (f", {lacking} without something they need" if lacking else "")),
         ]
@@ -225,6 +234,7 @@ def _as_json(report: Report, trial: Trial | None) -> dict[str, Any]:
         "gateway": _of_gateway(report.gateway),
         "channels": _of_channels(report),
         "jobs": asdict(report.jobs),
+        "subagents": {"running": report.subagents[0], "waiting": report.subagents[1]},
         "sandbox": asdict(report.sandbox),
         "skills": [{"name": skill.name, "available": skill.available} for skill in report.skills],
         "settings": [asdict(setting) for setting in report.settings],

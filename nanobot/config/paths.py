@@ -69,6 +69,11 @@ class Places:
         return self.state / "turns"
 
     @property
+    def tasks(self) -> Path:
+        """What subagents were asked to do."""
+        return self.state / "tasks"
+
+    @property
     def usage(self) -> Path:
         """The ledger: what models used, a file a month."""
         return self.state / "usage"

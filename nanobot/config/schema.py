@@ -77,6 +77,9 @@ class AgentDefaults(Section):
     max_tool_iterations: Count = 40
     max_tool_result_chars: Count = 16000
     max_concurrent_subagents: Count = 4
+    subagent_timeout_s: Seconds = 1800
+    subagent_depth: Literal[1, 2] = 1  # 2: subagents may have subagents
+    subagent_keep_days: Count = 30  # transcripts of subagents
     memory_window: Count = 100  # messages before consolidation starts
     idle_compact_after_minutes: Whole = 0  # 0: never
     session_max_mb: Whole = 256  # a larger session goes to the archive, and a fresh one goes on; 0: never

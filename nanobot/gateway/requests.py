@@ -75,6 +75,7 @@ class Requests:
             "resume": self._resume,
             "exec": self._exec,
             "listen": self._listen,
+            "subagents": self._subagents,
             "send": self._send,
             "report": self._report,
             "meet server": self._meet_server,
@@ -182,6 +183,15 @@ class Requests:
             talk.tell({"type": "listening"})
             while await talk.hear() is not None:
                 pass
+
+    async def _subagents(self, request: Frame, talk: Talk) -> None:
+        """Until those of a session have ended and reported, with what comes for its chat meanwhile."""
+        key, subagents = self._session_of(request), self._runtime.subagents
+        with self._shown(key, talk):
+            if labels := subagents.labels_of(key):
+                talk.tell({"type": "working", "labels": labels})
+            await _until_it_ends(subagents.all_shown(key), talk, self._answered)
+        talk.tell({"type": "told"})
 
     def _shown(self, key: str, talk: Talk) -> AbstractContextManager[None]:
         """Tell the client what is sent to the chat of this session, until the block ends."""

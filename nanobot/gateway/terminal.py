@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from nanobot.bus.events import OutboundKind, OutboundMessage
@@ -11,6 +11,10 @@ from nanobot.channels.base import BaseChannel
 from nanobot.channels.errors import UndeliverableError
 from nanobot.channels.evidence import ChannelState
 from nanobot.gateway.roster import TERMINAL
+
+AGAIN_S = 0.5
+"""A chat that asks for its next line closes for a moment."""
+_LOOK_S = 0.02
 
 Show = Callable[[str], None]
 _SHOWN = (OutboundKind.REPLY, OutboundKind.NOTICE)
@@ -49,10 +53,19 @@ class TerminalChannel(BaseChannel):
         return await self.send(message) if message.kind in _SHOWN else ()
 
     async def send(self, message: OutboundMessage) -> tuple[str, ...]:
-        """Show it in that chat, wherever it is open. Raises UndeliverableError where it is not."""
-        open_in = [show for chat_id, show in self._open if chat_id == message.chat_id]
+        """Show it in that chat, wherever it is open or opens again soon. Raises UndeliverableError where it is not."""
+        open_in = self._open_in(message.chat_id)
+        if not open_in:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(AGAIN_S):
+                    while not open_in:
+                        await asyncio.sleep(_LOOK_S)
+                        open_in = self._open_in(message.chat_id)
         if not open_in:
             raise UndeliverableError(f"no terminal has the chat {message.chat_id!r} open")
         for show in open_in:
             show(message.content)
         return (f"terminal-{len(open_in)}",)
+
+    def _open_in(self, chat: str) -> list[Show]:
+        return [show for chat_id, show in self._open if chat_id == chat]

@@ -1,8 +1,7 @@
 """The same words, whichever way they come in: a one-shot, a chat, a channel of a gateway, a chat through that gateway.
 
 Each scenario is said over all of them, to real child processes with a model on loopback. What people read must be the
-same, or one way must say at once that it cannot. Subagents are not offered by any way yet; what is asked of them is
-answered by all alike, and all offer the model the very same tools.
+same, or one way must say at once that it cannot; and all offer the model the very same tools.
 """
 
 import json
@@ -48,6 +47,17 @@ def knows(body: dict[str, Any]) -> Step:
 
 def cron(**arguments: Any) -> Calls:
     return Calls(("cron", arguments))
+
+
+def delegates(body: dict[str, Any]) -> Step:
+    """The agent hands on what it is asked, the subagent does it, and the agent tells of it."""
+    last = str(next(row["content"] for row in reversed(body["messages"]) if row["role"] == "user"))
+    if "Your task:" in last:
+        return Say("found: 3 euros")
+    if "[A subagent has ended" in last:
+        return Say("It costs 3 euros.")
+    asked = Calls(("spawn", {"task": "find the prices", "label": "prices"}))
+    return Say("I am on it.") if body["messages"][-1]["role"] == "tool" else asked
 
 
 def soon(body: dict[str, Any]) -> Step:
@@ -115,12 +125,17 @@ SCENARIOS = {
     "nothing to stop": one("/stop", ends="running"),
     "a model that fails": one("hello?", Fail(401, "bad key"), ends="providers.custom"),
     "a tool of an MCP server": one("the lamp!", Calls(("mcp_home_echo", {"n": 1})), Fitting(echo), ends='{"n": 1}'),
-    "what nobody can do: a chat that is none, a time that is past, subagents, a tool that is none": one(
+    "a subagent, and what it found": one(
         "delegate",
+        *[Fitting(delegates)] * 4,
+        ends="It costs 3 euros.",
+        one_shot="Waiting for 1 subagent: prices",
+    ),
+    "what nobody can do: a chat that is none, a time that is past, a tool that is none": one(
+        "do what you cannot",
         Calls(
             ("message", {"content": "hello Ben", "channel": "pigeon", "chat_id": "8"}),
             ("cron", {"action": "add", "message": "x", "at": "2001-01-01T00:00"}),
-            ("spawn", {"task": "x"}),
             ("mcp_home_lamp", {}),
         ),
         Fitting(echo),
@@ -263,7 +278,8 @@ def test_every_way_in_has_the_same_tools_and_says_the_same_or_says_why_not(
     told = read["channel"]
     assert read == dict.fromkeys(read, told)
     assert scenario.turns[-1].ends in "\n".join(told)
-    assert len({json.dumps(asked.json["tools"]) for asked in server.chats[before:]}) <= 1
+    agents = [asked for asked in server.chats[before:] if b"Your task:" not in asked.body]
+    assert len({json.dumps(asked.json["tools"]) for asked in agents}) <= 1
 
 
 def test_a_one_shot_through_a_gateway_prints_what_was_sent_to_it(daemon: GatewayHome, server: FakeModels):

@@ -317,6 +317,8 @@ class Pipeline:
 
     async def _end(self, turn: Turn, outcome: TurnOutcome, text: str, error: str | None = None) -> None:
         """The way out for turns that did not come to RESPOND by themselves."""
+        if turn.message.plainly and outcome in (TurnOutcome.FAILED, TurnOutcome.REFUSED):
+            text = f"{turn.message.plainly}\n\n({text})"
         turn.ends(outcome, text, error)
         await finish(self._close(turn, outcome))
 

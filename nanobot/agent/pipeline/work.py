@@ -65,6 +65,18 @@ class Patience:
         return min(self.restore, self.run_silence, self.any_other)
 
 
+class Children(Protocol):
+    """The subagents of sessions, as the loop meets them."""
+
+    async def take_up(self, session_key: str | None = None) -> None:
+        """Go on with what an earlier life left, of one session or of all. Never raises."""
+        ...
+
+    async def stop_of(self, said: InboundMessage) -> Sequence[str]:
+        """Stop what works for the session of this word, as far as its sender may; what each of it was called."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Parts:
     """What a pipeline works with."""
@@ -92,6 +104,8 @@ class Parts:
     """Whose memory a message's turn may be told of."""
     saved: Callable[[Session, Scope], None] = field(default=lambda session, scope: None)
     """Told of each session that a turn has let go of, before the answer goes out. Neither blocks nor raises."""
+    children: Children | None = None
+    """None where no turn has subagents."""
 
 
 class Ending(Enum):

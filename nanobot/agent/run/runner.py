@@ -161,6 +161,8 @@ class _Run:
 
         None where the model was asked to do what it claims, or to take it back: once in a run.
         """
+        if self._spec.context.hears_report:
+            return ""  # what was done, the subagent did
         from nanobot.agent.run.claims.judge import (
             claim_in,
             nothing_was_done,

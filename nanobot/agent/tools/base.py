@@ -19,6 +19,9 @@ from nanobot.bus.events import Address
 from nanobot.messages.types import Origin, Provenance, ToolFailure, ToolSchema
 from nanobot.utils.clock import Clock
 
+SUBAGENT_SESSION = "subagent:"
+"""What the session keys of subagents begin with."""
+
 
 class Effect(StrEnum):
     """What may be done about a call that was running when the process died."""
@@ -62,6 +65,16 @@ class ToolContext:
     """Whose memory the call may read and write: it answers nobody else."""
     emit: Callable[[str], None] = field(default=lambda _: None)
     """Say how far the call is. Neither blocks nor raises."""
+
+    @property
+    def is_of_subagent(self) -> bool:
+        """Whether a subagent works in this turn."""
+        return self.session_key.startswith(SUBAGENT_SESSION)
+
+    @property
+    def hears_report(self) -> bool:
+        """Whether the turn answers a subagent's report: what it tells of was done there."""
+        return self.origin is Origin.SUBAGENT and not self.is_of_subagent
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,107 @@
+"""Tasks on the disk: none is lost, none is in two hands, and what a life that ended has left is found."""
+
+import os
+import time
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nanobot.agent.scope import Scope
+from nanobot.agent.tasks import Life, Task, TaskState, TaskStore, counts_of
+from nanobot.bus.events import Address
+from nanobot.messages.types import Origin, Provenance
+from nanobot.testing import calls
+from tests.agent.casts import Cast, on_stage
+
+
+def task(name: str, life: Life, *, parent: str = "cli:direct", state: TaskState = TaskState.RUNNING) -> Task:
+    return Task(name, f"do {name}", name, parent, Address("cli", "direct"), root=parent, life=life.name, state=state)
+
+
+@given(
+    st.builds(
+        Task,
+        st.just("1a2b3c4d"),
+        st.text(),
+        st.text(),
+        st.text(),
+        st.builds(Address, st.text(), st.text(), st.none() | st.text()),
+        st.sampled_from(Provenance),
+        st.sampled_from(Origin),
+        st.none() | st.text(),
+        st.booleans(),
+        st.builds(Scope, st.text()),
+        state=st.sampled_from(TaskState),
+        result=st.text(),
+        cost_usd=st.none() | st.floats(0, 1e6),
+        seen=st.sampled_from(Provenance),
+    )
+)
+def test_a_task_comes_back_as_it_was(one: Task):
+    assert Task.from_json(one.to_json()) == one
+
+
+def test_a_task_is_open_until_its_end_was_told(tmp_path: Path):
+    store = TaskStore(tmp_path)
+    life = Life(store)
+    one = task("1", life)
+
+    store.save(one)
+    before = [found.id for found in store.open_tasks()], [found.id for found in store.done_tasks()]
+    one.state, one.reported = TaskState.DONE, True
+    store.save(one)
+    after = [found.id for found in store.open_tasks()], [found.id for found in store.done_tasks()]
+
+    assert before == (["1"], [])
+    assert after == ([], ["1"])
+
+
+def test_a_file_that_is_no_task_is_kept_aside_and_harms_no_other(tmp_path: Path):
+    store = TaskStore(tmp_path)
+    store.save(task("1", Life(store)))
+    (tmp_path / "2.json").write_text('{"id": "2", "tas')
+
+    found = store.open_tasks()
+
+    assert [one.id for one in found] == ["1"]
+    assert (tmp_path / "2.json.corrupt").read_text() == '{"id": "2", "tas'
+
+
+def test_only_a_life_that_ended_is_inherited_from_and_by_one_alone(tmp_path: Path):
+    store = TaskStore(tmp_path)
+    first, second, third = Life(store), Life(store), Life(store)
+    first.begin()
+    for name, parent in (("1", "cli:direct"), ("2", "telegram:7")):
+        store.save(task(name, first, parent=parent))
+
+    alive = second.inherit(), counts_of(tmp_path)
+    first.end()
+    dead = counts_of(tmp_path)
+    of_one = [one.id for one in second.inherit("telegram:7")]
+    rest = [one.id for one in third.inherit()]
+
+    assert alive == ([], (2, 0))
+    assert dead == (0, 0)
+    assert (of_one, rest) == (["2"], ["1"])
+    assert second.inherit() == third.inherit() == []
+    assert counts_of(tmp_path) == (2, 0)
+
+
+async def test_old_transcripts_go_after_their_days(tmp_path: Path):
+    spawn = calls(("spawn", {"task": "prices"}))
+    async with on_stage(tmp_path, Cast(spawn, "On it.", "3.", prices=["3"])) as stage:
+        await stage.hear("prices?")
+        await stage.quiet()
+    (file,) = (tmp_path / "state" / "tasks" / "done").glob("*.json")
+    long_ago = time.time() - 31 * 86_400
+    os.utime(file, (long_ago, long_ago))
+
+    async with on_stage(tmp_path, Cast(spawn, "On it.", "4.", prices=["4"])) as again:
+        await again.hear("prices?")
+        await again.until(lambda: not file.exists())
+        await again.quiet()
+        sessions = [row["key"] for row in again.runtime.sessions.list_sessions()]
+
+    assert f"subagent:{file.stem}" not in sessions
+    assert len(sessions) == 2
