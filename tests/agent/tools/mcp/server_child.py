@@ -105,6 +105,14 @@ def garbage(arguments: dict[str, Any], _: Any) -> dict[str, Any]:
     return text("said some garbage")
 
 
+def storm(arguments: dict[str, Any], _: Any) -> dict[str, Any]:
+    methods = ("tools/list_changed", "prompts/list_changed", "cancelled")
+    lines = [json.dumps({"jsonrpc": "2.0", "method": f"notifications/{method}"}) for method in methods]
+    words = "\n".join([*lines, "Loading...", ""]).encode() * 200
+    threading.Thread(target=lambda: [os.write(1, words) for _ in iter(int, 1)], daemon=True).start()
+    return text("")
+
+
 TOOLS: dict[str, Callable[[dict[str, Any], Any], dict[str, Any]]] = {
     "echo": echo,
     "die": die,
@@ -119,6 +127,7 @@ TOOLS: dict[str, Callable[[dict[str, Any], Any], dict[str, Any]]] = {
     "structured": structured,
     "learn": learn,
     "garbage": garbage,
+    "storm": storm,
 }
 ANNOTATIONS = {"die_once": {"idempotentHint": True}, "pid": {"readOnlyHint": True}}
 

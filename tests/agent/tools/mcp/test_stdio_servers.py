@@ -226,6 +226,19 @@ async def test_what_is_no_message_is_passed_over(bench: OpenBench):
     assert result.content == "said some garbage"
 
 
+async def test_a_server_that_never_stops_talking_leaves_the_loop_to_others(bench: OpenBench):
+    lamp = await bench(child("lamp"))
+    calling = asyncio.create_task(lamp.call("mcp_lamp_storm"))
+    await asyncio.sleep(0.1)
+    began, used = time.perf_counter(), time.thread_time()
+
+    await asyncio.sleep(0.2)
+
+    share = (time.thread_time() - used) / (time.perf_counter() - began)
+    calling.cancel()
+    assert share < 0.4
+
+
 async def test_a_failure_of_the_tool_is_a_failed_result(bench: OpenBench):
     lamp = await bench(child("lamp"))
 
