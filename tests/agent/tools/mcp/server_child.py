@@ -22,6 +22,7 @@ _out = threading.Lock()
 _initialized = False
 _cancelled: set[object] = set()
 _extra_tools: list[str] = []
+_listings = 0
 
 
 def send(**message: Any) -> None:
@@ -99,6 +100,11 @@ def learn(arguments: dict[str, Any], _: Any) -> dict[str, Any]:
     return text("learnt")
 
 
+def cries_wolf(arguments: dict[str, Any], _: Any) -> dict[str, Any]:
+    send(method="notifications/tools/list_changed")
+    return text(f"{_listings} listings")
+
+
 def garbage(arguments: dict[str, Any], _: Any) -> dict[str, Any]:
     with _out:
         sys.stdout.write("{not json\n\n[1, 2, 3]\nprint debugging!\n")
@@ -126,6 +132,7 @@ TOOLS: dict[str, Callable[[dict[str, Any], Any], dict[str, Any]]] = {
     "fails": fails,
     "structured": structured,
     "learn": learn,
+    "cries_wolf": cries_wolf,
     "garbage": garbage,
     "storm": storm,
 }
@@ -152,7 +159,7 @@ def listed() -> list[dict[str, Any]]:
 
 
 def answer(request: dict[str, Any]) -> None:
-    global _initialized
+    global _initialized, _listings
     method, params = request["method"], request.get("params") or {}
     if method == "initialize":
         _initialized = True
@@ -165,6 +172,7 @@ def answer(request: dict[str, Any]) -> None:
     elif not _initialized or method not in {"tools/list", "tools/call"}:
         send(id=request["id"], error={"code": -32601, "message": f"no method {method}"})
     elif method == "tools/list":
+        _listings += 1
         send(id=request["id"], result={"tools": listed()})
     elif params["name"] not in TOOLS:
         send(id=request["id"], error={"code": -32602, "message": f"no tool {params['name']}"})

@@ -295,6 +295,16 @@ async def test_a_new_tool_is_offered_to_the_next_turn(bench: OpenBench):
     assert "mcp_lamp_dance" in after
 
 
+async def test_a_server_that_tells_of_changes_where_there_are_none_is_not_asked_each_time(bench: OpenBench):
+    lamp = await bench(child("lamp"))
+
+    for _ in range(5):
+        told = await lamp.call("mcp_lamp_cries_wolf")
+        await lamp.refresh()
+
+    assert int(str(told.content).split()[0]) <= 3
+
+
 async def test_a_server_knows_of_our_environment_what_programs_need_and_no_keys(
     bench: OpenBench, monkeypatch: pytest.MonkeyPatch
 ):
