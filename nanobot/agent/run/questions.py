@@ -56,9 +56,12 @@ class Questions:
 
     async def answer_to(self, question: Question) -> Answer:
         """Wait for the answer; EXPIRED where none comes in time. Cancelling takes the question back."""
-        early = self._early.pop(question.id, None)
-        if early is not None and self._clock.monotonic() - early[1] <= self.expires_s:
-            return early[0]
+        early = self._early[question.id][0] if self._waits_early(question.id) else None
+        self._early.pop(question.id, None)
+        if early is not None:
+            early = _offered(question, early)
+            self._settle(question.id, early)
+            return early
         self._settled.pop(question.id, None)
         waiting: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._open[question.id] = (question, waiting)
@@ -89,7 +92,7 @@ class Questions:
         question, waiting = self._open[name]
         if waiting.done():
             return False
-        answer = Answer.ONCE if answer is Answer.ALWAYS and not question.may_always else answer
+        answer = _offered(question, answer)
         waiting.set_result(answer)
         self._settle(name, answer)
         return True
@@ -98,13 +101,22 @@ class Questions:
         """An answer to a question that is not open: a turn that is taken up may be about to ask it again. To one that
         has been answered it is none: a yes that lost against a no must not count for the next such call.
         """
-        if name in self._settled:
+        if name in self._settled or self._waits_early(name):
             return
         while len(self._early) >= _MOST_EARLY:
             del self._early[next(iter(self._early))]
         self._early[name] = (answer, self._clock.monotonic())
 
+    def _waits_early(self, name: str) -> bool:
+        """Whether an answer is kept that still counts."""
+        return name in self._early and self._clock.monotonic() - self._early[name][1] <= self.expires_s
+
     def _settle(self, name: str, answer: Answer) -> None:
         while len(self._settled) >= _MOST_SETTLED:
             del self._settled[next(iter(self._settled))]
         self._settled[name] = answer
+
+
+def _offered(question: Question, answer: Answer) -> Answer:
+    """The answer, as far as the question offers it."""
+    return Answer.ONCE if answer is Answer.ALWAYS and not question.may_always else answer
