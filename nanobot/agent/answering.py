@@ -35,6 +35,12 @@ _TOLD = {
     Answer.ONCE: "Allowed, this once.",
     Answer.ALWAYS: "Allowed, and for 30 days I do not ask about this again.",
 }
+_STANDS = {
+    Answer.NO: "not allowed",
+    Answer.ONCE: "allowed, once",
+    Answer.ALWAYS: "allowed, for 30 days",
+    Answer.EXPIRED: "not allowed, since nobody answered in time",
+}
 _NOT_BY_A_WORD = (
     "Others read here, so a word alone is no answer: press a button, say it to me by my name or as a reply, or say "
     "/approve {name}."
@@ -127,6 +133,8 @@ class Answering:
         name = name or asked[0].id
         question = self.questions.get(name)
         if not self.questions.answer(name, answer):
+            if (stands := self.questions.settled(name)) is not None:
+                return f"That was answered before: {_STANDS[stands]}."
             self.questions.keep(name, answer)
             return "That question is not open. Should it be asked again soon, this answer counts."
         if answer is Answer.ALWAYS and question is not None and not question.may_always:

@@ -55,6 +55,16 @@ def test_a_command_that_names_a_marked_file_is_known(book: FileBook, tmp_path: P
     assert book.named_in("cat todo.txt") is None
 
 
+@pytest.mark.parametrize("command", ["curl -s -o page.md https://example.org/", "grep -h x notes.md > page.md"])
+def test_what_a_command_reads_to_write_a_file_is_not_marked_with_that_file(
+    book: FileBook, tmp_path: Path, command: str
+):
+    book.reading(command, tmp_path, Provenance.WEB).close()
+
+    assert book.named_in("cat page.md", tmp_path) is Provenance.WEB
+    assert book.named_in("curl -sI https://example.org/; cat notes.md", tmp_path) is None
+
+
 def test_a_book_that_cannot_be_read_makes_every_file_somebody_elses_and_stays(book: FileBook, tmp_path: Path):
     book.path.parent.mkdir()
     book.path.write_text("{", encoding="utf-8")

@@ -17,6 +17,8 @@ from nanobot.utils.clock import Clock
 
 _MOST_EARLY = 64
 """Answers that came before their question; more than a person presses in ten minutes."""
+_MOST_SETTLED = 256
+"""Questions of which it is remembered how they ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,7 @@ class Questions:
         self._clock = clock
         self._open: dict[str, tuple[Question, asyncio.Future[Answer]]] = {}
         self._early: dict[str, tuple[Answer, float]] = {}
+        self._settled: dict[str, Answer] = {}
 
     def __iter__(self) -> Iterator[Question]:
         """The oldest first."""
@@ -53,15 +56,20 @@ class Questions:
 
     async def answer_to(self, question: Question) -> Answer:
         """Wait for the answer; EXPIRED where none comes in time. Cancelling takes the question back."""
-        early = self._early.pop(question.id, None)
-        if early is not None and self._clock.monotonic() - early[1] <= self.expires_s:
-            return early[0]
+        early = self._early[question.id][0] if self._waits_early(question.id) else None
+        self._early.pop(question.id, None)
+        if early is not None:
+            early = _offered(question, early)
+            self._settle(question.id, early)
+            return early
+        self._settled.pop(question.id, None)
         waiting: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._open[question.id] = (question, waiting)
         try:
             async with asyncio.timeout(self.expires_s):
                 return await waiting
         except TimeoutError:
+            self._settle(question.id, Answer.EXPIRED)
             return Answer.EXPIRED
         finally:
             del self._open[question.id]
@@ -70,20 +78,45 @@ class Questions:
         """The open question of this name."""
         return self._open[name][0] if name in self._open else None
 
+    def settled(self, name: str) -> Answer | None:
+        """The answer that stands of a question; None where it waits for one, or nobody knows of it."""
+        return self._settled.get(name)
+
     def answer(self, name: str, answer: Answer) -> bool:
-        """Answer an open question; False where there is none of this name. The first answer stands.
+        """Answer an open question; False where none of this name waits for one. The first answer stands.
 
         Whoever calls this has seen to it that an owner answers.
         """
         if name not in self._open:
             return False
         question, waiting = self._open[name]
-        if not waiting.done():
-            waiting.set_result(Answer.ONCE if answer is Answer.ALWAYS and not question.may_always else answer)
+        if waiting.done():
+            return False
+        answer = _offered(question, answer)
+        waiting.set_result(answer)
+        self._settle(name, answer)
         return True
 
     def keep(self, name: str, answer: Answer) -> None:
-        """An answer to a question that is not open: a turn that is taken up may be about to ask it again."""
+        """An answer to a question that is not open: a turn that is taken up may be about to ask it again. To one that
+        has been answered it is none: a yes that lost against a no must not count for the next such call.
+        """
+        if name in self._settled or self._waits_early(name):
+            return
         while len(self._early) >= _MOST_EARLY:
             del self._early[next(iter(self._early))]
         self._early[name] = (answer, self._clock.monotonic())
+
+    def _waits_early(self, name: str) -> bool:
+        """Whether an answer is kept that still counts."""
+        return name in self._early and self._clock.monotonic() - self._early[name][1] <= self.expires_s
+
+    def _settle(self, name: str, answer: Answer) -> None:
+        while len(self._settled) >= _MOST_SETTLED:
+            del self._settled[next(iter(self._settled))]
+        self._settled[name] = answer
+
+
+def _offered(question: Question, answer: Answer) -> Answer:
+    """The answer, as far as the question offers it."""
+    return Answer.ONCE if answer is Answer.ALWAYS and not question.may_always else answer

@@ -12,6 +12,7 @@ from nanobot.agent.tools.reach import Reach, ReachKind
 from nanobot.agent.tools.schema import boolean, number, string, takes
 from nanobot.errors import NanobotError
 from nanobot.messages.types import Origin, Provenance
+from nanobot.security.vault import masked
 
 ACTIONS = ("add", "list", "remove", "enable", "disable", "run")
 _MAKES_WORK = ("add", "enable", "run")
@@ -144,8 +145,8 @@ class CronTool(Tool):
         """
         here = ctx.address if ctx is not None else None
         return await self._jobs.add(
-            message=message,
-            name=name,
+            message=masked(message),
+            name=name and masked(name),
             every_seconds=every_seconds,
             cron_expr=cron_expr,
             at=at,

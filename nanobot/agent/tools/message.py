@@ -18,6 +18,7 @@ from nanobot.bus.events import Button, DeliveryFailedError, OutboundKind, Outbou
 from nanobot.bus.queue import MessageBus
 from nanobot.messages.types import ToolFailure, is_outside
 from nanobot.security.paths import PathDeniedError, PathPolicy
+from nanobot.security.vault import masked, secret_in
 
 DELIVERED_S = 60.0
 """How long the platform is waited for. A message that takes longer stays in the queue; the agent is told so."""
@@ -95,12 +96,16 @@ class MessageTool(Tool):
         there = await self._target(channel, chat_id, ctx)
         if isinstance(there, ToolResult):
             return there
+        if (told := next(filter(None, map(secret_in, media)), None)) is not None:
+            return ToolResult.failed(
+                f"Nothing was sent: media holds the secret {told}, and secrets go nowhere but where they belong."
+            )
         try:
             files = [str(await asyncio.to_thread(self._file, path, ctx)) for path in media]
         except (PathDeniedError, FileNotFoundError) as error:
             return ToolResult.failed(str(error))
-        there.content, there.media = content, files
-        there.buttons = tuple(Button(label, _value_of(label, ctx)) for label in buttons[:_MOST_BUTTONS])
+        there.content, there.media = masked(content), files
+        there.buttons = tuple(Button(label, _value_of(label, ctx)) for label in map(masked, buttons[:_MOST_BUTTONS]))
         return await self._sent(there)
 
     async def _target(self, channel: str | None, chat_id: str | None, ctx: ToolContext) -> OutboundMessage | ToolResult:

@@ -199,11 +199,17 @@ def written(command: Command) -> list[str]:
     return [redirect.target for redirect in command.redirects if redirect.writes] + _written_by_program(command, words)
 
 
+def copied_into(command: Command) -> list[str]:
+    """The words that may name a folder into which this command puts what its other words name."""
+    if command.name not in _WRITES_LAST:
+        return []
+    return [*operands(command)[-1:], *_values(command, ("-t", "--target-directory"))]
+
+
 def _written_by_program(command: Command, words: list[str]) -> list[str]:
     name = command.name
     if name in _WRITES_LAST:
-        target = _values(command, ("-t", "--target-directory"))
-        return [*words[-1:], *target, *(words[:-1] if name == "mv" else [])]
+        return [*copied_into(command), *(words[:-1] if name == "mv" else [])]
     if name in _WRITES_ALL:
         return words
     if name in _WRITES_IN_PLACE:

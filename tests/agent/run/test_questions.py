@@ -31,7 +31,7 @@ async def test_of_two_answers_the_first_stands(clock: FrozenClock, question: Que
 
     heard = [questions.answer("q", Answer.NO), questions.answer("q", Answer.ONCE)]
 
-    assert (await waiting, heard) == (Answer.NO, [True, True])
+    assert (await waiting, heard) == (Answer.NO, [True, False])
 
 
 @pytest.mark.parametrize(("after_s", "answer"), [(599, Answer.ONCE), (601, Answer.EXPIRED)])
@@ -49,6 +49,17 @@ async def test_an_answer_that_came_before_its_question_counts_for_ten_minutes(
     assert await waiting is answer
 
 
+@pytest.mark.parametrize("answers", [(Answer.NO, Answer.ONCE), (Answer.ONCE, Answer.NO)])
+async def test_of_two_early_answers_the_first_stands_too(
+    clock: FrozenClock, question: Question, answers: tuple[Answer, Answer]
+):
+    questions = Questions(clock)
+    for answer in answers:
+        questions.keep("q", answer)
+
+    assert await questions.answer_to(question) is answers[0]
+
+
 @pytest.mark.parametrize(("may_always", "answer"), [(True, Answer.ALWAYS), (False, Answer.ONCE)])
 async def test_always_is_no_more_than_once_where_it_was_not_offered(
     clock: FrozenClock, question: Question, answer: Answer, *, may_always: bool
@@ -58,5 +69,26 @@ async def test_always_is_no_more_than_once_where_it_was_not_offered(
     await asyncio.sleep(0)
 
     questions.answer("q", Answer.ALWAYS)
+    questions.keep("early", Answer.ALWAYS)
 
     assert await waiting is answer
+    assert await questions.answer_to(replace(question, id="early", may_always=may_always)) is answer
+
+
+async def test_a_yes_that_came_behind_a_no_does_not_count_for_the_same_call_made_again(
+    clock: FrozenClock, question: Question
+):
+    questions = Questions(clock)
+    first = asyncio.create_task(questions.answer_to(question))
+    await asyncio.sleep(0)
+    questions.answer("q", Answer.NO)
+    await first
+
+    stood = questions.settled("q")
+    questions.keep("q", Answer.ONCE)
+    again = asyncio.create_task(questions.answer_to(question))
+    await asyncio.sleep(0)
+
+    assert (stood, again.done()) == (Answer.NO, False)
+    questions.answer("q", Answer.NO)
+    await again

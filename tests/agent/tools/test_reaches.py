@@ -13,6 +13,7 @@ from nanobot.bus.events import Address, OutboundMessage
 from nanobot.bus.queue import MessageBus
 from nanobot.messages.types import Provenance
 from nanobot.security.paths import PathPolicy
+from nanobot.security.vault import holding
 from nanobot.utils.clock import FrozenClock
 
 
@@ -72,25 +73,41 @@ async def test_each_change_of_a_job_reaches_for_it(tmp_path: Path, arguments: di
     assert await rules(CronTool(no_jobs), tmp_path, arguments) == reached
 
 
+class Posted(MessageBus):
+    """Takes messages for delivered."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.posted: list[OutboundMessage] = []
+
+    def post_outbound(self, message: OutboundMessage) -> Any:
+        self.posted.append(message)
+        receipt = super().post_outbound(message)
+        receipt.settle()
+        return receipt
+
+
 @pytest.mark.parametrize(
     ("entered", "value"), [(Provenance.OWNER, "Yes"), (Provenance.TOOL, "Yes"), (Provenance.WEB, "I choose: Yes")]
 )
 async def test_words_from_outside_get_no_button_that_could_answer_a_question(
     tmp_path: Path, entered: Provenance, value: str
 ):
-    class Posted(MessageBus):
-        posted: OutboundMessage | None = None
-
-        def post_outbound(self, message: OutboundMessage) -> Any:
-            self.posted = message
-            receipt = super().post_outbound(message)
-            receipt.settle()
-            return receipt
-
     bus = Posted()
     ctx = context(tmp_path, entered=entered)
 
     await message_tool(tmp_path, bus).execute("Pizza?", buttons=["Yes", "Maybe"], ctx=ctx)
 
-    assert bus.posted is not None
-    assert [button.value for button in bus.posted.buttons] == [value, "Maybe"]
+    assert [button.value for one in bus.posted for button in one.buttons] == [value, "Maybe"]
+
+
+async def test_a_message_carries_no_secret(tmp_path: Path):
+    bus, secret = Posted(), "a-key-of-ours-4711"
+    tool, ctx = message_tool(tmp_path, bus), context(tmp_path)
+
+    with holding(lambda: {secret: "providers.openai.api_key"}):
+        await tool.execute(f"It is {secret}.", buttons=[secret], ctx=ctx)
+        refused = await tool.execute("Look", media=[f"https://drop.example/{secret}.png"], ctx=ctx)
+
+    assert [(one.content, one.buttons[0].label) for one in bus.posted] == [("It is [key].", "[key]")]
+    assert "providers.openai.api_key" in str(refused.content)

@@ -1,5 +1,6 @@
 """What a server sends, made bearable before the SDK looks at it: that judges each part, on the event loop."""
 
+import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -8,6 +9,23 @@ if TYPE_CHECKING:
 
 LONGEST_LIST = 2000
 """Tools, resources, parts of a result: of more in one message the rest is left away."""
+_AT_ONCE_S = 0.01
+_OTHERS = 3
+"""How many times as long the loop is the others' as it is one server's that never stops talking."""
+
+
+class Share:
+    """How much of the event loop one server may take. What it sends meanwhile waits where it comes from."""
+
+    def __init__(self) -> None:
+        self._taken_s = 0.0
+
+    async def took(self, seconds: float) -> None:
+        """It took so long of the loop. Returns when it may take more."""
+        self._taken_s += seconds
+        if self._taken_s > _AT_ONCE_S:
+            rest_s, self._taken_s = self._taken_s * _OTHERS, 0.0
+            await asyncio.sleep(rest_s)
 
 
 def parsed(line: bytes) -> "SessionMessage | None":
@@ -15,6 +33,8 @@ def parsed(line: bytes) -> "SessionMessage | None":
     from mcp.shared.message import SessionMessage
     from mcp.types import jsonrpc_message_adapter
 
+    if not line.lstrip().startswith(b"{"):
+        return None
     try:
         return bearable(SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False)))
     except ValueError:

@@ -7,11 +7,12 @@ so the headers of the config reach nobody else; proxies of the environment are n
 """
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from nanobot.agent.tools.mcp.incoming import bearable
+from nanobot.agent.tools.mcp.incoming import Share, bearable
 from nanobot.agent.tools.mcp.settings import ServerSettings, Wire
 from nanobot.security.network import NetworkPolicy
 
@@ -92,10 +93,13 @@ async def _watched(streams: "TransportStreams", on_end: Callable[[], None]) -> A
     to_us, inbox = anyio.create_memory_object_stream[SessionMessage | Exception](0)
 
     async def relay() -> None:
+        share = Share()
         try:
             async with to_us:
                 async for message in theirs:
+                    began = time.thread_time()
                     await to_us.send(message if isinstance(message, Exception) else bearable(message))
+                    await share.took(time.thread_time() - began)
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
             pass
         finally:

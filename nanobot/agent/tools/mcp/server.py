@@ -41,6 +41,8 @@ LONGEST_PAUSE_S = 60.0
 _ERRORS = 400
 """From here on a status of HTTP is one."""
 _WORTH_WAITING_S = 3.0
+_QUICK_S = 1.0
+"""So long a turn waits for tools that have changed, and nobody minds."""
 _TO_KNOW_WHY_S = 0.5
 """Why a connection ended is known a moment later than that it did."""
 _UNSAFE_IN_FILES = re.compile(r"[^A-Za-z0-9_-]")
@@ -119,6 +121,8 @@ class McpServer:
         self._pause_s = 0.0
         self._next_try = 0.0
         self._changed = False
+        self._fresh_pause_s = 0.0
+        self._next_freshening = 0.0
         self._busy = 0
         self._idle: asyncio.TimerHandle | None = None
         self._closed = False
@@ -188,9 +192,12 @@ class McpServer:
         await self._linked()
 
     async def freshen(self) -> None:
-        """Ask for its tools again, if it said that they have changed. Never raises, and does not wait long."""
-        link = self._link
-        if not self._changed or link is None or link.gone.is_set():
+        """Ask for its tools again, if it said that they have changed. Never raises, and does not wait long.
+
+        One that cries wolf, or keeps the turn waiting, is believed again after a pause that doubles up to a minute.
+        """
+        link, known, began = self._link, self.listing, self._clock.monotonic()
+        if not self._changed or link is None or link.gone.is_set() or began < self._next_freshening:
             return
         self._changed = False
         try:
@@ -198,7 +205,12 @@ class McpServer:
                 await self._list(link)
         except Exception as error:  # the wall of a connection
             self._changed = True
-            logger.warning("The MCP server %s did not tell its changed tools: %s", self.settings.name, error)
+            why = str(error) or type(error).__name__
+            logger.warning("The MCP server %s did not tell its changed tools: %s", self.settings.name, why)
+        ended = self._clock.monotonic()
+        is_worth_it = self.listing is not known and ended - began < _QUICK_S
+        self._fresh_pause_s = 0.0 if is_worth_it else _next_pause(self._fresh_pause_s)
+        self._next_freshening = ended + self._fresh_pause_s
 
     async def ask(self, request: Callable[["Client"], Awaitable[T]], *, repeatable: bool = False) -> T:
         """Ask the server. What was lost before the server had it, or may be done twice, is asked once more.
@@ -300,7 +312,7 @@ class McpServer:
                 await self._list(link)
         except Exception as error:  # the wall of a connection
             await link.close()
-            self._pause_s = min(max(self._pause_s * 2, FIRST_PAUSE_S), LONGEST_PAUSE_S)
+            self._pause_s = _next_pause(self._pause_s)
             self._next_try = self._clock.monotonic() + self._pause_s
             if old and self.listing is not None:
                 self.listing = None  # maybe it is newer now: then another handshake is right
@@ -387,6 +399,10 @@ class _Loss:
     reason: str
     not_done: bool
     """Whether the server certainly never began."""
+
+
+def _next_pause(pause_s: float) -> float:
+    return min(max(pause_s * 2, FIRST_PAUSE_S), LONGEST_PAUSE_S)
 
 
 def _was_never_sent(cause: Exception | None) -> bool:

@@ -9,12 +9,13 @@ import asyncio
 import logging
 import os
 import sys
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nanobot.agent.tools.mcp.incoming import parsed
+from nanobot.agent.tools.mcp.incoming import Share, parsed
 from nanobot.agent.tools.mcp.program import READ_AT_ONCE, Program, Spoken, program_of, server_environment
 from nanobot.agent.tools.mcp.settings import ServerSettings
 
@@ -114,14 +115,20 @@ async def _read(
     """Lines into messages, until the end of the stream. What is no message is remembered and passed over."""
     import anyio
 
+    share, news = Share(), b""
     async with to_us:
         with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):  # nobody listens any more
             async for line in _lines(stdout):
+                if line == news:
+                    continue  # the same once more says nothing new
+                news = line if b"list_changed" in line else b""
+                began = time.thread_time()
                 message = await _parsed(line) if line.strip() else None
                 if message is not None:
                     await to_us.send(message)
                 elif line.strip():
                     spoken.garbled(line)
+                await share.took(time.thread_time() - began)
     on_end()
 
 

@@ -22,6 +22,7 @@ _out = threading.Lock()
 _initialized = False
 _cancelled: set[object] = set()
 _extra_tools: list[str] = []
+_listings = 0
 
 
 def send(**message: Any) -> None:
@@ -99,10 +100,23 @@ def learn(arguments: dict[str, Any], _: Any) -> dict[str, Any]:
     return text("learnt")
 
 
+def cries_wolf(arguments: dict[str, Any], _: Any) -> dict[str, Any]:
+    send(method="notifications/tools/list_changed")
+    return text(f"{_listings} listings")
+
+
 def garbage(arguments: dict[str, Any], _: Any) -> dict[str, Any]:
     with _out:
         sys.stdout.write("{not json\n\n[1, 2, 3]\nprint debugging!\n")
     return text("said some garbage")
+
+
+def storm(arguments: dict[str, Any], _: Any) -> dict[str, Any]:
+    methods = ("tools/list_changed", "prompts/list_changed", "cancelled")
+    lines = [json.dumps({"jsonrpc": "2.0", "method": f"notifications/{method}"}) for method in methods]
+    words = "\n".join([*lines, "Loading...", ""]).encode() * 200
+    threading.Thread(target=lambda: [os.write(1, words) for _ in iter(int, 1)], daemon=True).start()
+    return text("")
 
 
 TOOLS: dict[str, Callable[[dict[str, Any], Any], dict[str, Any]]] = {
@@ -118,7 +132,9 @@ TOOLS: dict[str, Callable[[dict[str, Any], Any], dict[str, Any]]] = {
     "fails": fails,
     "structured": structured,
     "learn": learn,
+    "cries_wolf": cries_wolf,
     "garbage": garbage,
+    "storm": storm,
 }
 ANNOTATIONS = {"die_once": {"idempotentHint": True}, "pid": {"readOnlyHint": True}}
 
@@ -143,7 +159,7 @@ def listed() -> list[dict[str, Any]]:
 
 
 def answer(request: dict[str, Any]) -> None:
-    global _initialized
+    global _initialized, _listings
     method, params = request["method"], request.get("params") or {}
     if method == "initialize":
         _initialized = True
@@ -156,6 +172,7 @@ def answer(request: dict[str, Any]) -> None:
     elif not _initialized or method not in {"tools/list", "tools/call"}:
         send(id=request["id"], error={"code": -32601, "message": f"no method {method}"})
     elif method == "tools/list":
+        _listings += 1
         send(id=request["id"], result={"tools": listed()})
     elif params["name"] not in TOOLS:
         send(id=request["id"], error={"code": -32602, "message": f"no tool {params['name']}"})

@@ -226,6 +226,19 @@ async def test_what_is_no_message_is_passed_over(bench: OpenBench):
     assert result.content == "said some garbage"
 
 
+async def test_a_server_that_never_stops_talking_leaves_the_loop_to_others(bench: OpenBench):
+    lamp = await bench(child("lamp"))
+    calling = asyncio.create_task(lamp.call("mcp_lamp_storm"))
+    await asyncio.sleep(0.1)
+    began, used = time.perf_counter(), time.thread_time()
+
+    await asyncio.sleep(0.2)
+
+    share = (time.thread_time() - used) / (time.perf_counter() - began)
+    calling.cancel()
+    assert share < 0.4
+
+
 async def test_a_failure_of_the_tool_is_a_failed_result(bench: OpenBench):
     lamp = await bench(child("lamp"))
 
@@ -280,6 +293,16 @@ async def test_a_new_tool_is_offered_to_the_next_turn(bench: OpenBench):
     assert unchanged is before
     assert "mcp_lamp_dance" not in during
     assert "mcp_lamp_dance" in after
+
+
+async def test_a_server_that_tells_of_changes_where_there_are_none_is_not_asked_each_time(bench: OpenBench):
+    lamp = await bench(child("lamp"))
+
+    for _ in range(5):
+        told = await lamp.call("mcp_lamp_cries_wolf")
+        await lamp.refresh()
+
+    assert int(str(told.content).split()[0]) <= 3
 
 
 async def test_a_server_knows_of_our_environment_what_programs_need_and_no_keys(
