@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from nanobot import __version__
 from nanobot.agent.answering import Answering, ApprovalWords
 from nanobot.agent.context import ContextBuilder
-from nanobot.agent.idle import IdleWatch
 from nanobot.agent.loop import AgentLoop
 from nanobot.agent.pipeline.work import Parts, Patience
 from nanobot.agent.run.approval import Approval, ApprovalMode
@@ -47,6 +46,7 @@ from nanobot.utils.workspace import open_workspace
 from nanobot.wiring import people
 from nanobot.wiring.jobs import cron_desk, cron_service
 from nanobot.wiring.loop import loop_policy
+from nanobot.wiring.memory import Upkeep
 from nanobot.wiring.models import ConfiguredModels
 from nanobot.wiring.policies import tool_policies
 from nanobot.wiring.sources import mcp_servers, own_tools
@@ -79,6 +79,8 @@ class Runtime:
     """What turns ask their owner, for who speaks for one."""
     may_speak: Callable[[str, str, str], bool]
     """Whether on a channel this sender may speak in this chat. Raises NanobotError where nobody can say."""
+    upkeep: Upkeep
+    """What keeps memory in order, in the background."""
 
 
 @asynccontextmanager
@@ -145,6 +147,7 @@ async def build_runtime(
     models = ConfiguredModels(config, chains, model, provider, spending.metered)
     questions, grants = Questions(clock), Grants(places.grants, clock)
     redactor = Redactor(lambda: secrets_of(config.model_dump(), environ))
+    upkeep = Upkeep(config, places, context.memory, sessions, models, pairing, vitals, clock)
     desk = Desk(
         sessions,
         models,
@@ -158,6 +161,7 @@ async def build_runtime(
         servers=(lambda: redactor.text(servers.report())) if servers is not None else None,
         restart=restart,
         scope_of=scope_of,
+        archived=upkeep.tidying.archived,
     )
     commands = SlashCommands(desk)
     answering = Answering(questions, partial(people.no_owner_here, pairing), people.is_group)
@@ -178,13 +182,15 @@ async def build_runtime(
         hooks=(*hooks, Running(file_book), approval, Filing(file_book)),
         answering=answering,
         scope_of=scope_of,
+        saved=upkeep.saved,
+        news_of=upkeep.tidying.news_of,
     )
     policy = loop_policy(config, environ, streams)
 
     def lane(session_key: str) -> AbstractAsyncContextManager[object]:
         return loop.lane(session_key)  # the loop comes next, and wants the watch
 
-    idle = _idle_watch(config, context, parts, pairing, lane)
+    idle = upkeep.idle_watch(lane)
     loop = AgentLoop(bus, parts, policy, idle)
     async with AsyncExitStack() as lives:
         lives.enter_context(vault.holding(lambda: named_secrets(config.model_dump(), environ)))
@@ -192,6 +198,7 @@ async def build_runtime(
         lives.push_async_callback(tools.close)
         lives.push_async_callback(models.close)
         lives.push_async_callback(traces.close)
+        lives.push_async_callback(upkeep.close)
         lives.push_async_callback(loop.stop)
         if idle is not None:
             lives.push_async_callback(idle.close)
@@ -212,26 +219,5 @@ async def build_runtime(
             file_book,
             questions,
             may_speak,
+            upkeep,
         )
-
-
-def _idle_watch(
-    config: Config,
-    context: ContextBuilder,
-    parts: Parts,
-    pairing: PairingStore,
-    lane: Callable[[str], AbstractAsyncContextManager[object]],
-) -> IdleWatch | None:
-    """Who has old messages moved into memory while nobody waits; None where the config does not want it."""
-    defaults = config.agents.defaults
-    if not defaults.idle_compact_after_minutes:
-        return None
-    from nanobot.agent.consolidation import Consolidator  # only who set the key waits for its import
-
-    consolidator = Consolidator(
-        context.memory, parts.sessions, parts.models, parts.vitals, parts.clock,
-        background_model=defaults.background_model,
-        others_write=partial(people.others_write, config, pairing),
-    )  # fmt: skip
-    minutes = defaults.idle_compact_after_minutes
-    return IdleWatch(lambda key: consolidator.compact(key, lane(key)), minutes * 60, parts.clock)

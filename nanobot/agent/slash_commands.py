@@ -10,9 +10,11 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Protocol
 
 from nanobot.agent.context_report import ContextReport
+from nanobot.agent.handover import handover_of
 from nanobot.agent.run.runner import Model
 from nanobot.agent.scope import OWNERS, Scope
 from nanobot.agent.session_window import open_window
@@ -67,8 +69,10 @@ class Models(Protocol):
 class SystemPrompt(Protocol):
     """Where the system prompt comes from."""
 
-    def build_system_prompt(self, *, scope: Scope = OWNERS) -> str:
-        """The head of every request; the same bytes until a source file changes. It tells what this scope may know."""
+    def build_system_prompt(self, summary: str = "", *, scope: Scope = OWNERS) -> str:
+        """The head of every request; the same bytes until a source file changes. It tells what this scope may know;
+        `summary` is what a session remembers of its own past.
+        """
         ...
 
 
@@ -155,6 +159,8 @@ class Desk:
     restart: Callable[[], None] | None = None
     """Ends the gateway in good order, soon, and begins it anew; None where there is none."""
     scope_of: Callable[[InboundMessage], Scope] = field(default=lambda message: OWNERS)
+    archived: Callable[[str, Path], Awaitable[None]] | None = None
+    """Told of each session that was put into the archive, and into which file. Never raises."""
     more: Mapping[str, CommandEntry] = field(default_factory=dict)
     """What other rooms answer to, by name."""
 
@@ -238,8 +244,10 @@ class SlashCommands:
         archived = await finish(asyncio.to_thread(self._desk.sessions.archive, asked.session.key))
         self._desk.vitals.forget(asked.session.key)
         if archived is None:
-            return "This asked.session is fresh already."
-        return f"A fresh asked.session begins. The old one is kept: nanobot sessions show {archived.stem}"
+            return "This session is fresh already."
+        if self._desk.archived is not None:
+            await self._desk.archived(asked.session.key, archived)
+        return f"A fresh session begins. The old one is kept: nanobot sessions show {archived.stem}"
 
     async def _stop(self, asked: Asked) -> str:
         return "Nothing is running."  # the loop answers it while something is
@@ -284,7 +292,7 @@ class SlashCommands:
         if not asked.argument:
             model = await desk.models.get(asked.session.metadata.get("model"))
             choices = "\n".join(f"  {name}" for name in desk.models.names())
-            return f"This asked.session asks {_described(model)}.\n/model NAME changes it:\n{choices}"
+            return f"This session asks {_described(model)}.\n/model NAME changes it:\n{choices}"
         wanted = None if asked.argument.lower() == "default" else asked.argument
         try:
             model = await desk.models.get(wanted)
@@ -295,7 +303,7 @@ class SlashCommands:
         else:
             asked.session.metadata["model"] = wanted
         await desk.sessions.append(asked.session)
-        return f"From now on this asked.session asks {_described(model)}."
+        return f"From now on this session asks {_described(model)}."
 
     async def _history(self, asked: Asked) -> str:
         if asked.argument and not asked.argument.isdigit():
@@ -303,7 +311,7 @@ class SlashCommands:
         messages = await asyncio.to_thread(lambda: asked.session.messages)
         shown = [row for row in messages if row.get("role") in ("user", "assistant") and shown_text(row)]
         lines = [f"{'you' if row['role'] == 'user' else 'bot'}: {shown_text(row)}" for row in shown]
-        return "\n".join(lines[-int(asked.argument or 10) :]) or "Nothing was said in this asked.session yet."
+        return "\n".join(lines[-int(asked.argument or 10) :]) or "Nothing was said in this session yet."
 
     async def _context(self, asked: Asked) -> str:
         desk = self._desk
@@ -311,7 +319,12 @@ class SlashCommands:
         rows, window = open_window(asked.session)
         usage = desk.vitals.last_usage(asked.session.key)
         return ContextReport(
-            model, desk.prompt.build_system_prompt(scope=asked.scope), desk.tools, rows, window, usage
+            model,
+            desk.prompt.build_system_prompt(handover_of(asked.session.metadata), scope=asked.scope),
+            desk.tools,
+            rows,
+            window,
+            usage,
         ).text()
 
     async def _usage(self, asked: Asked) -> str:

@@ -101,6 +101,7 @@ class ChatMessage(TypedDict):
     sender_id: NotRequired[str]
     origin: NotRequired[str]
     inbound: NotRequired[str]
+    scope: NotRequired[str]
     # assistant
     tool_calls: NotRequired[list[ToolCall]]
     reasoning_content: NotRequired[str | None]

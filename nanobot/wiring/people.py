@@ -6,7 +6,7 @@ from nanobot.agent.scope import OWNERS, Scope
 from nanobot.bus.events import Address, InboundMessage
 from nanobot.config.schema import Config
 from nanobot.errors import StorageError
-from nanobot.messages.types import Origin, Provenance
+from nanobot.messages.types import ChatMessage, Origin, Provenance
 from nanobot.pairing.book import Role
 from nanobot.pairing.senders import Sender
 from nanobot.pairing.store import PairingStore
@@ -58,6 +58,24 @@ def scope_of(config: Config, pairing: PairingStore, sessions: SessionManager, me
         return OWNERS
     by_owner = message.provenance is Provenance.OWNER and message.origin is Origin.USER
     return OWNERS if by_owner or is_private(sessions, pairing, chat) else own
+
+
+def scope_of_row(config: Config, pairing: PairingStore, session_key: str, row: ChatMessage) -> Scope:
+    """In whose memory a stored message belongs: the scope of its turn. Of old rows, which do not say it: the chat's
+    where it may not have been the owner's alone.
+    """
+    if "scope" in row:
+        return Scope(row["scope"])
+    channel, _, chat_id = session_key.partition(":")
+    if channel not in config.channels.switched_on():
+        return OWNERS
+    own = Scope(session_key)
+    if is_group(Address(channel, chat_id)):
+        return own
+    by_owner = row.get("provenance") == Provenance.OWNER
+    if by_owner or pairing.people(channel).role_of(Sender.of(chat_id)) is Role.OWNER:
+        return OWNERS
+    return own if others_write(config, pairing, session_key) else OWNERS
 
 
 def others_write(config: Config, pairing: PairingStore, session_key: str) -> bool:

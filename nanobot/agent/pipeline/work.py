@@ -89,6 +89,8 @@ class Parts:
     """Whose memory a message's turn may be told of."""
     saved: Callable[[Session, Scope], None] = field(default=lambda session, scope: None)
     """Told of each session that a turn has let go of, before the answer goes out. Neither blocks nor raises."""
+    news_of: Callable[[str], Sequence[str]] = field(default=lambda session_key: ())
+    """What the people of a session should know, once."""
 
 
 class Ending(Enum):
