@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 
 from nanobot.agent.tools import grep_child
 from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult
-from nanobot.agent.tools.disk import NOISE, asked_for, explained, in_thread, opener
+from nanobot.agent.tools.disk import NOISE, asked_for, explained, in_thread, opener, within
 from nanobot.agent.tools.origins import WordsOf, nothing_known, trust_in
 from nanobot.agent.tools.reach import Reach
 from nanobot.agent.tools.schema import boolean, integer, string, takes
@@ -61,7 +61,7 @@ class GlobTool(Tool):
 
     async def reaches(self, arguments: dict[str, Any], ctx: ToolContext) -> Sequence[Reach]:
         """Our own state, and where keys are kept."""
-        return await asked_for(lambda: self._paths.wanted_to_read(arguments.get("path", ".")))
+        return await asked_for(lambda: within(self._paths, ctx).wanted_to_read(arguments.get("path", ".")))
 
     async def execute(
         self, pattern: str, path: str = ".", max_results: int = 200, *, ctx: ToolContext | None = None
@@ -75,7 +75,7 @@ class GlobTool(Tool):
             wanted = re.compile(grep_child.regex_of_glob(pattern))
         except re.error as error:
             return ToolResult.failed(f"{pattern!r} is no glob pattern ({error}).")
-        root = files.policy.readable(path, files.granted)
+        root = files.policy.listable(path, files.granted)
         if not root.is_dir():
             missing = f"{path} is a file, not a folder." if root.exists() else f"There is no folder {path}."
             return ToolResult.failed(f"{missing} Give the folder to search in.")
@@ -145,7 +145,7 @@ class GrepTool(Tool):
 
     async def reaches(self, arguments: dict[str, Any], ctx: ToolContext) -> Sequence[Reach]:
         """Our own state, and where keys are kept."""
-        return await asked_for(lambda: self._paths.wanted_to_read(arguments.get("path", ".")))
+        return await asked_for(lambda: within(self._paths, ctx).wanted_to_read(arguments.get("path", ".")))
 
     async def execute(
         self,
@@ -163,8 +163,10 @@ class GrepTool(Tool):
         """Search. A pattern or a tree that takes too long ends in a result that says so. Cancelling leaves no child."""
         files = opener(self._paths, ctx)
         try:
-            root = await asyncio.to_thread(self._paths.readable, path, files.granted)
+            root = await asyncio.to_thread(files.policy.readable, path, files.granted)
             is_dir = await asyncio.to_thread(root.is_dir)
+            if is_dir:
+                await asyncio.to_thread(files.policy.listable, path, files.granted)
             if not is_dir and not await asyncio.to_thread(root.is_file):
                 there = await asyncio.to_thread(root.exists)
                 kind = f"{path} is a device, pipe or socket." if there else f"There is no {path}."
@@ -185,7 +187,7 @@ class GrepTool(Tool):
             target="." if is_dir else root.name,
             glob=glob if is_dir else None,
             ignore_case=ignore_case,
-            skip=tuple(await asyncio.to_thread(self._paths.left_out_of, root)) if is_dir else (),
+            skip=tuple(await asyncio.to_thread(files.policy.left_out_of, root)) if is_dir else (),
             context=0 if files_only else min(context, 20),
         )
         shown_root = path if is_dir else str(Path(path).parent)

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from nanobot.agent.tools.background import Background
 from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, passed_on
 from nanobot.agent.tools.cron_command import cron_call
+from nanobot.agent.tools.disk import within
 from nanobot.agent.tools.execution import Bounds, Execution
 from nanobot.agent.tools.origins import MarkChanged, nothing_marked
 from nanobot.agent.tools.reach import Reach, ReachKind
@@ -44,6 +45,10 @@ if TYPE_CHECKING:  # the walls take 10 ms to import, which a turn without a comm
 
 log = logging.getLogger(__name__)
 
+_NOT_APART = (
+    "Others read what is said in this chat, and no wall (tools.exec.sandbox is none) keeps a command from what was "
+    "told in private. It needs the owner's yes."
+)
 _NO_TERMINAL = {"TERM": "dumb", "PAGER": "cat", "GIT_PAGER": "cat", "GIT_TERMINAL_PROMPT": "0"}
 """Programs that look here know that nobody can answer them."""
 
@@ -124,13 +129,15 @@ class ExecTool(Tool):
         """
         command = arguments["command"]
         plain, stands = await asyncio.to_thread(self._judged, command, self._paths.workspace)
+        told_apart = not ctx.scope.is_owners
         if meant := self._meant(plain):
             tool, wanted = meant
             return await tool.reaches(wanted, ctx)
         if self._walls.required and not stands:
             return ()  # no yes would make it run
-        unwalled = self._walls.wanted and not stands
+        unwalled = not stands and (self._walls.wanted or told_apart)
         detail = "Nothing walls it off on this machine." if unwalled else ""
+        detail += " It may read what others told nanobot in private." if unwalled and told_apart else ""
         needs = await asyncio.to_thread(self._needs, arguments.get("needs"), command)
         target = self._target(command, arguments.get("working_dir"))
         return (Reach(ReachKind.COMMAND, target, beyond=unwalled, detail=detail), *needs.reaches)
@@ -149,7 +156,7 @@ class ExecTool(Tool):
             return ToolResult.failed("The command is empty or contains a NUL character. Give a shell command.")
         asked = working_dir or "."
         try:
-            folder = await asyncio.to_thread(self._paths.readable, asked)
+            folder = await asyncio.to_thread(within(self._paths, ctx).readable, asked)
             if not await asyncio.to_thread(folder.is_dir):
                 return ToolResult.failed(f"The working_dir {asked} is not a folder that exists.")
         except PathDeniedError as error:
@@ -167,7 +174,7 @@ class ExecTool(Tool):
         if (done := self._background.ended_by(judgement.single)) is not None:
             return done
         granted = ctx.granted if ctx is not None else frozenset()
-        if not walled and (refusal := self._refusal(self._target(command, working_dir), granted)):
+        if not walled and (refusal := self._refusal(self._target(command, working_dir), granted, ctx)):
             return ToolResult.failed(refusal)
         wants = await asyncio.to_thread(self._needs, needs, command)
         if refusal := wants.refusal(granted):
@@ -201,7 +208,8 @@ class ExecTool(Tool):
         try:
             behind = None
             if walled and not isinstance(line, str):
-                behind = await asyncio.to_thread(self._walls.behind, line, folder, wants.grants)
+                paths = within(self._paths, ctx)
+                behind = await asyncio.to_thread(self._walls.behind, line, folder, wants.grants, paths)
                 argv = behind.argv
                 env |= behind.env
             before = await asyncio.to_thread(told_tmp, self._walls.tmp) if walled else frozenset()
@@ -264,13 +272,14 @@ class ExecTool(Tool):
         folder = os.path.normpath(home / (working_dir or "."))
         return command if folder == os.path.normpath(home) else f"{command} (in {folder})"
 
-    def _refusal(self, target: str, granted: frozenset[str]) -> str:
+    def _refusal(self, target: str, granted: frozenset[str], ctx: ToolContext | None) -> str:
         """Why a command may not run without a wall; nothing where it may."""
-        if not self._walls.wanted:
+        told_apart = ctx is not None and not ctx.scope.is_owners
+        if not self._walls.wanted and not told_apart:
             return ""
         if not self._walls.required and Reach(ReachKind.COMMAND, target).rule in granted:
             return ""
-        return self._walls.advice
+        return self._walls.advice if self._walls.wanted else _NOT_APART
 
 
 def typed_by_owner(command: str, ctx: ToolContext) -> ToolContext:

@@ -122,6 +122,7 @@ def view_of(
         add((outer for outer in place.parents if _inside(outer, writable)), Access.WRITE)
     for place in secrets:
         places[place] = Access.READ
+    _set_apart(paths, places)
     if tmp is not None:  # also by its name outside, which file tools know
         places[tmp] = Access.WRITE
     services = _real(grants.services)
@@ -137,6 +138,22 @@ def view_of(
         devices=_real(grants.devices),
         services=services,
     )
+
+
+def _set_apart(paths: PathPolicy, places: dict[Path, Access]) -> None:
+    """What was told in private is not there where others read along, but for what is this chat's own."""
+    closed = _real((*paths.apart.closed, *paths.apart.unlisted))
+    shown = tuple(place for place in _real(paths.apart.open) if _visible(place))
+    for place in [*places, *closed]:
+        if _inside(place, closed) and not _inside(place, shown):
+            places.pop(place, None)
+    for place in filter(_visible, closed):
+        places[place] = Access.COVER if place.is_dir() else Access.HIDE
+    for place in shown:
+        places[place] = Access.WRITE if place.is_dir() else Access.READ
+        log = place / "HISTORY.md"
+        if log.is_file():
+            places[log] = Access.READ
 
 
 def _real(places: Iterable[Path]) -> tuple[Path, ...]:
