@@ -19,6 +19,7 @@ from weakref import WeakValueDictionary
 
 from nanobot.agent.handover import HANDOVER, OLD_SUMMARY
 from nanobot.agent.memory import MemoryStore
+from nanobot.agent.memory_book import Source
 from nanobot.agent.save_memory import Saved, Transcript, ask_to_save, lines_of, transcript_of
 from nanobot.agent.scope import Scope
 from nanobot.agent.vitals import Vitals
@@ -132,8 +133,13 @@ _NOTHING = ConsolidationResult(ConsolidationOutcome.NOTHING)
 class _Part:
     """The messages that go: so many from the cursor on."""
 
-    count: int
+    rows: Sequence[ChatMessage]
     transcript: Transcript
+
+    @property
+    def count(self) -> int:
+        """How many they are."""
+        return len(self.rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,7 +340,8 @@ class Consolidator:
 
     def _write(self, asked: "_Asked") -> None:
         saved, memory = asked.saved, self._memory_of(asked.plan.scope)
-        memory.take_in(saved.history_entry, saved.memory_update, instead_of=asked.memory)
+        source = Source(asked.plan.session_key, rows=asked.part.rows)
+        memory.take_in(saved.history_entry, saved.memory_update, instead_of=asked.memory, source=source)
 
     def _note_done(self, asked: "_Asked") -> None:
         self._vitals.memory_note = f"{counted(asked.part.count, 'message')} moved into memory at {self._now()}"
@@ -391,7 +398,7 @@ class _Cut:
     def part(self, room: int) -> _Part:
         """The most whole turns that fit the room, and one at least."""
         end = max((at for at in self.ends if self._weights[at - 1] <= room), default=self.ends[0])
-        return _Part(end, transcript_of(self._rows[:end], room))
+        return _Part(self._rows[:end], transcript_of(self._rows[:end], room))
 
 
 @dataclass(frozen=True, slots=True)
