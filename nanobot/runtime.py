@@ -140,6 +140,7 @@ async def build_runtime(
         name=defaults.bot_name,
         disabled_skills=frozenset(defaults.disabled_skills),
         paths=policies.paths,
+        memory_budget_bytes=defaults.memory_budget_bytes,
     )
     vitals = Vitals(clock)
     spending = Spending(config, places, clock)
@@ -161,7 +162,8 @@ async def build_runtime(
         servers=(lambda: redactor.text(servers.report())) if servers is not None else None,
         restart=restart,
         scope_of=scope_of,
-        archived=upkeep.tidying.archived,
+        memory=upkeep,
+        more=upkeep.commands(),
     )
     commands = SlashCommands(desk)
     answering = Answering(questions, partial(people.no_owner_here, pairing), people.is_group)
@@ -179,7 +181,7 @@ async def build_runtime(
         turns_folder=places.turns,
         traces=traces,
         patience=patience or Patience(),
-        hooks=(*hooks, Running(file_book), approval, Filing(file_book)),
+        hooks=(*hooks, Running(file_book), approval, Filing(file_book), upkeep),
         answering=answering,
         scope_of=scope_of,
         saved=upkeep.saved,

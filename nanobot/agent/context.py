@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path, PurePath
 
-from nanobot.agent.memory import MemoryStore, read_capped
+from nanobot.agent.memory import BUDGET_BYTES, MemoryStore, read_capped
 from nanobot.agent.scope import OWNERS, Scope
 from nanobot.agent.skills import Skill, SkillsLoader
 from nanobot.messages.shown import CONTEXT_CLOSE, CONTEXT_MARK
@@ -104,12 +104,13 @@ class ContextBuilder:
         disabled_skills: Collection[str] = (),
         builtin_skills_dir: Path | None = None,
         paths: PathPolicy | None = None,
+        memory_budget_bytes: int = BUDGET_BYTES,
     ) -> None:
         """`paths` says where links in the workspace may lead."""
         self.workspace = workspace.expanduser().absolute()
         self.files = Opener(paths or PathPolicy(self.workspace))
         """Opens what nanobot itself reads and writes in the workspace."""
-        self.memory = MemoryStore(self.workspace, clock=clock, files=self.files)
+        self.memory = MemoryStore(self.workspace, clock=clock, files=self.files, budget_bytes=memory_budget_bytes)
         """The owner's; `memory_of` has those of the chats beside it."""
         self.skills = SkillsLoader(self.workspace, builtin_skills_dir, disabled_skills, self.files.descriptor)
         self._clock = clock or SystemClock()

@@ -291,6 +291,16 @@ class MemoryStore:
         heading = "" if read_or_empty(path, self._files).strip() else f"# {path.stem}\n\n"
         self._append(path, f"{heading}{text}\n")
 
+    def put_away_today(self) -> bool:
+        """Move today's notes to where no prompt shows them, beside the others; whether there were some."""
+        path = self.note_file()
+        if not (data := self._bytes_of(path)):
+            return False
+        number = next(at for at in range(1, 10_000) if not path.with_name(f"{path.stem}-{at}.md").exists())
+        self._write(path.with_name(f"{path.stem}-{number}.md"), data)
+        self._remove(path)
+        return True
+
     def get_recent_memories(self, days: int = 7) -> str:
         """The notes of the last days, today's first, parted by lines."""
         today = self._today()

@@ -99,6 +99,8 @@ class Change:
     removed: Sequence[str] = ()
     who: str = ""
     undoes: int | None = None
+    group: int | None = None
+    """The number of the first of several changes that are one to a person."""
     forgot: Sequence[str] = ()
     """The words of facts that are not to be learned again from what was said before."""
     mentioned: Sequence[str] = ()
@@ -171,6 +173,7 @@ class MemoryBook:
         source: Source = NOWHERE,
         *,
         undoes: int | None = None,
+        group: int | None = None,
         forgot: Sequence[str] = (),
         mentioned: Sequence[str] = (),
     ) -> Change | None:
@@ -193,6 +196,7 @@ class MemoryBook:
             removed=[fact.text for key, fact in old.items() if key not in new],
             who=source.who,
             undoes=undoes,
+            group=group,
             forgot=forgot,
             mentioned=mentioned,
         )
@@ -209,15 +213,18 @@ class MemoryBook:
             self._sweep()
         return change
 
-    def last_to_undo(self) -> Change | None:
-        """The newest change that stands: no undoing, and not undone."""
+    def last_to_undo(self) -> list[Change]:
+        """The newest change that stands, no undoing and not undone, with those that belong to it; none, if there is
+        none. How a file stood when it was seen first is no change.
+        """
         undone: set[int] = set()
         for change in reversed(self.changes()):
             if change.undoes is not None:
                 undone.add(change.undoes)
-            elif change.number not in undone and change.before != change.after:
-                return change
-        return None
+            elif change.number not in undone and change.before != change.after and not _is_first_look(change):
+                first = change.group or change.number
+                return [one for one in self.changes() if first in (one.number, one.group) and one.number not in undone]
+        return []
 
     def origins(self) -> dict[str, Origin]:
         """By key, where the facts came from that were ever there: the newest origin of each."""
@@ -263,6 +270,10 @@ def is_like(fact: str, other: str) -> bool:
     return bool(one and two) and len(one & two) >= _ALIKE * min(len(one), len(two))
 
 
+def _is_first_look(change: Change) -> bool:
+    return change.by is By.HAND and change.before is None
+
+
 def _name_of(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:24]
 
@@ -291,6 +302,7 @@ def _change_of(row: Mapping[str, Any]) -> Change | None:
             removed=[str(one) for one in row.get("removed", ())],
             who=str(row.get("who", "")),
             undoes=row.get("undoes"),
+            group=row.get("group"),
             forgot=[str(one) for one in row.get("forgot", ())],
             mentioned=[str(one) for one in row.get("mentioned", ())],
         )

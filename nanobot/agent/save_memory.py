@@ -201,9 +201,7 @@ def checked(response: LLMResponse, memory: str) -> Saved:
         raise UnusableAnswerError(f"The model would lengthen MEMORY.md from {old:,} to {new:,} characters.")
     lost = lost_facts(memory, update)
     if len(lost) > max(_FEW_FACTS, len(facts_in(memory)) // 3):
-        raise UnusableAnswerError(
-            f"The model would drop {len(lost)} facts of MEMORY.md, such as {lost[0].text[:80]!r}."
-        )
+        raise UnusableAnswerError(f"The model would drop {len(lost)} facts of MEMORY.md at once.")
     return Saved(entry, update, _handover(arguments))
 
 

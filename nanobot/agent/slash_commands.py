@@ -29,7 +29,7 @@ from nanobot.usage.budget import Limits
 from nanobot.usage.sums import Summary, said
 from nanobot.usage.types import dollars
 from nanobot.utils.aio import finish
-from nanobot.utils.text import clip_line, nearest
+from nanobot.utils.text import clip_line, counted, nearest
 
 _COMMAND = re.compile(r"^/([a-z][a-z_-]*)(?:@\w+)?(?:\s+(.*))?$", re.IGNORECASE | re.DOTALL)
 
@@ -139,6 +139,24 @@ class CommandEntry:
     for_owners: bool = False
 
 
+class Memory(Protocol):
+    """What commands want of what is remembered."""
+
+    async def archived(self, session_key: str, file: Path) -> None:
+        """Told of each session that was put into the archive, and into which file. Never raises."""
+        ...
+
+    def state(self, session_key: str, scope: Scope) -> list[str]:
+        """How it is, in a line each; quickly."""
+        ...
+
+    async def clear(self, asked: Asked) -> tuple[list[str], Callable[[], Awaitable[object]] | None]:
+        """Take out of every prompt what is remembered in the scope of this command; what that was, and how it is taken
+        back, None where nothing was. Raises NanobotError, and then nothing was.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Desk:
     """What commands work with."""
@@ -159,8 +177,8 @@ class Desk:
     restart: Callable[[], None] | None = None
     """Ends the gateway in good order, soon, and begins it anew; None where there is none."""
     scope_of: Callable[[InboundMessage], Scope] = field(default=lambda message: OWNERS)
-    archived: Callable[[str, Path], Awaitable[None]] | None = None
-    """Told of each session that was put into the archive, and into which file. Never raises."""
+    memory: Memory | None = None
+    """None where nothing is remembered beyond a session."""
     more: Mapping[str, CommandEntry] = field(default_factory=dict)
     """What other rooms answer to, by name."""
 
@@ -177,7 +195,9 @@ class SlashCommands:
         self._desk = desk
         owners = partial(CommandEntry, for_owners=True)
         self._table = {
-            "new": CommandEntry(self._new, "start a fresh session; the old one is kept in the archive"),
+            "new": CommandEntry(
+                self._new, "start a fresh session; the old one is kept in the archive (/reset --all: memory too)"
+            ),
             "stop": CommandEntry(self._stop, "stop the running turn"),
             "status": CommandEntry(self._status, "model, tokens, window, what is running"),
             "model": CommandEntry(self._model, "show or change this session's model", "NAME"),
@@ -241,21 +261,43 @@ class SlashCommands:
         return f"Only an owner may say /{name}."
 
     async def _new(self, asked: Asked) -> str:
+        if "--all" in asked.argument.split():
+            return await finish(self._reset_all(asked))
         archived = await finish(asyncio.to_thread(self._desk.sessions.archive, asked.session.key))
         self._desk.vitals.forget(asked.session.key)
         if archived is None:
             return "This session is fresh already."
-        if self._desk.archived is not None:
-            await self._desk.archived(asked.session.key, archived)
+        if self._desk.memory is not None:
+            await self._desk.memory.archived(asked.session.key, archived)
         return f"A fresh session begins. The old one is kept: nanobot sessions show {archived.stem}"
+
+    async def _reset_all(self, asked: Asked) -> str:
+        """Everything that a prompt of this chat would say of the past: all of it, or nothing where the disk refuses."""
+        desk, key, count = self._desk, asked.session.key, asked.session.message_count
+        cleared, restore = await desk.memory.clear(asked) if desk.memory is not None else ([], None)
+        try:
+            archived = await asyncio.to_thread(desk.sessions.archive, key)
+        except NanobotError:
+            if restore is not None:
+                await restore()
+            raise
+        desk.vitals.forget(key)
+        if archived is not None:
+            kept = f"this conversation ({counted(count, 'message')}; kept: nanobot sessions show {archived.stem})"
+            cleared = [kept, "its handover note, goals and counters", *cleared]
+        if not cleared:
+            return "There was nothing to clear."
+        back = " /memory undo brings the memory back." if restore is not None else ""
+        what = "\n".join(f"- {one}" for one in cleared)
+        return f"Cleared:\n{what}\nThe files that you write yourself (AGENTS.md, SOUL.md, USER.md) stay.{back}"
 
     async def _stop(self, asked: Asked) -> str:
         return "Nothing is running."  # the loop answers it while something is
 
     async def _status(self, asked: Asked) -> str:
-        return await self.status_of(asked.session)
+        return await self.status_of(asked.session, asked.scope)
 
-    async def status_of(self, session: Session) -> str:
+    async def status_of(self, session: Session, scope: Scope = OWNERS) -> str:
         """The answer to /status; it reads only, so that it may be given while a turn runs."""
         desk, vitals = self._desk, self._desk.vitals
         try:
@@ -281,7 +323,9 @@ class SlashCommands:
             f"Running turns: {', '.join(sorted(vitals.running)) or 'none'}",
         ]
         lines += waiting
-        if vitals.memory_note:
+        if desk.memory is not None:
+            lines += desk.memory.state(session.key, scope)
+        if vitals.memory_note and scope.is_owners:  # it may quote what another chat said
             lines.append(f"Memory: {vitals.memory_note}")
         if vitals.last_error:
             lines.append(f"Last error: {vitals.last_error}")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from nanobot.messages.types import ChatMessage
 from nanobot.session.manager import Session, SessionManager
+from nanobot.session.stems import stem_of
 from nanobot.utils.clock import Clock
 from nanobot.utils.files import write_atomic
 from nanobot.utils.locks import ProcessLock, locked
@@ -127,6 +128,12 @@ class Tidying:
             task.cancel()
         self._rests.pop(session_key, None)
         self._news.pop(session_key, None)
+
+    def forget_archived(self, session_key: str) -> None:
+        """What waits in the archive of this session is not to come into memory. Blocks. Raises OSError."""
+        for stem in self._archive.read():
+            if stem.startswith(f"{stem_of(session_key)}-"):
+                self._archive.change(stem, None)
 
     def news_of(self, session_key: str) -> Sequence[str]:
         """What the person in this session should know, once."""

@@ -78,6 +78,7 @@ class AgentDefaults(Section):
     max_tool_result_chars: Count = 16000
     max_concurrent_subagents: Count = 4
     memory_window: Count = 100  # messages before consolidation starts
+    memory_budget_bytes: Count = 8192  # of MEMORY.md, after a consolidation
     idle_compact_after_minutes: Whole = 0  # 0: never
     steering: Literal["join", "queue"] = "join"
     review: bool = False

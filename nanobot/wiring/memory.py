@@ -1,25 +1,46 @@
-"""Who moves old messages into memory and when, as the config says. Nothing of it is imported before it is needed."""
+"""Who keeps memory in order: what moves old messages into it, what writes down who changed it, what a chat may ask.
 
-from collections.abc import Callable
+Nothing of it is imported before it is needed.
+"""
+
+import asyncio
+import logging
+import os
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import cache, partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nanobot.agent.idle import IdleWatch
 from nanobot.agent.memory import MemoryStore
+from nanobot.agent.run.hooks import PlannedCall, Verdict
 from nanobot.agent.scope import Scope
+from nanobot.agent.slash_commands import Asked, CommandEntry
 from nanobot.agent.tidying import Tidying
 from nanobot.agent.vitals import Vitals
 from nanobot.config.paths import Places
 from nanobot.config.schema import Config
+from nanobot.errors import NanobotError
+from nanobot.messages.types import ChatMessage
 from nanobot.pairing.store import PairingStore
 from nanobot.session.manager import Session, SessionManager
+from nanobot.utils.aio import finish
 from nanobot.utils.clock import Clock
+from nanobot.utils.refusals import refusal
+from nanobot.utils.text import counted
 from nanobot.wiring import people
 from nanobot.wiring.models import ConfiguredModels
 
 if TYPE_CHECKING:
     from nanobot.agent.consolidation import Consolidator
+
+
+log = logging.getLogger(__name__)
+
+_WRITERS = frozenset({"write_file", "edit_file", "exec", "notebook_edit"})
+"""Tools that may change a file of memory."""
+_MOST_SEEN = 256
 
 
 class Upkeep:
@@ -57,19 +78,115 @@ class Upkeep:
             consolidator, sessions, clock, memory_window=defaults.memory_window, waiting=places.to_consolidate
         )
         self._consolidator = consolidator
+        self._memory = memory
+        self._seen: dict[Scope, tuple[object, ...]] = {}
+        """By scope, how its files stood when they were written down last."""
+        self._notes: set[asyncio.Task[None]] = set()
         self._idle_s = defaults.idle_compact_after_minutes * 60
         self._clock = clock
 
     def saved(self, session: Session, scope: Scope) -> None:
-        """A turn has let go of this session."""
+        """A turn has let go of this session: see what is due, and whether it changed its memory."""
         self.tidying.saved(session)
+        known = self._seen.get(scope)
+        if known is not None and known != self._stamps(scope):
+            last = session.last_message
+            turn_id = last.get("turn_id") if last is not None else None
+            rows = [row for row in session.get_history() if row.get("turn_id") == turn_id]
+            task = asyncio.create_task(self._note(scope, session.key, rows))
+            self._notes.add(task)
+            task.add_done_callback(self._notes.discard)
+
+    async def before_call(self, planned: PlannedCall) -> Verdict:
+        """A hook on tool calls: how the memory stands is kept before something may write to it. It forbids nothing."""
+        scope = planned.context.scope
+        if planned.call.name in _WRITERS and self._seen.get(scope) != self._stamps(scope):
+            await self._note(scope)
+        return Verdict()
+
+    async def _note(self, scope: Scope, session_key: str = "", rows: Sequence[ChatMessage] = ()) -> None:
+        """Write down how the memory stands now; whose doing that is, these rows of a turn say."""
+        stamps = self._stamps(scope)
+
+        def note() -> None:
+            from nanobot.agent.memory_book import By, Source
+
+            by = By.AGENT if any(map(_may_write_memory, rows)) else By.HAND
+            self._memory_of(scope).note_changes(by, Source(session_key, rows=rows if by is By.AGENT else ()))
+
+        try:
+            await finish(asyncio.to_thread(note))
+        except NanobotError as error:
+            log.warning("How the memory stands could not be kept: %s", error)
+        while len(self._seen) >= _MOST_SEEN:
+            del self._seen[next(iter(self._seen))]
+        self._seen[scope] = stamps
+
+    def _stamps(self, scope: Scope) -> tuple[object, ...]:
+        """Changes when the files of a memory do."""
+        store = self._memory_of(scope)
+        return tuple(_stamp(os.fspath(path)) for path in (store.memory_file, store.shared_file))
+
+    async def archived(self, session_key: str, file: Path) -> None:
+        """This session lies in the archive now; memory takes it in, in the background."""
+        await self.tidying.archived(session_key, file)
+
+    def state(self, session_key: str, scope: Scope) -> list[str]:
+        """How full the memory is, and what went wrong with it."""
+        from nanobot.agent.memory_editing import MemoryEditor  # only who asks waits for it
+
+        failures = self.tidying.failures_of(session_key)
+        wrong = f"; moving old messages into it failed {counted(failures, 'time')} in a row" if failures else ""
+        return [f"Long-term memory: {MemoryEditor(self._memory_of(scope), self._clock).state()}{wrong}"]
+
+    async def clear(self, asked: Asked) -> tuple[list[str], Callable[[], Awaitable[object]] | None]:
+        """Take what is remembered in this scope out of every prompt."""
+        from nanobot.agent.memory_editing import MemoryEditor
+
+        key = asked.session.key
+        self.tidying.forget(key)
+        editor = MemoryEditor(self._memory_of(asked.scope), self._clock, asked.message.sender_id or "terminal")
+        try:
+            await asyncio.to_thread(self.tidying.forget_archived, key)
+        except OSError as error:
+            raise refusal("What waits to be remembered cannot be forgotten", error) from error
+        cleared = await asyncio.to_thread(editor.clear)
+        return cleared, (lambda: asyncio.to_thread(editor.undo)) if cleared else None
+
+    def commands(self) -> dict[str, CommandEntry]:
+        """What a chat may ask of its memory."""
+
+        async def memory(asked: Asked) -> str:
+            from nanobot.agent.memory_words import MemoryWords
+
+            return await MemoryWords(self._memory_of, self._clock).answer(asked)
+
+        return {"memory": CommandEntry(memory, "what is remembered here", "[why|forget|undo|share|search|log] ...")}
+
+    def _memory_of(self, scope: Scope) -> MemoryStore:
+        return self._memory if scope == self._memory.scope else self._memory.of(scope)
 
     async def close(self) -> None:
         """Leave what is half done to the next start."""
         await self.tidying.close()
+        while self._notes:
+            await asyncio.wait(self._notes)
 
     def idle_watch(self, lane: Callable[[str], AbstractAsyncContextManager[object]]) -> IdleWatch | None:
         """Who does it for sessions in which nobody speaks any more; None where the config does not want it."""
         if not self._idle_s:
             return None
         return IdleWatch(lambda key: self._consolidator().compact(key, lane(key)), self._idle_s, self._clock)
+
+
+def _may_write_memory(row: ChatMessage) -> bool:
+    """Whether a call in this row names a file of memory."""
+    return any("memory" in call["function"]["arguments"].lower() for call in row.get("tool_calls", ()))
+
+
+def _stamp(path: str) -> tuple[int, int, int] | None:
+    try:
+        status = os.stat(path)  # noqa: PTH116 a Path costs more than the look
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size

@@ -67,7 +67,7 @@ def kill_many(folder: Path, kills: int, seed: int) -> None:
         "import nanobot.session.manager",
         "import nanobot.agent.remembering, nanobot.agent.consolidation, nanobot.runtime",
     )
-    forker = forker.replace("uniform(0.001, 0.03)", "uniform(0.005, 0.15)")
+    forker = forker.replace("uniform(0.001, 0.03)", "uniform(0.02, 0.35)")
     run = subprocess.run(
         [sys.executable, "-c", forker, str(folder), str(kills), str(seed)], input=LIFE, capture_output=True, text=True
     )
