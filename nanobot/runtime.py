@@ -181,7 +181,7 @@ async def build_runtime(
         turns_folder=places.turns,
         traces=traces,
         patience=patience or Patience(),
-        hooks=(*hooks, Running(file_book), approval, Filing(file_book), upkeep),
+        hooks=(*hooks, Running(file_book), upkeep, approval, Filing(file_book)),
         answering=answering,
         scope_of=scope_of,
         saved=upkeep.saved,

@@ -340,7 +340,7 @@ class Consolidator:
 
     def _write(self, asked: "_Asked") -> None:
         saved, memory = asked.saved, self._memory_of(asked.plan.scope)
-        source = Source(asked.plan.session_key, rows=asked.part.rows)
+        source = Source(asked.plan.session_key, rows=asked.part.rows, provenance=asked.part.transcript.provenance)
         memory.take_in(saved.history_entry, saved.memory_update, instead_of=asked.memory, source=source)
 
     def _note_done(self, asked: "_Asked") -> None:

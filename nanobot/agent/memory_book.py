@@ -16,7 +16,7 @@ from typing import Any
 from nanobot.agent.facts import Fact, facts_in, words_of
 from nanobot.errors import StorageError
 from nanobot.messages.shown import shown_text
-from nanobot.messages.types import ChatMessage, Provenance, is_our_word, least_trusted
+from nanobot.messages.types import ChatMessage, Provenance, is_our_word, is_outside
 from nanobot.security.opening import Opener
 from nanobot.security.paths import PathDeniedError
 from nanobot.utils.clock import Clock, timestamp
@@ -49,25 +49,30 @@ class By(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a change came from. `rows` are the messages it was made of."""
+    """Where a change came from: the messages it was made of, and how far their words are trusted."""
 
     session: str = ""
     who: str = ""
     rows: Sequence[ChatMessage] = ()
+    provenance: Provenance = Provenance.OWNER
 
     def of(self, fact: Fact) -> dict[str, Any]:
         """What is kept of a fact's origin: the message that says most of it, a person's before any other."""
         told = {"session": self.session} if self.session else {}
-        best, most = None, 0.0
+        best, most, trust = None, 0.0, self.provenance
         wanted = words_of(fact.text)
         for row in self.rows:
             if row.get("role") not in ("user", "assistant") or is_our_word(row):
                 continue
-            share = len(wanted & words_of(shown_text(row))) + (0.5 if row["role"] == "user" else 0)
+            said = len(wanted & words_of(shown_text(row)))
+            share = said + (0.5 if row["role"] == "user" else 0)
+            if said >= 0.6 * len(wanted) and row["role"] == "user" and row.get("provenance") == Provenance.OWNER:
+                trust = Provenance.OWNER  # the owner said so
             if share >= 1 and share > most:
                 best, most = row, share
         if best is None:
-            return told | ({"who": self.who} if self.who else {})
+            told |= {"who": self.who} if self.who else {}
+            return told | ({"provenance": trust.value} if is_outside(trust) else {})
         return told | {
             name: value
             for name, value in {
@@ -75,7 +80,7 @@ class Source:
                 "said_at": best.get("timestamp"),
                 "who": best.get("sender_id") or self.who or best["role"],
                 "quote": clip_line(" ".join(shown_text(best).split()), _QUOTED),
-                "provenance": least_trusted([best.get("provenance", Provenance.OWNER)]).value,
+                "provenance": trust.value if is_outside(trust) else "",
             }.items()
             if value
         }

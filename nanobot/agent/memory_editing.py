@@ -203,7 +203,7 @@ class MemoryEditor:
             yield f"  {_minute(str(told.get('said_at', '')))} {told.get('who', '')}: {told['quote']}"
         elif told.get("who"):
             yield f"  By {told['who']}."
-        if told.get("provenance") not in (None, "owner"):
+        if told.get("provenance"):
             yield f"  The words were not the owner's own ({told['provenance']})."
         words = words_of(fact.text)
         for text in change.removed:

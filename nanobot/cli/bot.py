@@ -4,7 +4,7 @@ Chat and one-shot know this port alone, so they look and behave the same with ei
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -21,6 +21,7 @@ Joining = Callable[[int], Sequence[InboundMessage]]
 Show = Callable[[str], None]
 """Shows what comes for a chat beside the answer. Neither blocks nor raises."""
 
+_TIDIED_S = 60.0
 _NOT_FROM_HERE = (
     "Nothing goes to {channel} from here: no gateway runs. Nothing was sent. Start one with `nanobot gateway`, then "
     "ask again."
@@ -104,6 +105,15 @@ class Bot(Protocol):
 
     async def jobs_wait(self) -> str:
         """Why jobs that were made here do not run when they are due; empty where somebody runs them."""
+        ...
+
+    @property
+    def is_tidying(self) -> bool:
+        """Whether old messages are being moved into memory, which ends with this process."""
+        ...
+
+    async def tidied(self) -> None:
+        """Wait for that, a minute at most."""
         ...
 
 
@@ -209,6 +219,19 @@ class OwnBot:
         from nanobot.cron.desk import NEEDS_GATEWAY  # who made a job has it loaded
 
         return "" if await asyncio.to_thread(self._runtime.cron().is_served) else NEEDS_GATEWAY
+
+    @property
+    def is_tidying(self) -> bool:
+        """Whether old messages are being moved into memory."""
+        return self._runtime.upkeep.tidying.is_asking
+
+    async def tidied(self) -> None:
+        """Wait for that."""
+        import asyncio  # here already
+
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_TIDIED_S):
+                await self._runtime.upkeep.tidying.settled()
 
 
 class _OnlyHere:

@@ -89,6 +89,9 @@ class _OneTurn:
         result = await self._bot.run_turn(message, self._watch, show=self._face.show, attended=attended)
         if self._has_made_a_job and (remark := await self._bot.jobs_wait()):
             Outlet(sys.stderr).write(f"Note: {remark}\n")  # whatever the model said: it will not ring by itself
+        if self._bot.is_tidying:
+            Outlet(sys.stderr).write("Note: old messages are being moved into memory; Ctrl+C puts that off.\n")
+            await self._bot.tidied()
         return 1 if result.outcome in FAILURES else 0
 
     def _watch(self, event: TurnEvent) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from nanobot.agent.idle import IdleWatch
 from nanobot.agent.memory import MemoryStore
 from nanobot.agent.run.hooks import PlannedCall, Verdict
+from nanobot.agent.run.outside import repeated_row
 from nanobot.agent.scope import Scope
 from nanobot.agent.slash_commands import Asked, CommandEntry
 from nanobot.agent.tidying import Tidying
@@ -22,7 +23,7 @@ from nanobot.agent.vitals import Vitals
 from nanobot.config.paths import Places
 from nanobot.config.schema import Config
 from nanobot.errors import NanobotError
-from nanobot.messages.types import ChatMessage
+from nanobot.messages.types import ChatMessage, Provenance, is_outside, least_trusted
 from nanobot.pairing.store import PairingStore
 from nanobot.session.manager import Session, SessionManager
 from nanobot.utils.aio import finish
@@ -81,6 +82,7 @@ class Upkeep:
         self._memory = memory
         self._seen: dict[Scope, tuple[object, ...]] = {}
         """By scope, how its files stood when they were written down last."""
+        self._stores: dict[Scope, MemoryStore] = {}
         self._notes: set[asyncio.Task[None]] = set()
         self._idle_s = defaults.idle_compact_after_minutes * 60
         self._clock = clock
@@ -98,11 +100,29 @@ class Upkeep:
             task.add_done_callback(self._notes.discard)
 
     async def before_call(self, planned: PlannedCall) -> Verdict:
-        """A hook on tool calls: how the memory stands is kept before something may write to it. It forbids nothing."""
+        """A hook on tool calls: how the memory stands is kept before something may write to it, and whose words of it a
+        call repeats is said. It forbids nothing.
+        """
         scope = planned.context.scope
         if planned.call.name in _WRITERS and self._seen.get(scope) != self._stamps(scope):
             await self._note(scope)
-        return Verdict()
+        if not planned.reaches:
+            return Verdict()
+        return await asyncio.to_thread(self._words_of_others, planned)
+
+    def _words_of_others(self, planned: PlannedCall) -> Verdict:
+        """Whether a call repeats what is remembered and was not the owner's own: it does not become theirs by that."""
+        memory, scope = self._memory_of(planned.context.scope), planned.context.scope
+        if scope.is_owners:
+            text, provenance = others_facts(memory)
+        else:
+            text, provenance = memory.read_long_term(), Provenance.PERSON
+        if not text.strip():
+            return Verdict()
+        remembered: ChatMessage = {"role": "tool", "name": "memory", "content": text, "provenance": provenance}
+        rows = [remembered, *(row for row in planned.rows if row["role"] == "user")]
+        found = repeated_row(planned.call.arguments, rows, planned.context.turn_id, planned.context.session_key)
+        return Verdict() if found is not remembered else Verdict(entered=provenance, source="what is remembered here")
 
     async def _note(self, scope: Scope, session_key: str = "", rows: Sequence[ChatMessage] = ()) -> None:
         """Write down how the memory stands now; whose doing that is, these rows of a turn say."""
@@ -164,7 +184,13 @@ class Upkeep:
         return {"memory": CommandEntry(memory, "what is remembered here", "[why|forget|undo|share|search|log] ...")}
 
     def _memory_of(self, scope: Scope) -> MemoryStore:
-        return self._memory if scope == self._memory.scope else self._memory.of(scope)
+        if scope == self._memory.scope:
+            return self._memory
+        while len(self._stores) >= _MOST_SEEN:
+            del self._stores[next(iter(self._stores))]
+        if scope not in self._stores:
+            self._stores[scope] = self._memory.of(scope)
+        return self._stores[scope]
 
     async def close(self) -> None:
         """Leave what is half done to the next start."""
@@ -177,6 +203,21 @@ class Upkeep:
         if not self._idle_s:
             return None
         return IdleWatch(lambda key: self._consolidator().compact(key, lane(key)), self._idle_s, self._clock)
+
+
+def others_facts(memory: MemoryStore) -> tuple[str, Provenance]:
+    """The facts of the owner's memory that came from words of others, and the least trusted of these."""
+    outside = {
+        key: str(origin.told["provenance"])
+        for key, origin in memory.book.origins().items()
+        if is_outside(str(origin.told.get("provenance", Provenance.OWNER)))
+    }
+    if not outside:
+        return "", Provenance.OWNER
+    from nanobot.agent.facts import facts_in
+
+    found = [fact for fact in facts_in(memory.read_long_term()) if fact.key in outside]
+    return "\n".join(fact.text for fact in found), least_trusted(outside[fact.key] for fact in found)
 
 
 def _may_write_memory(row: ChatMessage) -> bool:
