@@ -57,7 +57,10 @@ def scope_of(config: Config, pairing: PairingStore, sessions: SessionManager, me
     if not others_write(config, pairing, own.chat):
         return OWNERS
     by_owner = message.provenance is Provenance.OWNER and message.origin is Origin.USER
-    return OWNERS if by_owner or is_private(sessions, pairing, chat) else own
+    if by_owner:
+        return OWNERS
+    is_known = bool(pairing.people(chat.channel).owners)  # else nobody can say whose private chat this is
+    return OWNERS if is_known and is_private(sessions, pairing, chat) else own
 
 
 def scope_of_row(config: Config, pairing: PairingStore, session_key: str, row: ChatMessage) -> Scope:
