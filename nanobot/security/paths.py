@@ -237,7 +237,7 @@ class PathPolicy:
         if self._closed.holds(real) and not self._open.contains_exactly(real):
             raise PathDeniedError(
                 f"{path} holds what was told nanobot in private, and others read what is said in this chat. Go on "
-                "without it: what belongs to this chat is in its own memory."
+                f"without it. What belongs to this chat is in {self.apart.open[0] if self.apart.open else 'no file'}."
             )
         if _is_inside_of_processes(real):
             raise PathDeniedError(
