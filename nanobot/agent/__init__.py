@@ -5,5 +5,7 @@ run/runner (model and tools until an answer) -> scope (whose memory may be told)
 -> session_window (what a model is shown of a session) and context_report (the same for a person) -> pipeline (one
 turn, phase by phase) -> slash_commands -> answering (who may answer what a turn asks) and answers (in which words) ->
 loop, earlier (what a crash left), intake and lanes (a message finds its lane) -> delivery -> trace (what happened,
-kept and run again); and beside the turns idle -> consolidation -> save_memory (old messages go into memory).
+kept and run again); and beside the turns tidying (when), idle -> consolidation -> save_memory and handover (old
+messages go into memory) -> remembering (what of it is kept), facts (what a memory says), memory_book (every version of
+it) -> memory_editing and memory_words (a memory in a person's hands).
 """
