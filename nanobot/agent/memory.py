@@ -189,21 +189,21 @@ class MemoryStore:
         from nanobot.agent.memory_book import NOWHERE, By
         from nanobot.agent.remembering import settled
 
-        if self.read_to_rewrite() != instead_of:
-            raise StorageError(
-                "MEMORY.md was changed meanwhile; the older messages stay until they are asked for again."
-            )
         source = source or NOWHERE
-        update = memory_update if memory_update.strip() != instead_of.strip() else instead_of
-        kept = settled(update, instead_of, self.book, source, self.budget_bytes, self._clock)
-        self.append_history(history_entry)
-        if kept.archived:
-            self.append_archive(kept.archived)
-        if kept.text.strip() != instead_of.strip():
-            data = f"{kept.text.strip()}\n".encode("utf-8", "replace")
-            self.change(self.memory_file, data, By.CONSOLIDATION, source, mentioned=kept.mentioned)
-        elif kept.mentioned:
-            with self.book.at_work():
+        with self.book.at_work():
+            if self.read_to_rewrite() != instead_of:
+                raise StorageError(
+                    "MEMORY.md was changed meanwhile; the older messages stay until they are asked for again."
+                )
+            update = memory_update if memory_update.strip() != instead_of.strip() else instead_of
+            kept = settled(update, instead_of, self.book, source, self.budget_bytes, self._clock)
+            self.append_history(history_entry)
+            if kept.archived:
+                self.append_archive(kept.archived)
+            if kept.text.strip() != instead_of.strip():
+                data = f"{kept.text.strip()}\n".encode("utf-8", "replace")
+                self.change(self.memory_file, data, By.CONSOLIDATION, source, mentioned=kept.mentioned)
+            elif kept.mentioned:
                 data = self._bytes_of(self.memory_file) or b""
                 self.book.note(self.memory_file.name, data, By.CONSOLIDATION, source, mentioned=kept.mentioned)
 

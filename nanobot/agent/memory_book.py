@@ -6,8 +6,9 @@ that cannot be read is passed over. Methods block.
 """
 
 import hashlib
+import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -136,6 +137,8 @@ class MemoryBook:
         self._files = files
         self._clock = clock
         self._read = _Read()
+        self._mutex = threading.RLock()
+        self._depth = 0
 
     def changes(self) -> list[Change]:
         """All of them, the oldest first."""
@@ -162,13 +165,21 @@ class MemoryBook:
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """Hold the book while a file of the memory is looked at and changed. Raises StorageError."""
-        try:
-            make_private_folder(self._folder)
-            with locked(self._folder / ".lock"):
+        """Hold the book while a file of the memory is looked at and changed; who holds it may hold it again. Raises
+        StorageError.
+        """
+        with self._mutex, ExitStack() as held:
+            if not self._depth:
+                try:
+                    make_private_folder(self._folder)
+                    held.enter_context(locked(self._folder / ".lock"))
+                except OSError as error:
+                    raise refusal("The book of changes of the memory cannot be opened", error) from error
+            self._depth += 1
+            try:
                 yield
-        except OSError as error:
-            raise refusal("The book of changes of the memory cannot be opened", error) from error
+            finally:
+                self._depth -= 1
 
     def note(
         self,

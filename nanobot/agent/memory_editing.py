@@ -81,75 +81,89 @@ class MemoryEditor:
 
     def forget(self, wanted: str) -> list[Fact]:
         """Take a fact out, also of the archive; what went. It is not learned again from what was said before."""
-        self._memory.note_changes()
-        places = [*self._files(), self._memory.archive_file]
-        found = _matching(wanted, [self._known(fact, path.name, None) for path in places for fact in _facts_of(path)])
-        keys = {known.fact.key for known in found}
-        if not keys:
-            raise _unknown(wanted)
-        if len(keys) > 1:
-            choices = "\n".join(f"{one.fact.id}  {clip_line(one.fact.text, _SHOWN)}" for one in found[:_MOST_CHOICES])
-            raise NanobotError(f"Which one? Several facts have these words:\n{choices}")
-        gone: dict[str, Fact] = {}
-        group = None
-        for path in places:
-            text = _text_of(path)
-            out = [fact for fact in facts_in(text) if fact.key in keys]
-            if out:
-                gone |= {fact.key: fact for fact in out}
-                data = without(text, out).encode("utf-8", "surrogateescape")
-                forgot = [fact.text for fact in out]
-                change = self._memory.change(path, data, By.FORGET, Source(who=self._who), forgot=forgot, group=group)
-                group = group or (change.number if change is not None else None)
-        return list(gone.values())
+        with self._memory.book.at_work():
+            self._memory.note_changes()
+            places = [*self._files(), self._memory.archive_file]
+            found = _matching(
+                wanted, [self._known(fact, path.name, None) for path in places for fact in _facts_of(path)]
+            )
+            keys = {known.fact.key for known in found}
+            if not keys:
+                raise _unknown(wanted)
+            if len(keys) > 1:
+                choices = "\n".join(
+                    f"{one.fact.id}  {clip_line(one.fact.text, _SHOWN)}" for one in found[:_MOST_CHOICES]
+                )
+                raise NanobotError(f"Which one? Several facts have these words:\n{choices}")
+            gone: dict[str, Fact] = {}
+            group = None
+            for path in places:
+                text = _text_of(path)
+                out = [fact for fact in facts_in(text) if fact.key in keys]
+                if out:
+                    gone |= {fact.key: fact for fact in out}
+                    data = without(text, out).encode("utf-8", "surrogateescape")
+                    forgot = [fact.text for fact in out]
+                    change = self._memory.change(
+                        path, data, By.FORGET, Source(who=self._who), forgot=forgot, group=group
+                    )
+                    group = group or (change.number if change is not None else None)
+            return list(gone.values())
 
     def undo(self, may: Callable[[Change], bool] = lambda change: True) -> list[Change]:
         """Take the last change back that stands; which it was. Before it, what an editor did is a change of its own.
 
         `may` says whether this person may take it back.
         """
-        self._memory.note_changes()
-        group = self._memory.book.last_to_undo()
-        if not group:
-            raise NanobotError("There is no change to take back.")
-        if not all(map(may, group)):
-            raise NanobotError("Somebody else made the last change; an owner may take it back.")
-        source = Source(who=self._who)
-        for change in reversed(group):
-            path = next(path for path in self._all_files() if path.name == change.file)
-            self._memory.change(path, self._memory.book.text(change.before), By.UNDO, source, undoes=change.number)
-        return group
+        with self._memory.book.at_work():
+            self._memory.note_changes()
+            group = self._memory.book.last_to_undo()
+            if not group:
+                raise NanobotError("There is no change to take back.")
+            if not all(map(may, group)):
+                raise NanobotError("Somebody else made the last change; an owner may take it back.")
+            source = Source(who=self._who)
+            for change in reversed(group):
+                path = next(path for path in self._all_files() if path.name == change.file)
+                self._memory.change(path, self._memory.book.text(change.before), By.UNDO, source, undoes=change.number)
+            return group
 
     def share(self, wanted: str) -> Fact:
         """Put a fact where every chat is told of it, too."""
-        found = _matching(wanted, self.facts())
-        keys = {known.fact.key: known.fact for known in found}
-        if len(keys) != 1:
-            raise _unknown(wanted) if not keys else NanobotError("Several facts have these words. Name one by its id.")
-        fact = next(iter(keys.values()))
-        text = _text_of(self._memory.shared_file)
-        if fact.key in {one.key for one in facts_in(text)}:
-            raise NanobotError("It is shared already.")
-        line_end = "" if not text or text.endswith("\n") else "\n"
-        data = f"{text}{line_end}- {fact.text}\n".encode("utf-8", "surrogateescape")
-        self._memory.change(self._memory.shared_file, data, By.SHARE, Source(who=self._who))
-        return fact
+        with self._memory.book.at_work():
+            found = _matching(wanted, self.facts())
+            keys = {known.fact.key: known.fact for known in found}
+            if len(keys) != 1:
+                raise (
+                    _unknown(wanted)
+                    if not keys
+                    else NanobotError("Several facts have these words. Name one by its id.")
+                )
+            fact = next(iter(keys.values()))
+            text = _text_of(self._memory.shared_file)
+            if fact.key in {one.key for one in facts_in(text)}:
+                raise NanobotError("It is shared already.")
+            line_end = "" if not text or text.endswith("\n") else "\n"
+            data = f"{text}{line_end}- {fact.text}\n".encode("utf-8", "surrogateescape")
+            self._memory.change(self._memory.shared_file, data, By.SHARE, Source(who=self._who))
+            return fact
 
     def clear(self) -> list[str]:
         """Empty what is in every prompt of this scope; the names of the files that held something. They stay in the
         book, and the notes of today in the log.
         """
-        self._memory.note_changes()
-        cleared, group = [], None
-        files = [self._memory.memory_file] if not self._memory.scope.is_owners else list(self._files())
-        for path in files:
-            if path.exists():
-                change = self._memory.change(path, None, By.RESET, Source(who=self._who), group=group)
-                group = group or (change.number if change is not None else None)
-                cleared.append(path.name)
-        if (notes := self._memory.read_today().strip()) and self._memory.put_away_today():
-            cleared.append(f"today's notes ({counted(len(notes.splitlines()), 'line')})")
-        return cleared
+        with self._memory.book.at_work():
+            self._memory.note_changes()
+            cleared, group = [], None
+            files = [self._memory.memory_file] if not self._memory.scope.is_owners else list(self._files())
+            for path in files:
+                if path.exists():
+                    change = self._memory.change(path, None, By.RESET, Source(who=self._who), group=group)
+                    group = group or (change.number if change is not None else None)
+                    cleared.append(path.name)
+            if (notes := self._memory.read_today().strip()) and self._memory.put_away_today():
+                cleared.append(f"today's notes ({counted(len(notes.splitlines()), 'line')})")
+            return cleared
 
     def search(self, text: str) -> list[Found]:
         """The lines of all its files in which these words stand, in any case."""

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,15 @@ import pytest
 
 from nanobot.agent.memory import MemoryStore
 from nanobot.agent.scope import Scope
-from nanobot.bus.events import InboundMessage
+from nanobot.agent.tools.base import ToolContext
+from nanobot.agent.tools.disk import opener
+from nanobot.bus.events import Address, InboundMessage
 from nanobot.config.schema import Config
 from nanobot.cron.types import CronSchedule
 from nanobot.messages.types import Provenance
+from nanobot.security.paths import PathDeniedError, PathPolicy
 from nanobot.session.manager import SessionManager
-from nanobot.testing import Bot, calls, open_bot
+from nanobot.testing import Bot, FrozenClock, calls, open_bot
 
 CANARY = "canary-of-ann"
 GROUP = "telegram:-100"
@@ -153,3 +157,15 @@ async def test_without_a_wall_a_command_in_a_group_waits_for_the_owner(tmp_path:
         shown = await shown_to_the_model(bot, in_group("look", "ann", provenance=Provenance.OWNER))
 
     assert CANARY not in shown
+
+
+@pytest.mark.parametrize("name", ["memory/MEMORY.md", "USER.md", "sessions/telegram_7.jsonl"])
+def test_no_file_of_the_private_memory_is_sent_from_a_group(tmp_path: Path, name: str):
+    told_in_private(tmp_path)
+    workspace = tmp_path / "workspace"
+    policy = PathPolicy(workspace, data_folder=tmp_path)
+    clock = FrozenClock(datetime(2026, 2, 26, tzinfo=UTC))
+    context = ToolContext(GROUP, Address("telegram", "-100"), "t", workspace, clock, scope=Scope(GROUP))
+
+    with pytest.raises(PathDeniedError, match="told nanobot in private"):
+        opener(policy, context).to_send(name)
