@@ -1,6 +1,7 @@
 """Tidying: old messages go into memory in the background; whatever becomes of that, no turn waits and none is lost."""
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -35,11 +36,12 @@ class Minded(ScriptedProvider):
                 yield delta
         else:
             self.turns.append(list(messages))
-            yield Finished(LLMResponse("Fine."))
+            yield Finished(LLMResponse(self.answers))
 
     def __init__(self, *lines: Any) -> None:
         super().__init__(*lines)
         self.turns: list[list[ChatMessage]] = []
+        self.answers = "Fine."
 
 
 def saving(entry: str = "Talked.", update: str = "- Likes tea.", **more: Any) -> LLMResponse:
@@ -330,3 +332,51 @@ async def test_what_each_chat_said_goes_into_its_own_memory(tmp_path: Path):
     assert [entry.content for entry in group.read_history()] == ["Group."]
     assert "Group" not in home.log + home.memory.read_long_term()
     assert home.cursor == 16
+
+
+async def test_after_the_window_was_cut_the_question_is_known_and_a_finished_task_is_told_as_done(tmp_path: Path):
+    handover = "Done: A, the plums are counted. Doing: B, the pears."
+    minded = Minded(*[saving("Counted.", "- Owns plums.", handover=handover)] * 8)
+    async with bot_with(tmp_path, minded, window=1000, contextWindowTokens=12_000, maxTokens=3_000) as bot:
+        for number in range(30):
+            await bot.say(f"count plums {number} " + "word " * 250)
+        await settled(bot)
+        minded.answers = "Shall I count the pears in the cellar, too?"
+        await bot.say("and the pears? " + "word " * 250)
+        await bot.say("yes")
+
+    last = minded.turns[-1]
+    assert str(last[0]["content"]).endswith(handover)
+    assert "Shall I count the pears in the cellar, too?" in str(last[-2])
+    assert "count plums 0 " not in str(last)
+
+
+async def test_what_was_begun_afresh_meanwhile_stays_as_it_is(tmp_path: Path):
+    home = Home(tmp_path)
+    await home.talk(0, 10)
+    pause = Pause()
+    home.model.script(pause, saving())
+    moving = asyncio.create_task(home.consolidator.move(KEY, lambda session: 8))
+    await pause.reached.wait()
+    home.sessions.archive(KEY)
+    await home.talk(10, 14)
+    pause.resume.set()
+
+    assert (await moving).outcome is NOTHING
+    assert home.cursor == 0
+    assert home.log == ""
+
+
+async def test_a_full_disk_moves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    home = Home(tmp_path)
+    await home.talk(0, 10)
+    home.model.script(saving())
+
+    def full(*args: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("nanobot.security.opening.write_whole", full)
+    result = await home.consolidator.move(KEY, lambda session: 8)
+
+    assert result.outcome is ConsolidationOutcome.FAILED
+    assert home.cursor == 0
