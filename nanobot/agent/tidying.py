@@ -1,8 +1,9 @@
 """When old messages are moved into memory: in the background, while nobody waits for it.
 
 A session is looked at each time a turn has let go of it. It is due when so many messages stand past its cursor, or when
-its window had to leave old turns out. What failed rests for longer and longer, and so does what would free nothing.
-What `/new` puts into the archive waits in a list on the disk until it was taken in, through any crash.
+its window had to leave old turns out; then it waits for a lull in the talk, which is never long. What failed rests for
+longer and longer, and so does what would free nothing. What `/new` puts into the archive waits in a list on the disk
+until it was taken in, through any crash.
 """
 
 import asyncio
@@ -86,7 +87,7 @@ class Tidying:
         pause_s: float = 1.0,
     ) -> None:
         """`open_mover` is asked when something is to be moved first. `waiting` is the file that lists archived sessions
-        that are not in memory yet; they wait `pause_s`, so that who says `/new` and goes on is served first.
+        that are not in memory yet. For `pause_s` nobody must have spoken: who goes on at once is served first.
         """
         self._open_mover = open_mover
         self._mover: Mover | None = None
@@ -94,7 +95,9 @@ class Tidying:
         self._clock = clock
         self._window = memory_window
         self._archive = _Waiting(waiting)
-        self._pause_s = pause_s
+        self.pause_s = pause_s
+        self._talk: dict[str, int] = {}
+        """By session that waits for a lull, how many messages it had when somebody spoke last."""
         self._few = asyncio.Semaphore(_AT_ONCE)
         self._at_work: dict[str, asyncio.Task[None]] = {}
         self._rests: dict[str, _Rest] = {}
@@ -106,11 +109,14 @@ class Tidying:
 
     def saved(self, session: Session) -> None:
         """A turn has let go of this session. Neither blocks nor raises."""
-        if self._is_due(session):
-            self._begin(session.key, lambda: self._tidy(session.key))
+        if session.key in self._talk:
+            self._talk[session.key] = session.message_count
+        elif self._is_due(session):
+            self._begin(session.key, lambda: self._tidy_in_a_lull(session.key, session.message_count))
         if not self._looked:  # what an earlier life left
             self._looked = True
-            self._begin("", self._take_in_archive)
+            if self._archive.path.exists():
+                self._begin("", self._take_in_archive)
 
     async def archived(self, session_key: str, file: Path) -> None:
         """This session went into this file of the archive, and begins afresh. Never raises."""
@@ -153,6 +159,11 @@ class Tidying:
         while tasks := [task for key, task in self._at_work.items() if key]:
             await asyncio.wait(tasks)
 
+    async def at_rest(self) -> None:
+        """Wait until nothing at all is at work, the archive neither."""
+        while self._at_work:
+            await asyncio.wait(list(self._at_work.values()))
+
     async def close(self) -> None:
         """Break off what waits for a model, finish what is being written, and begin no more."""
         self._closed = True
@@ -178,8 +189,7 @@ class Tidying:
 
     async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
         try:
-            async with self._few:
-                await work()
+            await work()
         except Exception:  # nobody waits for it, and the other sessions still have their turn
             log.exception("Old messages could not be moved into memory")
 
@@ -187,6 +197,19 @@ class Tidying:
         if self._mover is None:
             self._mover = self._open_mover()
         return self._mover
+
+    async def _tidy_in_a_lull(self, key: str, count: int) -> None:
+        """Wait until nobody speaks, but not for more than half a memory window of messages."""
+        self._talk[key] = count
+        try:
+            said = -1
+            while said != self._talk[key] and self._talk[key] < count + self._window // 2:
+                said = self._talk[key]
+                await asyncio.sleep(self.pause_s)
+        finally:
+            del self._talk[key]
+        async with self._few:
+            await self._tidy(key)
 
     async def _tidy(self, key: str) -> None:
         """One pass over a live session."""
@@ -239,7 +262,7 @@ class Tidying:
 
     async def _take_in_archive(self) -> None:
         """Everything that `/new` has put away, one conversation after the other."""
-        await asyncio.sleep(self._pause_s)
+        await asyncio.sleep(self.pause_s)
         lock = ProcessLock(self._archive.path.with_suffix(".lock"))
         if not self._archive.path.exists() or not lock.try_acquire():
             return  # another process is at it

@@ -53,10 +53,11 @@ def config(window: int = 20, **defaults: Any) -> Config:
 
 
 @asynccontextmanager
-async def bot_with(home: Path, minded: Minded, **defaults: Any) -> AsyncIterator[Bot]:
+async def bot_with(home: Path, minded: Minded, pause_s: float = 0, **defaults: Any) -> AsyncIterator[Bot]:
     async with build_runtime(
         config(**defaults), data_dir=home, workspace=home / "workspace", provider=minded, environ={}
     ) as runtime:
+        runtime.upkeep.tidying.pause_s = pause_s
         yield Bot(runtime, minded)
 
 
@@ -252,7 +253,6 @@ async def test_a_session_that_the_original_consolidated_says_its_summary(tmp_pat
 async def test_after_new_everything_of_the_old_session_goes_into_memory(tmp_path: Path):
     minded = Minded(saving("Spoke of plums."))
     async with bot_with(tmp_path, minded) as bot:
-        bot.runtime.upkeep.tidying._pause_s = 0
         await talk(bot, 3)
         await bot.say("/new")
         await bot.say("hello")
@@ -267,13 +267,12 @@ async def test_after_new_everything_of_the_old_session_goes_into_memory(tmp_path
 
 async def test_what_new_put_away_is_taken_in_by_the_next_life(tmp_path: Path):
     minded = Minded(saving())
-    async with bot_with(tmp_path, minded) as bot:
+    async with bot_with(tmp_path, minded, pause_s=60) as bot:
         await talk(bot, 2)
         await bot.say("/new")
     assert minded.requests == []
 
     async with bot_with(tmp_path, minded) as bot:
-        bot.runtime.upkeep.tidying._pause_s = 0
         await bot.say("hello")
         async with asyncio.timeout(5):
             while (tmp_path / "state" / "to-consolidate.json").exists():
@@ -287,13 +286,11 @@ async def test_an_archive_that_cannot_be_summed_up_is_named_in_the_log_at_last(t
     minded = Minded(*["no call"] * 5)
     for life in range(6):
         async with bot_with(tmp_path, minded) as bot:
-            bot.runtime.upkeep.tidying._pause_s = 0
             await bot.say("hello")
             if life == 0:
                 await bot.say("/new")
             async with asyncio.timeout(5):
-                while "" in bot.runtime.upkeep.tidying._at_work:
-                    await asyncio.sleep(0.01)
+                await bot.runtime.upkeep.tidying.at_rest()
 
     assert len(minded.requests) == 5
     [entry] = MemoryStore(tmp_path / "workspace").read_history()
@@ -310,6 +307,18 @@ async def test_the_end_of_the_process_breaks_it_off_and_loses_nothing(tmp_path: 
 
     assert cursor(tmp_path) == 0
     assert MemoryStore(tmp_path / "workspace").read_history() == []
+
+
+async def test_while_somebody_speaks_it_waits_for_a_lull_but_not_for_ever(tmp_path: Path):
+    minded = Minded(saving())
+    async with bot_with(tmp_path, minded, pause_s=0.3, window=20) as bot:
+        await talk(bot, 14)
+        assert minded.requests == []
+
+        await talk(bot, 6, first=14)
+        await settled(bot)
+
+    assert len(minded.requests) == 1
 
 
 async def test_what_each_chat_said_goes_into_its_own_memory(tmp_path: Path):

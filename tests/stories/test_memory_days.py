@@ -136,10 +136,10 @@ async def test_reset_all_leaves_nothing_of_the_past_in_the_next_prompt_and_says_
         told = await bot.say("/reset --all")
         await bot.say("hello")
         request = json.dumps(bot.provider.requests[-1])
-        assert not bot.runtime.upkeep.tidying._archive.read()
         back = await bot.say("/memory undo")
 
     assert "plum" not in request
+    assert not (tmp_path / "state" / "to-consolidate.json").exists()
     for what in ("this conversation (2 messages", "MEMORY.md", "today's notes", "/memory undo"):
         assert what in told
     assert "plums" in back
