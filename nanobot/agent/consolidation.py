@@ -182,6 +182,8 @@ class Consolidator:
         self._scope_of = scope_of
         self._one_at_a_time: WeakValueDictionary[Scope, asyncio.Lock] = WeakValueDictionary()
         self._failures: dict[str, _Failure] = {}
+        self._moving: set[str] = set()
+        """Sessions that are moved while nobody holds them: who holds one of them must not wait for that."""
 
     async def compact(self, session_key: str, lane: AbstractAsyncContextManager[object]) -> ConsolidationResult:
         """Move all but the last messages of an idle session into memory, in as many calls as that takes, eight at most.
@@ -205,6 +207,8 @@ class Consolidator:
         Never raises for a model or the disk. What failed is not tried again before something new was said or an hour
         went by. Cancelling is safe: all is kept or nothing.
         """
+        if session.key in self._moving:
+            return _NOTHING
         stood = (session.last_consolidated, session.message_count)
         failure = self._failures.get(session.key)
         if failure is not None and failure.stood == stood and self._clock.monotonic() - failure.at < _TRY_AGAIN_S:
@@ -233,13 +237,16 @@ class Consolidator:
         try:
             async with self._sessions.hold(session_key) as session:
                 plan = await asyncio.to_thread(lambda: self._plan(session, keep(session)))
-            if plan is None:
-                return _NOTHING
+                if plan is None:
+                    return _NOTHING
+                self._moving.add(session_key)
             async with self._lock_of(plan.scope):
                 asked = await self._ask(plan)
                 return await self._keep_where_it_stood(session_key, asked)
         except (NanobotError, TimeoutError) as error:
             return self._failed(session_key, error)
+        finally:
+            self._moving.discard(session_key)
 
     async def move_archived(self, session: Session, done: int) -> ConsolidationResult:
         """The same of a session that lies in the archive, from message number `done` on: its file stays as it is."""

@@ -55,7 +55,7 @@ async def test_canaries_of_three_people_a_group_and_the_terminal_never_meet(tmp_
         Config.model_validate(config), data_dir=tmp_path, workspace=tmp_path / "workspace", provider=clerk, environ={}
     ) as runtime:
         bot = Bot(runtime, clerk)
-        for number in range(24):
+        for number in range(12):
             turns = [say(bot, said(f"canary-{who} is {number}", who, chat)) for who, chat in people.items()]
             turns.append(say(bot, said(f"canary-group is {number}", "ben", "-100")))
             turns.append(bot.say(f"canary-owner is {number}"))
