@@ -207,12 +207,12 @@ class Tidying:
                 said = self._talk[key]
                 await asyncio.sleep(self.pause_s)
         finally:
-            del self._talk[key]
+            count = self._talk.pop(key)
         async with self._few:
-            await self._tidy(key)
+            await self._tidy(key, count)
 
-    async def _tidy(self, key: str) -> None:
-        """One pass over a live session."""
+    async def _tidy(self, key: str, count: int) -> None:
+        """One pass over a live session that has so many messages."""
         from nanobot.agent.consolidation import ConsolidationOutcome  # most turns consolidate nothing
 
         mover = await asyncio.to_thread(self._movers)
@@ -223,7 +223,6 @@ class Tidying:
                 break
             share = result.share if not moved else share
             moved += result.moved
-        count = self._sessions.get_or_create(key).message_count
         rest = self._rests.pop(key, _NO_REST)
         if result.outcome is ConsolidationOutcome.FAILED:
             self.last_failure = result.reason
