@@ -19,7 +19,7 @@ from nanobot.messages.types import ChatMessage
 from nanobot.session.manager import Session, SessionManager
 from nanobot.session.stems import stem_of
 from nanobot.utils.clock import Clock
-from nanobot.utils.files import write_atomic
+from nanobot.utils.files import make_private_folder, write_atomic
 from nanobot.utils.locks import ProcessLock, locked
 
 if TYPE_CHECKING:
@@ -37,6 +37,8 @@ _LEAST_SHARE = 0.15
 _REST_S, _LONGEST_REST_S = 600.0, 6 * 3600.0
 _MOST_TRIES = 5
 """Failures after which an archived conversation is only noted in the log: it lies in the archive all the same."""
+
+_MOST_RESTS = 200
 
 _FREES_NOTHING = (
     "The last messages of this conversation fill the window: moving older ones into memory frees little. From now on "
@@ -101,8 +103,10 @@ class Tidying:
         self._few = asyncio.Semaphore(_AT_ONCE)
         self._at_work: dict[str, asyncio.Task[None]] = {}
         self._rests: dict[str, _Rest] = {}
+        self._kept_rests = waiting.with_name("tidying.json")
         self._news: dict[str, list[str]] = {}
         self._looked = False
+        self._knows_rests = False
         self._closed = False
         self.last_failure = ""
         """Why the last pass failed; empty where it did not."""
@@ -177,8 +181,11 @@ class Tidying:
         past = session.message_count - session.last_consolidated
         if past < self._window and _window_start(session) <= session.last_consolidated:
             return False
+        if not self._knows_rests:
+            self._knows_rests = True
+            self._rests = _read_rests(self._kept_rests) | self._rests
         rest = self._rests.get(session.key, _NO_REST)
-        return self._clock.monotonic() >= rest.until or session.message_count >= rest.messages
+        return self._now() >= rest.until or session.message_count >= rest.messages
 
     def _begin(self, key: str, work: Callable[[], Awaitable[None]]) -> None:
         if self._closed or key in self._at_work:
@@ -228,10 +235,25 @@ class Tidying:
             self.last_failure = result.reason
             self._rests[key] = self._longer(rest, count)
         elif not moved:
-            self._rests[key] = _Rest(self._clock.monotonic() + _LONGEST_REST_S, count + self._few_messages)
+            self._rests[key] = _Rest(self._now() + _LONGEST_REST_S, count + self._few_messages)
         else:
             self.last_failure = ""
             self._rests[key] = self._after(rest, share, key, count)
+        if rest.failures or rest.ineffective or self._rests[key].failures or self._rests[key].ineffective:
+            await asyncio.to_thread(self._keep_rests)
+
+    def _keep_rests(self) -> None:
+        """So that the next process does not try at once what failed in this one; most of them live for a question."""
+        kept = {key: rest for key, rest in self._rests.items() if rest.failures or rest.ineffective}
+        told = {key: [one.until, one.messages, one.failures, one.ineffective] for key, one in kept.items()}
+        try:
+            make_private_folder(self._kept_rests.parent)
+            write_atomic(self._kept_rests, json.dumps(dict(list(told.items())[-_MOST_RESTS:])) + "\n")
+        except OSError as error:
+            log.warning("%s cannot be kept: %s", self._kept_rests, error)
+
+    def _now(self) -> float:
+        return self._clock.now().timestamp()
 
     def _after(self, rest: _Rest, share: float, key: str, count: int) -> _Rest:
         """A pass was made: the next one waits for some messages. Where it freed next to nothing a second time in a row,
@@ -241,11 +263,11 @@ class Tidying:
         if times == 2:
             self._news.setdefault(key, []).append(_FREES_NOTHING)
         wait = self._few_messages if times < 2 else max(self._window, self._few_messages)
-        return _Rest(self._clock.monotonic() + _LONGEST_REST_S, count + wait, ineffective=times)
+        return _Rest(self._now() + _LONGEST_REST_S, count + wait, ineffective=times)
 
     def _longer(self, rest: _Rest, count: int) -> _Rest:
         times = 2 ** min(rest.failures, 8)
-        until = self._clock.monotonic() + min(_REST_S * times, _LONGEST_REST_S)
+        until = self._now() + min(_REST_S * times, _LONGEST_REST_S)
         return replace(rest, until=until, messages=count + self._few_messages * times, failures=rest.failures + 1)
 
     @property
@@ -302,6 +324,14 @@ class Tidying:
             self._archive.change(stem, None)
 
 
+def _read_rests(path: Path) -> dict[str, _Rest]:
+    """What an earlier process kept; nothing where it cannot be read."""
+    with suppress(OSError, ValueError, TypeError, AttributeError):
+        found: Any = json.loads(path.read_text(encoding="utf-8"))
+        return {str(key): _Rest(float(one[0]), *map(int, one[1:4])) for key, one in found.items()}
+    return {}
+
+
 class _Waiting:
     """The list of archived sessions that are not in memory yet: by stem, how far they are. Shared between processes."""
 
@@ -326,7 +356,7 @@ class _Waiting:
 
     def change(self, stem: str, state: dict[str, int] | None) -> None:
         """So far it is; None where it need not wait any more. Raises OSError."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        make_private_folder(self.path.parent)
         with locked(self.path.with_suffix(".write.lock")):
             waiting = self.read()
             if state is None:

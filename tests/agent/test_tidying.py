@@ -156,6 +156,16 @@ async def test_a_failure_keeps_every_message_shows_in_status_and_is_not_tried_at
     assert all(f"question {number}" in str(minded.turns[-1]) for number in range(13))
 
 
+async def test_what_failed_is_not_tried_at_once_by_the_next_process(tmp_path: Path):
+    minded = Minded("no call")
+    for life in range(3):
+        async with bot_with(tmp_path, minded) as bot:
+            await talk(bot, 10 if life == 0 else 1, first=10 + life)
+            await settled(bot)
+
+    assert len(minded.requests) == 1
+
+
 async def test_what_failed_is_tried_again_after_some_more_messages(tmp_path: Path):
     minded = Minded("no call", saving())
     async with bot_with(tmp_path, minded) as bot:
