@@ -437,7 +437,7 @@ async def test_discord_is_told_the_menu_once(discord, tmp_path, bot: Bot):
             await life.asked("hello")
 
     assert [command["name"] for command in discord.rest.commands] == [entry.name for entry in menu]
-    assert {one["name"] for one in discord.rest.commands if one.get("options")} == {"model", "history"}
+    assert {one["name"] for one in discord.rest.commands if one.get("options")} == {"model", "history", "memory"}
     assert all(command["contexts"] == [0, 1] for command in discord.rest.commands)
     assert [method for method, _ in discord.rest.asked].count("PUT") == 1
 
