@@ -25,7 +25,7 @@ from nanobot.agent.scope import Scope
 from nanobot.agent.vitals import Vitals
 from nanobot.errors import NanobotError, ProviderError
 from nanobot.messages.tokens import estimate_tokens
-from nanobot.messages.types import ChatMessage, is_our_word, is_outside
+from nanobot.messages.types import ChatMessage, Provenance, is_our_word, is_outside
 from nanobot.providers.base import CallContext, LLMProvider, calling_for
 from nanobot.session.manager import Session
 from nanobot.utils.aio import finish
@@ -316,7 +316,9 @@ class Consolidator:
                 saved = await ask_to_save(
                     model.provider, model.name, text, part.transcript, max_tokens=reply, handover=plan.handover
                 )
-        if is_outside(part.transcript.provenance) and plan.scope.is_owners and self._others_write(plan.session_key):
+        words = part.transcript.provenance
+        by_others = is_outside(words) and words is not Provenance.MCP  # whose facts say so in the book
+        if by_others and plan.scope.is_owners and self._others_write(plan.session_key):
             # what somebody else says is told in the log; what stands in every prompt is the owner's
             saved = replace(saved, memory_update=text)
         return _Asked(plan, part, saved, text)
