@@ -117,7 +117,7 @@ async def build_runtime(
     places = Places(data_dir)
     sessions = SessionManager(workspace, old_folder=places.old_sessions)
     pairing = PairingStore(places, clock)
-    is_private = partial(people.is_private, sessions, pairing)
+    is_private = partial(people.is_owners_own, config, pairing, sessions)
     scope_of = partial(people.scope_of, config, pairing, sessions)
     file_book = FileBook(places.file_book, places.media, workspace)
     policies = tool_policies(config, data_dir, workspace, is_private=is_private, environ=environ)

@@ -44,6 +44,13 @@ def is_private(sessions: SessionManager, pairing: PairingStore, chat: Address) -
     return people.is_one_of_them(str(row["sender_id"]) for row in rows if row.get("sender_id"))
 
 
+def is_owners_own(config: Config, pairing: PairingStore, sessions: SessionManager, chat: Address) -> bool:
+    """The same, where somebody can say whose private chat it is: an owner is known, or only one person is let in."""
+    if not pairing.people(chat.channel).owners and others_write(config, pairing, f"{chat.channel}:{chat.chat_id}"):
+        return False
+    return is_private(sessions, pairing, chat)
+
+
 def scope_of(config: Config, pairing: PairingStore, sessions: SessionManager, message: InboundMessage) -> Scope:
     """Whose memory the turn of a message may be told of: the owner's where nobody else reads its answer, else that of
     the chat the answer goes to. Where nobody can say who reads there, it is the chat's.
@@ -59,8 +66,7 @@ def scope_of(config: Config, pairing: PairingStore, sessions: SessionManager, me
     by_owner = message.provenance is Provenance.OWNER and message.origin is Origin.USER
     if by_owner:
         return OWNERS
-    is_known = bool(pairing.people(chat.channel).owners)  # else nobody can say whose private chat this is
-    return OWNERS if is_known and is_private(sessions, pairing, chat) else own
+    return OWNERS if is_owners_own(config, pairing, sessions, chat) else own
 
 
 def scope_of_row(config: Config, pairing: PairingStore, session_key: str, row: ChatMessage) -> Scope:
