@@ -108,8 +108,6 @@ class Tidying:
         self._looked = False
         self._knows_rests = False
         self._closed = False
-        self.last_failure = ""
-        """Why the last pass failed; empty where it did not."""
 
     def saved(self, session: Session) -> None:
         """A turn has let go of this session. Neither blocks nor raises."""
@@ -232,12 +230,10 @@ class Tidying:
             moved += result.moved
         rest = self._rests.pop(key, _NO_REST)
         if result.outcome is ConsolidationOutcome.FAILED:
-            self.last_failure = result.reason
             self._rests[key] = self._longer(rest, count)
         elif not moved:
             self._rests[key] = _Rest(self._now() + _LONGEST_REST_S, count + self._few_messages)
         else:
-            self.last_failure = ""
             self._rests[key] = self._after(rest, share, key, count)
         if rest.failures or rest.ineffective or self._rests[key].failures or self._rests[key].ineffective:
             await asyncio.to_thread(self._keep_rests)
@@ -315,7 +311,6 @@ class Tidying:
         if result.outcome is ConsolidationOutcome.NOTHING:
             self._archive.change(stem, None)
             return
-        self.last_failure = result.reason
         tries = kept.get("tries", 0) + 1
         if tries < _MOST_TRIES:
             self._archive.change(stem, {"done": done, "tries": tries})

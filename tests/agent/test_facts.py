@@ -50,8 +50,9 @@ def test_headings_tables_code_and_comments_are_no_facts():
     ]
 
 
-@given(st.text(alphabet="ab -*#\n\r\t`|1.", max_size=80))
-def test_whatever_a_person_types_taking_facts_out_leaves_the_rest_as_it_was(text: str):
+@given(st.text(alphabet="ab -*#\n\t`|1.", max_size=80), st.sampled_from(["\n", "\r\n"]))
+def test_whatever_a_person_types_taking_facts_out_leaves_the_rest_as_it_was(text: str, line_end: str):
+    text = text.replace("\n", line_end)
     facts = facts_in(text)
 
     assert without(text, []) == text
