@@ -51,6 +51,7 @@ from nanobot.utils.workspace import open_workspace
 from nanobot.wiring import people
 from nanobot.wiring.jobs import cron_desk, cron_service
 from nanobot.wiring.loop import loop_policy
+from nanobot.wiring.memory import Upkeep
 from nanobot.wiring.models import ConfiguredModels
 from nanobot.wiring.policies import tool_policies
 from nanobot.wiring.recall import ScopedArchive, search_command
@@ -92,6 +93,8 @@ class Runtime:
     archive: ScopedArchive
     """What was said before, to be found."""
     subagents: Subagents
+    upkeep: Upkeep
+    """What keeps memory in order, in the background."""
 
 
 @asynccontextmanager
@@ -130,6 +133,7 @@ async def build_runtime(
         name=config.agents.defaults.bot_name,
         disabled_skills=frozenset(config.agents.defaults.disabled_skills),
         paths=box.policies.paths,
+        memory_budget_bytes=config.agents.defaults.memory_budget_bytes,
     )
     archive = ScopedArchive(
         config, home.pairing, home.places, workspace, opener=context.files.descriptor, words_of=home.file_book.of
@@ -141,10 +145,11 @@ async def build_runtime(
     vitals, questions, grants = Vitals(clock), Questions(clock), Grants(home.places.grants, clock)
     answering = Answering(questions, partial(people.no_owner_here, home.pairing), people.is_group)
     scope_of = partial(people.scope_of, config, home.pairing, home.sessions)
+    upkeep = Upkeep(config, home.places, context.memory, home.sessions, models, home.pairing, vitals, clock)
     bus = bus or MessageBus()
 
     def hooks_with(answerers: Answering | Answerers) -> tuple[ToolHook, ...]:
-        return (*hooks, *_hooks(home, questions, grants, answerers))
+        return (*hooks, *_hooks(home, questions, grants, answerers, upkeep))
 
     handing_on = HandingOn()
     around = Surroundings(config.agents.defaults, bus, context, box.policies, hooks_with, answering)
@@ -164,7 +169,8 @@ async def build_runtime(
         restart=restart,
         scope_of=scope_of,
         stop_children=subagents.stop_of,
-        more={"search": search_command(archive), "tasks": subagents.command},
+        memory=upkeep,
+        more={**upkeep.commands(), "search": search_command(archive), "tasks": subagents.command},
     )
     parts = Parts(
         sessions=home.sessions,
@@ -178,20 +184,26 @@ async def build_runtime(
         turns_folder=home.places.turns,
         traces=TraceWriter(TraceFolder(home.places.traces, home.redactor), clock, workspace),
         patience=patience or Patience(),
-        roll_over=RollOver(config.agents.defaults.session_max_mb << 20, config.agents.defaults.session_max_days),
+        roll_over=RollOver(
+            config.agents.defaults.session_max_mb << 20,
+            config.agents.defaults.session_max_days,
+            archived=upkeep.tidying.archived,
+        ),
         hooks=(handing_on, *hooks_with(answering)),
         answering=answering,
         scope_of=scope_of,
+        saved=upkeep.saved,
+        news_of=upkeep.tidying.news_of,
         children=subagents,
     )
 
     def lane(session_key: str) -> AbstractAsyncContextManager[object]:
         return loop.lane(session_key)  # the loop comes next, and wants the watch
 
-    idle = _idle_watch(config, context, parts, home.pairing, lane)
+    idle = upkeep.idle_watch(lane)
     loop = AgentLoop(bus, parts, loop_policy(config, home.environ, streams), idle)
     subagents.join(loop, parts)
-    async with _alive(home, parts, models, loop, idle, archive, subagents):
+    async with _alive(home, parts, models, loop, idle, archive, subagents, upkeep):
         yield Runtime(
             config,
             data_dir,
@@ -212,6 +224,7 @@ async def build_runtime(
             box.servers,
             archive,
             subagents,
+            upkeep,
         )
 
 
@@ -262,7 +275,7 @@ class _Toolbox:
 def _toolbox(home: _Home) -> _Toolbox:
     """The built-in tools, the calendar, the user's own tools and those of MCP servers; nothing is started."""
     config, book = home.config, home.file_book
-    is_private = partial(people.is_private, home.sessions, home.pairing)
+    is_private = partial(people.is_owners_own, config, home.pairing, home.sessions)
     policies = tool_policies(config, home.data_dir, home.workspace, is_private=is_private, environ=home.environ)
     policies = replace(policies, words_of=book.of, mark_changed=book.mark_changed, watch_reading=book.reading)
     tools = build_tools(policies)
@@ -285,11 +298,13 @@ def _reported(servers: "McpServers", redactor: Redactor) -> str:
     return redactor.text(servers.report())
 
 
-def _hooks(home: _Home, questions: Questions, grants: Grants, answering: Answering | Answerers) -> tuple[ToolHook, ...]:
+def _hooks(
+    home: _Home, questions: Questions, grants: Grants, answering: Answering | Answerers, upkeep: Upkeep
+) -> tuple[ToolHook, ...]:
     """Who is asked about each tool call, in this order."""
     mode = ApprovalMode(home.config.tools.approval)
     approval = Approval(mode, grants, questions, answering, home.redactor.text)
-    return Running(home.file_book), approval, Filing(home.file_book)
+    return Running(home.file_book), upkeep, approval, Filing(home.file_book)
 
 
 @asynccontextmanager
@@ -301,6 +316,7 @@ async def _alive(
     idle: IdleWatch | None,
     archive: ScopedArchive,
     subagents: Subagents,
+    upkeep: Upkeep,
 ) -> AsyncIterator[None]:
     """While the bot lives its secrets are known; at the end the watch goes, then the loop, then what it works with."""
     async with AsyncExitStack() as lives:
@@ -310,31 +326,10 @@ async def _alive(
         lives.push_async_callback(parts.tools.close)
         lives.push_async_callback(models.close)
         lives.push_async_callback(parts.traces.close)
+        lives.push_async_callback(upkeep.close)
         lives.push_async_callback(subagents.let_go)
         lives.push_async_callback(loop.stop)
         lives.push_async_callback(subagents.close)
         if idle is not None:
             lives.push_async_callback(idle.close)
         yield
-
-
-def _idle_watch(
-    config: Config,
-    context: ContextBuilder,
-    parts: Parts,
-    pairing: PairingStore,
-    lane: Callable[[str], AbstractAsyncContextManager[object]],
-) -> IdleWatch | None:
-    """Who has old messages moved into memory while nobody waits; None where the config does not want it."""
-    defaults = config.agents.defaults
-    if not defaults.idle_compact_after_minutes:
-        return None
-    from nanobot.agent.consolidation import Consolidator  # only who set the key waits for its import
-
-    consolidator = Consolidator(
-        context.memory, parts.sessions, parts.models, parts.vitals, parts.clock,
-        background_model=defaults.background_model,
-        others_write=partial(people.others_write, config, pairing),
-    )  # fmt: skip
-    minutes = defaults.idle_compact_after_minutes
-    return IdleWatch(lambda key: consolidator.compact(key, lane(key)), minutes * 60, parts.clock)

@@ -6,5 +6,7 @@ run/runner (model and tools until an answer) -> scope (whose memory may be told)
 turn, phase by phase) -> slash_commands -> answering (who may answer what a turn asks) and answers (in which words) ->
 loop, earlier (what a crash left), intake and lanes (a message finds its lane) -> delivery -> trace (what happened,
 kept and run again) -> subagent, with subagent_ports, courses, tasks and task_words (work beside the conversation); and
-beside the turns idle -> consolidation -> save_memory (old messages go into memory).
+beside the turns tidying (when), idle -> consolidation -> save_memory and handover (old messages go into memory) ->
+remembering (what of it is kept), facts (what a memory says), memory_book (every version of it) -> memory_editing and
+memory_words (a memory in a person's hands).
 """

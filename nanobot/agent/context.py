@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path, PurePath
 
-from nanobot.agent.memory import MemoryStore, read_capped
+from nanobot.agent.memory import BUDGET_BYTES, MemoryStore, read_capped
 from nanobot.agent.scope import OWNERS, Scope
 from nanobot.agent.skills import Skill, SkillsLoader
 from nanobot.messages.shown import CONTEXT_CLOSE, CONTEXT_MARK
@@ -104,12 +104,13 @@ class ContextBuilder:
         disabled_skills: Collection[str] = (),
         builtin_skills_dir: Path | None = None,
         paths: PathPolicy | None = None,
+        memory_budget_bytes: int = BUDGET_BYTES,
     ) -> None:
         """`paths` says where links in the workspace may lead."""
         self.workspace = workspace.expanduser().absolute()
         self.files = Opener(paths or PathPolicy(self.workspace))
         """Opens what nanobot itself reads and writes in the workspace."""
-        self.memory = MemoryStore(self.workspace, clock=clock, files=self.files)
+        self.memory = MemoryStore(self.workspace, clock=clock, files=self.files, budget_bytes=memory_budget_bytes)
         """The owner's; `memory_of` has those of the chats beside it."""
         self.skills = SkillsLoader(self.workspace, builtin_skills_dir, disabled_skills, self.files.descriptor)
         self._clock = clock or SystemClock()
@@ -138,7 +139,7 @@ class ContextBuilder:
         page = self._pages.pop(scope, None)
         if page is None:
             memory = self.memory.of(scope)
-            places = (*(self.workspace / name for name in BOOTSTRAP_FILES), *memory.prompt_files)
+            places = (*(self.workspace / name for name in _bootstrap_of(scope)), *memory.prompt_files)
             page = _Page(memory, tuple(map(os.fspath, places)))
         while len(self._pages) >= _MOST_PAGES:
             del self._pages[next(iter(self._pages))]
@@ -189,7 +190,10 @@ class ContextBuilder:
         always = [skill.name for skill in skills if skill.always and skill.available]
         parts = [
             self._identity(memory),
-            *(_headed(f"## {name}", read_capped(self.workspace / name, self.files)) for name in BOOTSTRAP_FILES),
+            *(
+                _headed(f"## {name}", read_capped(self.workspace / name, self.files))
+                for name in _bootstrap_of(memory.scope)
+            ),
             _headed("# Memory", memory.get_memory_context()),
             _headed("# Active Skills", self.skills.load_skills_for_context(always)),
             _headed(_HOW_TO_SKILL, self.skills.build_skills_summary()),
@@ -258,6 +262,11 @@ def _notes_of(memory: MemoryStore) -> str:
     if len(text) > MAX_NOTES_CHARS:
         text = f"(the last of {len(text)} characters)\n{text[-MAX_NOTES_CHARS:]}"
     return _headed(NOTES_HEADING, text)
+
+
+def _bootstrap_of(scope: Scope) -> Sequence[str]:
+    """The files of a prompt: what the owner says of themselves is told where nobody else reads."""
+    return BOOTSTRAP_FILES if scope.is_owners else [name for name in BOOTSTRAP_FILES if name != "USER.md"]
 
 
 def _headed(heading: str, text: str) -> str:

@@ -2,8 +2,11 @@
 
     memory/MEMORY.md        facts that stay; in every prompt
     memory/HISTORY.md       a log that only grows: entries begin `[YYYY-MM-DD HH:MM]` and end in a blank line
+    memory/ARCHIVE.md       facts that left MEMORY.md when it was full; searched, never in a prompt
+    memory/SHARED.md        facts that the owner shared with every chat; in every prompt
     memory/YYYY-MM-DD.md    a day's notes
     memory/chats/<chat>/    the same of a chat in which others write or read: what is kept there is told there only
+    memory/.book/           every version of the facts, and where each came from (see memory_book)
 
 Nothing is kept in our pockets: an editor may have been here since the last read. What cannot be read reads as empty
 and is never overwritten by it; damaged bytes become replacement marks and take nothing else with them.
@@ -12,13 +15,14 @@ and is never overwritten by it; damaged bytes become replacement marks and take 
 import asyncio
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
+from functools import cached_property
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from nanobot.agent.scope import OWNERS, Scope
+from nanobot.agent.scope import OWNERS, SHARED, Scope
 from nanobot.errors import NanobotError, StorageError
 from nanobot.messages.types import ChatMessage
 from nanobot.providers.base import LLMProvider
@@ -30,11 +34,17 @@ from nanobot.utils.files import PRIVATE_FILE, sweep_temps
 from nanobot.utils.refusals import refusal
 from nanobot.utils.text import json_objects
 
+if TYPE_CHECKING:
+    from nanobot.agent.facts import Fact
+    from nanobot.agent.memory_book import By, Change, MemoryBook, Source
+
 log = logging.getLogger(__name__)
 
 MAX_PROMPT_CHARS = 16_000
 """More of one file than this is left for `read_file`."""
 
+BUDGET_BYTES = 8192
+"""What MEMORY.md may weigh after a consolidation; the least important facts leave for the archive."""
 _FORGOTTEN_S = 600.0
 """After so long nobody is still writing a temp file."""
 _STAMP = re.compile(r"^\[(\d{4}-\d{2}-\d{2}[ T]\d{2}:\d{2})[^\]\n]*\]", re.MULTILINE)
@@ -67,24 +77,43 @@ class MemoryStore:
     """
 
     def __init__(
-        self, workspace: Path, *, clock: Clock | None = None, files: Opener | None = None, scope: Scope = OWNERS
+        self,
+        workspace: Path,
+        *,
+        clock: Clock | None = None,
+        files: Opener | None = None,
+        scope: Scope = OWNERS,
+        budget_bytes: int = BUDGET_BYTES,
     ) -> None:
+        self.budget_bytes = budget_bytes
         self._files = files or Opener(PathPolicy(workspace))
         self._workspace = workspace
         self.scope = scope
         self.memory_dir = workspace / "memory" / scope.folder
         self.memory_file = self.memory_dir / "MEMORY.md"
         self.history_file = self.memory_dir / "HISTORY.md"
+        self.archive_file = self.memory_dir / "ARCHIVE.md"
+        self.shared_file = workspace / "memory" / SHARED
         self._clock = clock or SystemClock()
+
+    @cached_property
+    def book(self) -> "MemoryBook":
+        """What changed in it, and when."""
+        from nanobot.agent.memory_book import MemoryBook  # most turns change no memory
+
+        folder = self._workspace / "memory" / ".book" / (self.scope.folder or "owner")
+        return MemoryBook(folder, self._files, self._clock)
 
     def of(self, scope: Scope) -> "MemoryStore":
         """The memory of another scope of the same workspace."""
-        return MemoryStore(self._workspace, clock=self._clock, files=self._files, scope=scope)
+        return MemoryStore(
+            self._workspace, clock=self._clock, files=self._files, scope=scope, budget_bytes=self.budget_bytes
+        )
 
     @property
     def prompt_files(self) -> tuple[Path, ...]:
         """What `get_memory_context` is made of: it is the same while these are."""
-        return (self.memory_file,)
+        return (self.memory_file, self.shared_file, self.archive_file)
 
     def read_long_term(self) -> str:
         """MEMORY.md as it stands; empty where there is none."""
@@ -92,7 +121,49 @@ class MemoryStore:
 
     def write_long_term(self, content: str) -> None:
         """Replace MEMORY.md in one step."""
-        self._write(self.memory_file, content)
+        self._write(self.memory_file, content.encode("utf-8", "replace"))
+
+    def note_changes(self, by: "By | None" = None, source: "Source | None" = None) -> None:
+        """Write down how MEMORY.md and SHARED.md stand, if that is new: an editor or a tool was there.
+
+        Raises StorageError.
+        """
+        from nanobot.agent.memory_book import NOWHERE, By
+
+        with self.book.at_work():
+            for file in (self.memory_file, *([self.shared_file] if self.scope.is_owners else [])):
+                self.book.note(file.name, self._bytes_of(file), by or By.HAND, source or NOWHERE)
+
+    def change(
+        self, file: Path, data: bytes | None, by: "By", source: "Source | None" = None, **noted: Any
+    ) -> "Change | None":
+        """Put these bytes in the place of MEMORY.md or SHARED.md, None for no file, and write that down. What an editor
+        did before is a change of its own. Raises StorageError.
+        """
+        from nanobot.agent.memory_book import NOWHERE, By
+
+        with self.book.at_work():
+            before = self._bytes_of(file)
+            if before is not None or self.book.changes():
+                self.book.note(file.name, before, By.HAND)
+            if data is None:
+                self._remove(file)
+            elif data != before and file == self.memory_file and (text := _text_of(data)) is not None:
+                self.write_long_term(text)
+            elif data != before:
+                self._write(file, data)
+            return self.book.note(file.name, data, by, source or NOWHERE, **noted)
+
+    def _bytes_of(self, file: Path) -> bytes | None:
+        try:
+            with self._files.read(file) as opened:
+                return opened.read()
+        except FileNotFoundError:
+            return None
+        except PathDeniedError as error:
+            raise StorageError(str(error)) from error
+        except OSError as error:
+            raise refusal(f"{file.name} cannot be read", error) from error
 
     def read_to_rewrite(self) -> str:
         """MEMORY.md for who will put another text in its place. Raises StorageError where it cannot be read whole."""
@@ -106,18 +177,40 @@ class MemoryStore:
         except OSError as error:
             raise refusal("MEMORY.md cannot be read", error) from error
 
-    def take_in(self, history_entry: str, memory_update: str, *, instead_of: str) -> None:
+    def take_in(
+        self, history_entry: str, memory_update: str, *, instead_of: str, source: "Source | None" = None
+    ) -> None:
         """Keep what a consolidation brought: first the entry for the log, then MEMORY.md where it changed.
 
-        Raises StorageError; where MEMORY.md is no longer `instead_of`, nothing is written.
+        Facts that say the same are made one, what was forgotten does not come back from what was said before, and what
+        goes beyond the budget leaves for the archive. Raises StorageError; where MEMORY.md is no longer `instead_of`,
+        nothing is written.
         """
-        if self.read_to_rewrite() != instead_of:
-            raise StorageError(
-                "MEMORY.md was changed meanwhile; the older messages stay until they are asked for again."
-            )
-        self.append_history(history_entry)
-        if memory_update.strip() != instead_of.strip():
-            self.write_long_term(f"{memory_update.strip()}\n")
+        from nanobot.agent.memory_book import NOWHERE, By
+        from nanobot.agent.remembering import settled
+
+        source = source or NOWHERE
+        with self.book.at_work():
+            if self.read_to_rewrite() != instead_of:
+                raise StorageError(
+                    "MEMORY.md was changed meanwhile; the older messages stay until they are asked for again."
+                )
+            update = memory_update if memory_update.strip() != instead_of.strip() else instead_of
+            kept = settled(update, instead_of, self.book, source, self.budget_bytes, self._clock)
+            self.append_history(history_entry)
+            if kept.archived:
+                self.append_archive(kept.archived)
+            if kept.text.strip() != instead_of.strip():
+                data = f"{kept.text.strip()}\n".encode("utf-8", "replace")
+                self.change(self.memory_file, data, By.CONSOLIDATION, source, mentioned=kept.mentioned)
+            elif kept.mentioned:
+                data = self._bytes_of(self.memory_file) or b""
+                self.book.note(self.memory_file.name, data, By.CONSOLIDATION, source, mentioned=kept.mentioned)
+
+    def append_archive(self, facts: "Sequence[Fact]") -> None:
+        """Facts that left MEMORY.md, with the day they did."""
+        lines = "\n".join(f"- {fact.text}" for fact in facts)
+        self._append(self.archive_file, f"## {self._today():%Y-%m-%d}\n\n{lines}\n")
 
     async def consolidate(
         self,
@@ -158,7 +251,16 @@ class MemoryStore:
     def get_memory_context(self) -> str:
         """Long-term memory as a part of the prompt, capped; empty where there is none."""
         memory = read_capped(self.memory_file, self._files)
-        return f"## Long-term Memory\n\n{memory}" if memory else ""
+        shared = read_capped(self.shared_file, self._files)
+        if shared and self.scope.is_owners:  # there they stand in MEMORY.md, too
+            from nanobot.agent.facts import facts_in, without
+
+            known = {fact.key for fact in facts_in(memory)}
+            shared = without(shared, [fact for fact in facts_in(shared) if fact.key in known]).strip()
+            shared = shared if facts_in(shared) else ""
+        archive = f"(More facts, which had no room here: {self.archive_file})" if self.archive_file.is_file() else ""
+        text = "\n\n".join(part for part in (memory, shared, archive) if part)
+        return f"## Long-term Memory\n\n{text}" if text else ""
 
     def append_history(self, entry: str) -> None:
         """Add to the log, durably. An entry without its own `[YYYY-MM-DD HH:MM]` gets the present one."""
@@ -194,6 +296,16 @@ class MemoryStore:
         heading = "" if read_or_empty(path, self._files).strip() else f"# {path.stem}\n\n"
         self._append(path, f"{heading}{text}\n")
 
+    def put_away_today(self) -> bool:
+        """Move today's notes to where no prompt shows them, beside the others; whether there were some."""
+        path = self.note_file()
+        if not (data := self._bytes_of(path)):
+            return False
+        number = next(at for at in range(1, 10_000) if not path.with_name(f"{path.stem}-{at}.md").exists())
+        self._write(path.with_name(f"{path.stem}-{number}.md"), data)
+        self._remove(path)
+        return True
+
     def get_recent_memories(self, days: int = 7) -> str:
         """The notes of the last days, today's first, parted by lines."""
         today = self._today()
@@ -203,11 +315,20 @@ class MemoryStore:
     def _today(self) -> date:
         return self._clock.now().date()
 
-    def _write(self, path: Path, content: str) -> None:
+    def _remove(self, path: Path) -> None:
+        try:
+            with self._files.own_place(path) as place:
+                place.real.unlink(missing_ok=True)
+        except PathDeniedError as error:
+            raise StorageError(str(error)) from error
+        except OSError as error:
+            raise refusal(f"Cannot remove {path.name}", error) from error
+
+    def _write(self, path: Path, content: bytes) -> None:
         try:
             with self._files.own_place(path) as place:
                 sweep_temps(place.real, older_than_s=_FORGOTTEN_S)
-                place.replace(content.encode("utf-8", "replace"), PRIVATE_FILE)
+                place.replace(content, PRIVATE_FILE)
         except PathDeniedError as error:
             raise StorageError(str(error)) from error
         except OSError as error:
@@ -222,6 +343,13 @@ class MemoryStore:
             raise StorageError(str(error)) from error
         except OSError as error:
             raise refusal(f"Cannot write {path.name}", error) from error
+
+
+def _text_of(data: bytes) -> str | None:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return None
 
 
 def read_or_empty(path: Path, files: Opener, limit: int = -1) -> str:

@@ -26,5 +26,7 @@ class Scope:
         return f"chats/{other_stem_of(self.chat)}" if self.chat else ""
 
 
+SHARED = "SHARED.md"
+"""In the memory folder: what the owner shared with every chat."""
 OWNERS = Scope()
 """The terminal, and where nobody but an owner reads."""

@@ -10,9 +10,11 @@ import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Protocol
 
 from nanobot.agent.context_report import ContextReport
+from nanobot.agent.handover import handover_of
 from nanobot.agent.run.spec import Model
 from nanobot.agent.scope import OWNERS, Scope
 from nanobot.agent.session_window import open_window
@@ -27,7 +29,7 @@ from nanobot.usage.budget import Limits
 from nanobot.usage.sums import Summary, said
 from nanobot.usage.types import dollars
 from nanobot.utils.aio import finish
-from nanobot.utils.text import clip_line, nearest
+from nanobot.utils.text import clip_line, counted, nearest
 
 _COMMAND = re.compile(r"^/([a-z][a-z_-]*)(?:@\w+)?(?:\s+(.*))?$", re.IGNORECASE | re.DOTALL)
 
@@ -70,8 +72,10 @@ class Models(Protocol):
 class SystemPrompt(Protocol):
     """Where the system prompt comes from."""
 
-    def build_system_prompt(self, *, scope: Scope = OWNERS) -> str:
-        """The head of every request; the same bytes until a source file changes. It tells what this scope may know."""
+    def build_system_prompt(self, summary: str = "", *, scope: Scope = OWNERS) -> str:
+        """The head of every request; the same bytes until a source file changes. It tells what this scope may know;
+        `summary` is what a session remembers of its own past.
+        """
         ...
 
 
@@ -138,6 +142,24 @@ class CommandEntry:
     for_owners: bool = False
 
 
+class Memory(Protocol):
+    """What commands want of what is remembered."""
+
+    async def archived(self, session_key: str, file: Path) -> None:
+        """Told of each session that was put into the archive, and into which file. Never raises."""
+        ...
+
+    def state(self, session_key: str, scope: Scope) -> list[str]:
+        """How it is, in a line each; quickly."""
+        ...
+
+    async def clear(self, asked: Asked) -> tuple[list[str], Callable[[], Awaitable[object]] | None]:
+        """Take out of every prompt what is remembered in the scope of this command; what that was, and how it is taken
+        back, None where nothing was. Raises NanobotError, and then nothing was.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Desk:
     """What commands work with."""
@@ -160,6 +182,8 @@ class Desk:
     scope_of: Callable[[InboundMessage], Scope] = field(default=lambda message: OWNERS)
     stop_children: Callable[[InboundMessage], Awaitable[Sequence[str]]] | None = None
     """Stops the subagents of a word's session; what each was called. None where there are none."""
+    memory: Memory | None = None
+    """None where nothing is remembered beyond a session."""
     more: Mapping[str, CommandEntry] = field(default_factory=dict)
     """What other rooms answer to, by name."""
 
@@ -176,7 +200,9 @@ class SlashCommands:
         self._desk = desk
         owners = partial(CommandEntry, for_owners=True)
         self._table = {
-            "new": CommandEntry(self._new, "start a fresh session; the old one is kept in the archive", "[--stop]"),
+            "new": CommandEntry(
+                self._new, "start a fresh session; the old one is kept (/reset --all: memory too)", "[--stop]"
+            ),
             "stop": CommandEntry(self._stop, "stop the running turn"),
             "status": CommandEntry(self._status, "model, tokens, window, what is running"),
             "model": CommandEntry(self._model, "show or change this session's model", "NAME"),
@@ -242,6 +268,8 @@ class SlashCommands:
         return f"Only an owner may say /{name}."
 
     async def _new(self, asked: Asked) -> str:
+        if "--all" in asked.argument.split():
+            return await finish(self._reset_all(asked))
         stopped = ""
         if asked.argument == "--stop" and self._desk.stop_children is not None:
             labels = await self._desk.stop_children(asked.message)
@@ -250,15 +278,37 @@ class SlashCommands:
         self._desk.vitals.forget(asked.session.key)
         if archived is None:
             return f"This session is fresh already.{stopped}"
+        if self._desk.memory is not None:
+            await self._desk.memory.archived(asked.session.key, archived)
         return f"A fresh session begins. The old one is kept: nanobot sessions show {archived.stem}{stopped}"
+
+    async def _reset_all(self, asked: Asked) -> str:
+        """Everything that a prompt of this chat would say of the past: all of it, or nothing where the disk refuses."""
+        desk, key, count = self._desk, asked.session.key, asked.session.message_count
+        cleared, restore = await desk.memory.clear(asked) if desk.memory is not None else ([], None)
+        try:
+            archived = await asyncio.to_thread(desk.sessions.archive, key)
+        except NanobotError:
+            if restore is not None:
+                await restore()
+            raise
+        desk.vitals.forget(key)
+        if archived is not None:
+            kept = f"this conversation ({counted(count, 'message')}; kept: nanobot sessions show {archived.stem})"
+            cleared = [kept, "its handover note, goals and counters", *cleared]
+        if not cleared:
+            return "There was nothing to clear."
+        back = " /memory undo brings the memory back." if restore is not None else ""
+        what = "\n".join(f"- {one}" for one in cleared)
+        return f"Cleared:\n{what}\nThe files that you write yourself (AGENTS.md, SOUL.md, USER.md) stay.{back}"
 
     async def _stop(self, asked: Asked) -> str:
         return "Nothing is running."  # the loop answers it while something is
 
     async def _status(self, asked: Asked) -> str:
-        return await self.status_of(asked.session)
+        return await self.status_of(asked.session, asked.scope)
 
-    async def status_of(self, session: Session) -> str:
+    async def status_of(self, session: Session, scope: Scope = OWNERS) -> str:
         """The answer to /status; it reads only, so that it may be given while a turn runs."""
         desk, vitals = self._desk, self._desk.vitals
         try:
@@ -284,7 +334,9 @@ class SlashCommands:
             f"Running turns: {', '.join(sorted(vitals.running)) or 'none'}",
         ]
         lines += waiting
-        if vitals.memory_note:
+        if desk.memory is not None:
+            lines += desk.memory.state(session.key, scope)
+        if vitals.memory_note and scope.is_owners:  # it may quote what another chat said
             lines.append(f"Memory: {vitals.memory_note}")
         if vitals.last_error:
             lines.append(f"Last error: {vitals.last_error}")
@@ -322,7 +374,12 @@ class SlashCommands:
         rows, window = open_window(asked.session)
         usage = desk.vitals.last_usage(asked.session.key)
         return ContextReport(
-            model, desk.prompt.build_system_prompt(scope=asked.scope), desk.tools, rows, window, usage
+            model,
+            desk.prompt.build_system_prompt(handover_of(asked.session.metadata), scope=asked.scope),
+            desk.tools,
+            rows,
+            window,
+            usage,
         ).text()
 
     async def _usage(self, asked: Asked) -> str:

@@ -68,8 +68,8 @@ class SubagentPrompt:
     clock_block: Callable[[Scope], str]
     """What time it is, as a message of this scope is told."""
 
-    def build_system_prompt(self, *, scope: Scope = OWNERS) -> str:
-        """The head of every request."""
+    def build_system_prompt(self, summary: str = "", *, scope: Scope = OWNERS) -> str:
+        """The head of every request. There is no `summary`: nothing of a subagent's session goes into memory."""
         systems = {"linux": "Linux", "darwin": "macOS", "win32": "Windows"}
         system = f"{systems.get(sys.platform, sys.platform)} {platform.machine()}".strip()
         return _PROMPT.format(system=system, workspace=self.workspace, steps=self.steps).rstrip()

@@ -4,7 +4,7 @@ Chat and one-shot know this port alone, so they look and behave the same with ei
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -21,6 +21,7 @@ Joining = Callable[[int], Sequence[InboundMessage]]
 Show = Callable[[str], None]
 """Shows what comes for a chat beside the answer. Neither blocks nor raises."""
 
+_TIDIED_S = 60.0
 _NOT_FROM_HERE = (
     "Nothing goes to {channel} from here: no gateway runs. Nothing was sent. Start one with `nanobot gateway`, then "
     "ask again."
@@ -110,6 +111,14 @@ class Bot(Protocol):
         """Wait until the subagents of this session have ended and what they found was shown. Where there are any,
         `begins` is told first what they work on. Cancelling only ends the waiting.
         """
+
+    @property
+    def is_tidying(self) -> bool:
+        """Whether old messages are being moved into memory, which ends with this process."""
+        ...
+
+    async def tidied(self) -> None:
+        """Wait for that, a minute at most."""
         ...
 
 
@@ -224,6 +233,19 @@ class OwnBot:
             begins(labels)
             async with listening(self, session_key, show):
                 await subagents.all_shown(session_key)
+
+    @property
+    def is_tidying(self) -> bool:
+        """Whether old messages are being moved into memory."""
+        return self._runtime.upkeep.tidying.is_asking
+
+    async def tidied(self) -> None:
+        """Wait for that."""
+        import asyncio  # here already
+
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_TIDIED_S):
+                await self._runtime.upkeep.tidying.settled()
 
 
 class _OnlyHere:

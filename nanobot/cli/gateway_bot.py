@@ -137,6 +137,14 @@ class GatewayBot:
                                 yield str(frame.get("text", ""))
             await asyncio.sleep(self._again_s)
 
+    @property
+    def is_tidying(self) -> bool:
+        """The gateway lives on: it is no concern of this process."""
+        return False
+
+    async def tidied(self) -> None:
+        """Nothing to wait for."""
+
     async def jobs_wait(self) -> str:
         """They do not: the gateway runs them."""
         return ""

@@ -95,6 +95,9 @@ class _OneTurn:
             Outlet(sys.stderr).write(f"Note: {remark}\n")  # whatever the model said: it will not ring by itself
         if result.outcome is not TurnOutcome.STOPPED:
             await self._bot.subagents_end(self._session_key, self._begins_to_wait, self._show)
+        if self._bot.is_tidying:
+            Outlet(sys.stderr).write("Note: old messages are being moved into memory; Ctrl+C puts that off.\n")
+            await self._bot.tidied()
         return 1 if result.outcome in FAILURES else 0
 
     def _begins_to_wait(self, labels: Sequence[str]) -> None:

@@ -149,6 +149,11 @@ class Places:
         return self.state / "provenance.json"
 
     @property
+    def to_consolidate(self) -> Path:
+        """Which archived sessions are not in memory yet."""
+        return self.state / "to-consolidate.json"
+
+    @property
     def old_jobs(self) -> Path:
         """Where earlier releases kept jobs."""
         return self.data / "cron" / "jobs.json"

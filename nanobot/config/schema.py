@@ -81,6 +81,7 @@ class AgentDefaults(Section):
     subagent_depth: Literal[1, 2] = 1  # 2: subagents may have subagents
     subagent_keep_days: Count = 30  # transcripts of subagents
     memory_window: Count = 100  # messages before consolidation starts
+    memory_budget_bytes: Count = 8192  # of MEMORY.md, after a consolidation
     idle_compact_after_minutes: Whole = 0  # 0: never
     session_max_mb: Whole = 256  # a larger session goes to the archive, and a fresh one goes on; 0: never
     session_max_days: Whole = 0  # the same by age

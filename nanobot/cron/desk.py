@@ -75,34 +75,41 @@ class CronDesk:
 
         return await asyncio.to_thread(make)
 
-    async def list(self) -> str:
-        """Every job in a line: its id, when it runs, what became of its last run."""
+    async def list(self, chat: str = "") -> str:
+        """Every job in a line: its id, when it runs, what became of its last run. Of a chat only its own."""
 
         def told() -> str:
             jobs = self._service.list_jobs(include_disabled=True)
+            if chat:
+                jobs = [job for job in jobs if _is_of(job, chat)]
             if not jobs:
                 return "There are no jobs."
             lines = [self._line(job) for job in jobs]
+            if chat:
+                return "\n".join([*lines, *self._remarks()])
             return "\n".join([*lines, *self._service.unreadable(), *self._remarks()])
 
         return await asyncio.to_thread(told)
 
-    async def remove(self, job_id: str) -> str:
+    async def remove(self, job_id: str, chat: str = "") -> str:
         """Take a job away."""
+        await self._check_own(job_id, chat)
         removed = await asyncio.to_thread(self._service.remove_job, job_id)
         if not removed:
             raise await self._unknown(job_id)
         return f"Job {job_id} is removed."
 
-    async def enable(self, job_id: str, enabled: bool) -> str:
+    async def enable(self, job_id: str, enabled: bool, chat: str = "") -> str:
         """Switch a job on or off."""
+        await self._check_own(job_id, chat)
         job = await asyncio.to_thread(self._service.enable_job, job_id, enabled)
         if job is None:
             raise await self._unknown(job_id)
         return await asyncio.to_thread(self._told, job) if enabled else f"Job {job_id} is switched off."
 
-    async def run(self, job_id: str) -> str:
+    async def run(self, job_id: str, chat: str = "") -> str:
         """Have a job run soon, beside the turn that asks: the turn does not wait for it."""
+        await self._check_own(job_id, chat)
         requested = await asyncio.to_thread(self._service.request_run, job_id)
         if not requested:
             raise await self._unknown(job_id)
@@ -125,7 +132,20 @@ class CronDesk:
     def _remarks(self) -> tuple[str, ...]:
         return () if self._service.is_served() else (NEEDS_GATEWAY,)
 
-    async def _unknown(self, job_id: str) -> CronError:
+    async def _check_own(self, job_id: str, chat: str) -> None:
+        """Of a chat in which others read, only its own jobs are known. Raises CronError."""
+        if chat:
+            jobs = await asyncio.to_thread(self._service.list_jobs, True)
+            if not any(job.id == job_id and _is_of(job, chat) for job in jobs):
+                raise await self._unknown(job_id, chat)
+
+    async def _unknown(self, job_id: str, chat: str = "") -> CronError:
         jobs = await asyncio.to_thread(self._service.list_jobs, True)
+        jobs = [job for job in jobs if not chat or _is_of(job, chat)]
         known = ", ".join(f'{job.id} "{job.name}"' for job in jobs[:20]) or "none"
         return CronError(f"There is no job {job_id!r}. Jobs: {known}.")
+
+
+def _is_of(job: CronJob, chat: str) -> bool:
+    """Whether it speaks in this chat."""
+    return f"{job.payload.channel}:{job.payload.to}" == chat

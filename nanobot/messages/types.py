@@ -102,6 +102,7 @@ class ChatMessage(TypedDict):
     origin: NotRequired[str]
     in_group: NotRequired[bool]
     inbound: NotRequired[str]
+    scope: NotRequired[str]
     # assistant
     tool_calls: NotRequired[list[ToolCall]]
     reasoning_content: NotRequired[str | None]

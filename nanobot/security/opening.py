@@ -89,7 +89,7 @@ class Opener:
 
     def folder(self, path: str | Path) -> "AbstractContextManager[OpenFolder]":
         """A folder to look into, as long as the block lasts."""
-        return _closing(lambda: self._settled(path, self.policy.readable, self._folder))
+        return _closing(lambda: self._settled(path, self.policy.listable, self._folder))
 
     def place(self, path: str | Path, *, make: bool = False) -> "AbstractContextManager[Place]":
         """Where a file is, or will be, to be read and replaced as long as the block lasts. `make` missing folders."""

@@ -21,6 +21,8 @@ _OURS_IN_WORKSPACE = (
     "cron/history.old.jsonl",
     "cron/.locks",
     "memory/HISTORY.md",
+    "memory/chats",
+    "memory/.book",
 )
 _OURS_IN_DATA = ("config.json", "pairing.json", "state", *_OURS_IN_WORKSPACE)
 READ_LATER = {
@@ -47,6 +49,19 @@ _OF_THE_KERNEL = frozenset(
 """What of /proc may be read. The rest shows the inside of processes and of the kernel: keys, memory, open files."""
 _SYSTEMS = ("/proc", "/sys", "/dev")
 """Made by the kernel, file by file as it is read: never written by file tools, and not what a search is for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """What a turn that others read must not touch: what was told in private. Nobody's yes gives it.
+
+    `closed` is not there for it, but for what lies in `open`: folders it may write in, files it may read. What is
+    `unlisted` may be opened by who knows its name, and is never shown by a list, a search or to a command.
+    """
+
+    closed: tuple[Path, ...] = ()
+    open: tuple[Path, ...] = ()
+    unlisted: tuple[Path, ...] = ()
 
 
 class PathDeniedError(NanobotError):
@@ -87,6 +102,7 @@ class PathPolicy:
     data_folder: Path | None = None
     library: tuple[Path, ...] = ()
     sealed: tuple[Path, ...] = ()
+    apart: Apart = Apart()
 
     _home: PlaceSet = field(init=False, repr=False, compare=False)
     _given: PlaceSet = field(init=False, repr=False, compare=False)
@@ -94,6 +110,9 @@ class PathPolicy:
     _secret: PlaceSet = field(init=False, repr=False, compare=False)
     _guarded: PlaceSet = field(init=False, repr=False, compare=False)
     _own: PlaceSet = field(init=False, repr=False, compare=False)
+    _closed: PlaceSet = field(init=False, repr=False, compare=False)
+    _open: PlaceSet = field(init=False, repr=False, compare=False)
+    _unlisted: PlaceSet = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for name, places in (
@@ -103,6 +122,9 @@ class PathPolicy:
             ("_secret", self.unreadable),
             ("_guarded", self.protected),
             ("_own", (*self._ours(), *self.library)),
+            ("_closed", self.apart.closed),
+            ("_open", self.apart.open),
+            ("_unlisted", self.apart.unlisted),
         ):
             object.__setattr__(self, name, PlaceSet(places))
 
@@ -117,10 +139,17 @@ class PathPolicy:
         self._check_readable(path, real, granted)
         return real
 
+    def listable(self, path: str | Path, granted: Collection[str] = ()) -> Path:
+        """Where this folder really leads, if tools may look what is in it. Raises PathDeniedError."""
+        real = self.readable(path, granted)
+        self._check_listable(path, real)
+        return real
+
     def admits(self, real: Path, granted: Collection[str] = ()) -> bool:
-        """Whether tools may read this, which is known to be a path without links."""
+        """Whether tools may read this, which is known to be a path without links and was found by a list."""
         try:
             self._check_readable(real, real, granted)
+            self._check_listable(real, real)
         except PathDeniedError:
             return False
         return True
@@ -183,7 +212,8 @@ class PathPolicy:
         What may not be read, what the system makes up, and the stored conversations, which would otherwise answer every
         search with itself. A search inside them finds them.
         """
-        apart = PlaceSet((self.workspace / "sessions", *map(Path, _SYSTEMS)))
+        history = (self.workspace / "sessions", self.workspace / "memory/.book")
+        apart = PlaceSet((*history, *map(Path, _SYSTEMS), *self.apart.closed, *self.apart.unlisted))
         return [*self._secret.below(folder), *apart.below(folder)]
 
     def other_name_of(self, found: os.stat_result) -> str | None:
@@ -206,6 +236,11 @@ class PathPolicy:
 
     def _check_readable(self, path: str | Path, real: Path, granted: Collection[str]) -> None:
         self._check_bounds(path, real)
+        if self._closed.holds(real) and not self._open.contains_exactly(real):
+            raise PathDeniedError(
+                f"{path} holds what was told nanobot in private, and others read what is said in this chat. Go on "
+                f"without it. What belongs to this chat is in {self.apart.open[0] if self.apart.open else 'no file'}."
+            )
         if _is_inside_of_processes(real):
             raise PathDeniedError(
                 f"{path} shows the inside of processes or of the kernel, which holds secrets that tools may not read. "
@@ -220,8 +255,19 @@ class PathPolicy:
                 "(tools.restrictToWorkspace). Use a path inside, or ask the owner to add it to tools.allowedPaths."
             )
 
+    def _check_listable(self, path: str | Path, real: Path) -> None:
+        if self._unlisted.holds(real):
+            raise PathDeniedError(
+                f"{path} is not looked into where others read along: files of other chats lie there too. A file that "
+                "was sent here is read by its path."
+            )
+
+    def _is_of_this_chat(self, real: Path) -> bool:
+        """Whether it is the memory of the very chat, which is written there; but for its log, which only grows."""
+        return self._open.contains_exactly(real) and folded(real.name) != "history.md"
+
     def _check_not_ours(self, path: str | Path, real: Path) -> None:
-        if self._own.holds(real):
+        if self._own.holds(real) and not self._is_of_this_chat(real):
             raise PathDeniedError(
                 f"{path} belongs to nanobot's own state and is never written by file tools. "
                 "Leave it as it is: use the tool made for it, or tell the owner which change is needed."

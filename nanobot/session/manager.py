@@ -209,6 +209,11 @@ class SessionManager:
         """The file of a live session by its key, or of any session by the stem of its file."""
         return self._files.find(key_or_stem)
 
+    def archived_file(self, stem: str) -> Path | None:
+        """The file of this stem in the archive, if it is there."""
+        path = self.folder / "archive" / f"{stem}.jsonl"
+        return path if path.is_file() else None
+
     def read(self, path_or_key: Path | str) -> Session | None:
         """A whole session to look at, live or archived, all its messages read; None if there is none."""
         path = path_or_key if isinstance(path_or_key, Path) else self.find(path_or_key)

@@ -44,6 +44,13 @@ def is_private(sessions: SessionManager, pairing: PairingStore, chat: Address) -
     return people.is_one_of_them(str(row["sender_id"]) for row in rows if row.get("sender_id"))
 
 
+def is_owners_own(config: Config, pairing: PairingStore, sessions: SessionManager, chat: Address) -> bool:
+    """The same, where somebody can say whose private chat it is: an owner is known, or only one person is let in."""
+    if not pairing.people(chat.channel).owners and others_write(config, pairing, f"{chat.channel}:{chat.chat_id}"):
+        return False
+    return is_private(sessions, pairing, chat)
+
+
 def scope_of(config: Config, pairing: PairingStore, sessions: SessionManager, message: InboundMessage) -> Scope:
     """Whose memory the turn of a message may be told of: the owner's where nobody else reads its answer, else that of
     the chat the answer goes to. Where nobody can say who reads there, it is the chat's.
@@ -57,8 +64,7 @@ def scope_of(config: Config, pairing: PairingStore, sessions: SessionManager, me
     if not others_write(config, pairing, own.chat):
         return OWNERS
     by_owner = message.provenance is Provenance.OWNER and message.origin is Origin.USER
-    known = bool(pairing.people(chat.channel).owners)  # else whoever has written alone there would pass for one
-    return OWNERS if by_owner or (known and is_private(sessions, pairing, chat)) else own
+    return OWNERS if by_owner or is_owners_own(config, pairing, sessions, chat) else own
 
 
 def _was_group(sessions: SessionManager, chat: Address) -> bool:
@@ -70,6 +76,24 @@ def _rows_of(sessions: SessionManager, chat: Address) -> list[ChatMessage]:
     key = f"{chat.channel}:{chat.chat_id}"
     keys = [key, f"{key}:{chat.thread_id}"] if chat.thread_id else [key]
     return [row for one in map(sessions.read, keys) if one is not None for row in one.messages]
+
+
+def scope_of_row(config: Config, pairing: PairingStore, session_key: str, row: ChatMessage) -> Scope:
+    """In whose memory a stored message belongs: the scope of its turn. Of old rows, which do not say it: the chat's
+    where it may not have been the owner's alone.
+    """
+    if "scope" in row:
+        return Scope(row["scope"])
+    channel, _, chat_id = session_key.partition(":")
+    if channel not in config.channels.switched_on():
+        return OWNERS
+    own = Scope(session_key)
+    if row.get("in_group") or is_group(Address(channel, chat_id)):
+        return own
+    by_owner = row.get("provenance") == Provenance.OWNER
+    if by_owner or pairing.people(channel).role_of(Sender.of(chat_id)) is Role.OWNER:
+        return OWNERS
+    return own if others_write(config, pairing, session_key) else OWNERS
 
 
 def others_write(config: Config, pairing: PairingStore, session_key: str) -> bool:

@@ -47,8 +47,8 @@ class Toilsome:
         self.built[self._passes] += 1
         return self._prompt.runtime_context(channel, chat_id, history, scope=scope)
 
-    def build_system_prompt(self, *, scope: Scope = OWNERS) -> str:
-        return self._prompt.build_system_prompt(scope=scope)
+    def build_system_prompt(self, summary: str = "", *, scope: Scope = OWNERS) -> str:
+        return self._prompt.build_system_prompt(summary, scope=scope)
 
 
 def with_prompt(bot: Bot, home: Path, prompt: Toilsome) -> AgentLoop:

@@ -63,8 +63,11 @@ def kill_many(folder: Path, kills: int, seed: int) -> None:
         session.add_message("user", f"question {number}", provenance="owner")
         session.add_message("assistant", f"answer {number}", provenance="owner")
     manager.save(session)
-    forker = FORKER.replace("import nanobot.session.manager", "import nanobot.agent.consolidation, nanobot.runtime")
-    forker = forker.replace("uniform(0.001, 0.03)", "uniform(0.005, 0.1)")
+    forker = FORKER.replace(
+        "import nanobot.session.manager",
+        "import nanobot.agent.remembering, nanobot.agent.consolidation, nanobot.runtime",
+    )
+    forker = forker.replace("uniform(0.001, 0.03)", "uniform(0.02, 0.35)")
     run = subprocess.run(
         [sys.executable, "-c", forker, str(folder), str(kills), str(seed)], input=LIFE, capture_output=True, text=True
     )

@@ -446,6 +446,7 @@ async def test_discord_is_told_the_menu_once(discord, tmp_path, bot: Bot):
         "new",
         "tasks",
         "search",
+        "memory",
     }
     assert all(command["contexts"] == [0, 1] for command in discord.rest.commands)
     assert [method for method, _ in discord.rest.asked].count("PUT") == 1

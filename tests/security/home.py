@@ -81,8 +81,8 @@ def make_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
         (place / name).write_text(CANARY, encoding="utf-8")
     (data / "pairing.json").write_text(CANARY, encoding="utf-8")
     (place / "notes.txt").write_text("plain notes", encoding="utf-8")
-    for name in ("memory", "cron", "sessions"):
-        (workspace / name).mkdir(parents=True)
+    for name in ("memory", "memory/chats", "memory/.book", "cron", "sessions"):
+        (workspace / name).mkdir(parents=True, exist_ok=True)
     (workspace / "memory/HISTORY.md").write_text("history", encoding="utf-8")
     (workspace / "sessions/cli_direct.jsonl").write_text("{}\n", encoding="utf-8")
     monkeypatch.setenv("HOME", str(place))

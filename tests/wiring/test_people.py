@@ -14,7 +14,7 @@ from nanobot.messages.types import Origin, Provenance
 from nanobot.pairing.store import PairingStore
 from nanobot.session.manager import SessionManager
 from nanobot.utils.clock import FrozenClock
-from nanobot.wiring.people import others_write, scope_of
+from nanobot.wiring.people import is_owners_own, others_write, scope_of
 
 
 @pytest.mark.parametrize(
@@ -86,6 +86,20 @@ def test_a_group_that_only_the_message_tells_of_is_no_place_for_the_owners_memor
     config = Config.model_validate({"channels": {"discord": {"enabled": True, "token": "x", "allowFrom": ["7"]}}})
 
     assert [scope_of(config, pairing, sessions, one) for one in (said, due)] == [Scope("discord:55")] * 2
+
+
+def test_where_nobody_is_known_as_owner_a_stranger_who_writes_alone_is_not_told_the_owners(tmp_path: Path):
+    pairing = PairingStore(Places(tmp_path), FrozenClock(datetime(2026, 3, 1)))
+    sessions, message = SessionManager(tmp_path), InboundMessage("telegram", "7", "7", "hi")
+    session = sessions.get_or_create("telegram:7")
+    session.add_message("user", "hello", sender_id="7")
+    sessions.save(session)
+
+    everybody = config_with(["*"])
+
+    assert scope_of(everybody, pairing, sessions, message) == Scope("telegram:7")
+    assert not is_owners_own(everybody, pairing, sessions, message.address)
+    assert is_owners_own(config_with(["7"]), pairing, sessions, message.address)
 
 
 def config_with(allowed: list[str]) -> Config:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 
 from nanobot.agent.context import with_attachments
+from nanobot.agent.handover import handover_of
 from nanobot.agent.pipeline.left_over import (
     MOST_TRIES,
     TurnKeepsDyingError,
@@ -194,6 +195,8 @@ class Pipeline:
         model = await self._parts.models.get(session.metadata.get("model"))
         model.provider.prepare()
         await self._parts.tools.refresh()
+        for text in self._parts.news_of(turn.session.key):
+            turn.emit(Notice(text=text))
         turn.built = Built(model, rows, window)
         return TurnPhase.RUN
 
@@ -221,7 +224,7 @@ class Pipeline:
 
         spec = RunSpec(
             model=built.model,
-            system=masked(parts.prompt.build_system_prompt(scope=turn.scope)),
+            system=masked(parts.prompt.build_system_prompt(handover_of(turn.session.metadata), scope=turn.scope)),
             history=built.history,
             tools=parts.tools,
             context=ToolContext(
@@ -379,6 +382,8 @@ class Pipeline:
             row["media"] = list(message.media)
         if message.in_group:
             row["in_group"] = True
+        if turn.scope.chat:
+            row["scope"] = turn.scope.chat
         if message.journal_key is not None:
             row["inbound"] = message.journal_key
         return row

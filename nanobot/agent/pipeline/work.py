@@ -106,6 +106,8 @@ class Parts:
     """Told of each session that a turn has let go of, before the answer goes out. Neither blocks nor raises."""
     children: Children | None = None
     """None where no turn has subagents."""
+    news_of: Callable[[str], Sequence[str]] = field(default=lambda session_key: ())
+    """What the people of a session should know, once."""
 
 
 class Ending(Enum):

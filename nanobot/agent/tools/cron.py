@@ -43,19 +43,19 @@ class Jobs(Protocol):
         """Make a job; its target is fixed from here on. `asked_by` is who wrote, as the channel says."""
         ...
 
-    async def list(self) -> str:
-        """All of them."""
+    async def list(self, chat: str = "") -> str:
+        """All of them; of a chat, as `channel:chat_id`, only its own."""
         ...
 
-    async def remove(self, job_id: str) -> str:
+    async def remove(self, job_id: str, chat: str = "") -> str:
         """Take one away."""
         ...
 
-    async def enable(self, job_id: str, enabled: bool) -> str:
+    async def enable(self, job_id: str, enabled: bool, chat: str = "") -> str:
         """Switch one on or off."""
         ...
 
-    async def run(self, job_id: str) -> str:
+    async def run(self, job_id: str, chat: str = "") -> str:
         """Have one run soon; returns at once."""
         ...
 
@@ -120,11 +120,12 @@ class CronTool(Tool):
     async def _answer(self, action: str, job_id: str, ctx: ToolContext | None, wanted: dict[str, Any]) -> str:
         if action == "add":
             return await self._add(ctx, **wanted)
+        chat = ctx.scope.chat if ctx is not None else ""
         if action == "remove":
-            return await self._jobs.remove(job_id)
+            return await self._jobs.remove(job_id, chat)
         if action in ("enable", "disable"):
-            return await self._jobs.enable(job_id, action == "enable")
-        return await self._jobs.run(job_id) if action == "run" else await self._jobs.list()
+            return await self._jobs.enable(job_id, action == "enable", chat)
+        return await self._jobs.run(job_id, chat) if action == "run" else await self._jobs.list(chat)
 
     async def _add(
         self,

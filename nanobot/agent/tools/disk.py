@@ -5,14 +5,17 @@ import errno
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO
 
+from nanobot.agent.scope import SHARED, Scope
 from nanobot.agent.tools.base import ToolContext, ToolResult
 from nanobot.agent.tools.reach import Reach, ReachKind
 from nanobot.agent.tools.textfile import NotTextError
 from nanobot.security.opening import Opener
-from nanobot.security.paths import PathDeniedError, PathPolicy, Want
+from nanobot.security.paths import Apart, PathDeniedError, PathPolicy, Want
 from nanobot.utils.text import nearest
 
 NOISE = frozenset(
@@ -24,7 +27,24 @@ NOISE = frozenset(
 
 def opener(paths: PathPolicy, ctx: ToolContext | None) -> Opener:
     """What opens files for a call of this turn; outside of a turn nothing is granted."""
-    return Opener(paths, ctx.granted if ctx is not None else frozenset())
+    return Opener(within(paths, ctx), ctx.granted if ctx is not None else frozenset())
+
+
+def within(paths: PathPolicy, ctx: ToolContext | None) -> PathPolicy:
+    """These policies for a call of this turn: where others read along, without what was told in private."""
+    return paths if ctx is None or ctx.scope.is_owners else _apart(paths, ctx.scope)
+
+
+@lru_cache(maxsize=64)
+def _apart(paths: PathPolicy, scope: Scope) -> PathPolicy:
+    workspace, memory = paths.workspace, paths.workspace / "memory"
+    kept = (workspace, *([paths.data_folder] if paths.data_folder is not None else []))
+    apart = Apart(
+        closed=(memory, workspace / "USER.md", *(base / name for base in kept for name in ("sessions", "cron"))),
+        open=(memory / scope.folder, memory / SHARED),
+        unlisted=(workspace / ".nanobot", *([paths.data_folder / "media"] if paths.data_folder is not None else [])),
+    )
+    return replace(paths, apart=apart)
 
 
 async def asked_for(look: Callable[[], list[Want]]) -> list[Reach]:

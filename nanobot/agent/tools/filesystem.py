@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult
 from nanobot.agent.tools.differences import diff, miss
-from nanobot.agent.tools.disk import NOISE, REFUSALS, asked_for, held, in_thread, new_file_mode, opener, refused
+from nanobot.agent.tools.disk import NOISE, REFUSALS, asked_for, held, in_thread, new_file_mode, opener, refused, within
 from nanobot.agent.tools.documents import Documents, document_kind
 from nanobot.agent.tools.images import shown_picture
 from nanobot.agent.tools.notebook import LARGEST_NOTEBOOK, notebook_text
@@ -63,7 +63,7 @@ class ReadFileTool(Tool):
 
     async def reaches(self, arguments: dict[str, Any], ctx: ToolContext) -> Sequence[Reach]:
         """Our own state, and where keys are kept."""
-        return await asked_for(lambda: self._paths.wanted_to_read(arguments["path"]))
+        return await asked_for(lambda: within(self._paths, ctx).wanted_to_read(arguments["path"]))
 
     async def execute(
         self, path: str, offset: int = 1, limit: int | None = None, *, ctx: ToolContext | None = None
@@ -147,7 +147,7 @@ class WriteFileTool(Tool):
 
     async def reaches(self, arguments: dict[str, Any], ctx: ToolContext) -> Sequence[Reach]:
         """A folder outside of the workspace, keys, and what is read into later turns."""
-        return await asked_for(lambda: self._paths.wanted_to_write(arguments["path"]))
+        return await asked_for(lambda: within(self._paths, ctx).wanted_to_write(arguments["path"]))
 
     async def execute(self, path: str, content: str, *, ctx: ToolContext | None = None) -> ToolResult:
         """Write it. Cancelling leaves the old file or the new one, whole."""
@@ -191,7 +191,7 @@ class EditFileTool(Tool):
 
     async def reaches(self, arguments: dict[str, Any], ctx: ToolContext) -> Sequence[Reach]:
         """A folder outside of the workspace, keys, and what is read into later turns."""
-        return await asked_for(lambda: self._paths.wanted_to_write(arguments["path"]))
+        return await asked_for(lambda: within(self._paths, ctx).wanted_to_write(arguments["path"]))
 
     async def execute(
         self, path: str, old_text: str, new_text: str, replace_all: bool = False, *, ctx: ToolContext | None = None
@@ -230,7 +230,7 @@ class ListDirTool(Tool):
 
     async def reaches(self, arguments: dict[str, Any], ctx: ToolContext) -> Sequence[Reach]:
         """Our own state, and where keys are kept."""
-        return await asked_for(lambda: self._paths.wanted_to_read(arguments["path"]))
+        return await asked_for(lambda: within(self._paths, ctx).wanted_to_read(arguments["path"]))
 
     async def execute(
         self, path: str, recursive: bool = False, max_entries: int = 200, *, ctx: ToolContext | None = None
@@ -240,7 +240,7 @@ class ListDirTool(Tool):
         return await in_thread(path, files, lambda: self._list(files, path, recursive, max(1, max_entries)))
 
     def _list(self, files: Opener, path: str, recursive: bool, max_entries: int) -> ToolResult:
-        real = files.policy.readable(path, files.granted)
+        real = files.policy.listable(path, files.granted)
         if real.exists() and not real.is_dir():
             return ToolResult.failed(f"{path} is a file, not a folder. Use read_file.")
         lines: list[str] = []

@@ -11,7 +11,7 @@ from typing import Any, Literal, cast
 
 from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult
 from nanobot.agent.tools.differences import diff
-from nanobot.agent.tools.disk import asked_for, in_thread, new_file_mode, opener
+from nanobot.agent.tools.disk import asked_for, in_thread, new_file_mode, opener, within
 from nanobot.agent.tools.reach import Reach
 from nanobot.agent.tools.schema import string, takes
 from nanobot.agent.tools.textfile import NotTextError
@@ -60,7 +60,7 @@ class NotebookEditTool(Tool):
 
     async def reaches(self, arguments: dict[str, Any], ctx: ToolContext) -> Sequence[Reach]:
         """A folder outside of the workspace, keys, and what is read into later turns."""
-        return await asked_for(lambda: self._paths.wanted_to_write(arguments["path"]))
+        return await asked_for(lambda: within(self._paths, ctx).wanted_to_write(arguments["path"]))
 
     async def execute(
         self,

@@ -17,7 +17,7 @@ from typing import Any
 
 from nanobot.agent.tools import grep_child
 from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult
-from nanobot.agent.tools.disk import NOISE, asked_for, explained, in_thread, opener
+from nanobot.agent.tools.disk import NOISE, asked_for, explained, in_thread, opener, within
 from nanobot.agent.tools.grep_rows import Rows, shown_path, with_notes
 from nanobot.agent.tools.grep_search import WHOLE_FOLDER, Search, SearchError, run_search
 from nanobot.agent.tools.origins import WordsOf, nothing_known, trust_in
@@ -52,7 +52,7 @@ class GlobTool(Tool):
 
     async def reaches(self, arguments: dict[str, Any], ctx: ToolContext) -> Sequence[Reach]:
         """Our own state, and where keys are kept."""
-        return await asked_for(lambda: self._paths.wanted_to_read(arguments.get("path", ".")))
+        return await asked_for(lambda: within(self._paths, ctx).wanted_to_read(arguments.get("path", ".")))
 
     async def execute(
         self, pattern: str, path: str = ".", max_results: int = 200, *, ctx: ToolContext | None = None
@@ -66,7 +66,7 @@ class GlobTool(Tool):
             wanted = re.compile(grep_child.regex_of_glob(pattern))
         except re.error as error:
             return ToolResult.failed(f"{pattern!r} is no glob pattern ({error}).")
-        root = files.policy.readable(path, files.granted)
+        root = files.policy.listable(path, files.granted)
         if not root.is_dir():
             missing = f"{path} is a file, not a folder." if root.exists() else f"There is no folder {path}."
             return ToolResult.failed(f"{missing} Give the folder to search in.")
@@ -136,7 +136,7 @@ class GrepTool(Tool):
 
     async def reaches(self, arguments: dict[str, Any], ctx: ToolContext) -> Sequence[Reach]:
         """Our own state, and where keys are kept."""
-        return await asked_for(lambda: self._paths.wanted_to_read(arguments.get("path", ".")))
+        return await asked_for(lambda: within(self._paths, ctx).wanted_to_read(arguments.get("path", ".")))
 
     async def execute(
         self,
@@ -175,18 +175,19 @@ class GrepTool(Tool):
         self, pattern: str, path: str, files: Opener, glob: str | None, context: int, *, ignore_case: bool
     ) -> Search:
         """What to search, and where. Raises PathDeniedError, SearchError, OSError; re.error for the glob."""
-        root = self._paths.readable(path, files.granted)
+        root = files.policy.readable(path, files.granted)
         is_folder = root.is_dir()
         if not is_folder and not root.is_file():
             kind = f"{path} is a device, pipe or socket." if root.exists() else f"There is no {path}."
             raise SearchError(f"{kind} Give the file or folder to search in.")
         if is_folder:
+            files.policy.listable(path, files.granted)
             os.stat(f"{root}/.")  # noqa: PTH116 - the search starts in it: it must let us in
         if glob is not None:
             re.compile(grep_child.regex_of_glob(glob))
         if not is_folder:
             return Search(pattern, root.parent, root.name, None, ignore_case, (), context)
-        skip = tuple(self._paths.left_out_of(root))
+        skip = tuple(files.policy.left_out_of(root))
         return Search(pattern, root, WHOLE_FOLDER, glob, ignore_case, skip, context)
 
     async def _found(self, search: Search, new_rows: Callable[[], Rows]) -> Rows:

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from nanobot.agent.tools.background import Background
 from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult, passed_on
 from nanobot.agent.tools.cron_command import cron_call
+from nanobot.agent.tools.disk import within
 from nanobot.agent.tools.execution import Bounds, Execution
 from nanobot.agent.tools.origins import MarkChanged, NothingRead, Reading, WatchReading, nothing_marked
 from nanobot.agent.tools.reach import Reach, ReachKind
@@ -44,6 +45,10 @@ if TYPE_CHECKING:  # the walls take 10 ms to import, which a turn without a comm
 
 log = logging.getLogger(__name__)
 
+_NOT_APART = (
+    "Others read what is said in this chat, and no wall (tools.exec.sandbox is none) keeps a command from what was "
+    "told in private. It needs the owner's yes."
+)
 _NO_TERMINAL = {"TERM": "dumb", "PAGER": "cat", "GIT_PAGER": "cat", "GIT_TERMINAL_PROMPT": "0"}
 """Programs that look here know that nobody can answer them."""
 
@@ -83,6 +88,8 @@ class _Considered:
     judgement: "Judgement"
     wants: "Needs"
     walled: bool
+    paths: PathPolicy
+    """What may be seen of the disk by whom the turn answers."""
 
 
 class ExecTool(Tool):
@@ -140,13 +147,15 @@ class ExecTool(Tool):
         """
         command = arguments["command"]
         plain, stands = await asyncio.to_thread(self._judged, command, self._paths.workspace)
+        told_apart = not ctx.scope.is_owners
         if meant := self._meant(plain):
             tool, wanted = meant
             return await tool.reaches(wanted, ctx)
         if self._walls.required and not stands:
             return ()  # no yes would make it run
-        unwalled = self._walls.wanted and not stands
+        unwalled = not stands and (self._walls.wanted or told_apart)
         detail = "Nothing walls it off on this machine." if unwalled else ""
+        detail += " It may read what others told nanobot in private." if unwalled and told_apart else ""
         needs = await asyncio.to_thread(self._needs, arguments.get("needs"), command)
         target = self._target(command, arguments.get("working_dir"))
         return (Reach(ReachKind.COMMAND, target, beyond=unwalled, detail=detail), *needs.reaches)
@@ -164,7 +173,8 @@ class ExecTool(Tool):
         if not command.strip() or "\0" in command:
             return ToolResult.failed("The command is empty or contains a NUL character. Give a shell command.")
         try:
-            considered = await asyncio.to_thread(self._considered, command, working_dir or ".", needs)
+            paths = within(self._paths, ctx)
+            considered = await asyncio.to_thread(self._considered, command, working_dir or ".", needs, paths)
         except PathDeniedError as error:
             return ToolResult.failed(str(error))
         judgement, walled, wants = considered.judgement, considered.walled, considered.wants
@@ -178,7 +188,7 @@ class ExecTool(Tool):
         if (done := self._background.ended_by(judgement.single)) is not None:
             return done
         granted = ctx.granted if ctx is not None else frozenset()
-        if not walled and (refusal := self._refusal(self._target(command, working_dir), granted)):
+        if not walled and (refusal := self._refusal(self._target(command, working_dir), granted, ctx)):
             return ToolResult.failed(refusal)
         if refusal := wants.refusal(granted):
             return ToolResult.failed(refusal)
@@ -263,17 +273,17 @@ class ExecTool(Tool):
         except StorageError as error:
             log.warning("Where the words of files come from cannot be kept: %s", error)
 
-    def _considered(self, command: str, asked: str, needs: Sequence[str] | None) -> "_Considered":
+    def _considered(self, command: str, asked: str, needs: Sequence[str] | None, paths: PathPolicy) -> "_Considered":
         """All that is to be known before it runs. Raises PathDeniedError where it cannot run in that folder."""
         try:
-            folder = self._paths.readable(asked)
+            folder = paths.readable(asked)
             if not folder.is_dir():
                 raise PathDeniedError(f"The working_dir {asked} is not a folder that exists.")
         except OSError as error:
             problem = f"The working_dir {asked} cannot be entered: {error.strerror or error}."
             raise PathDeniedError(problem) from error
         judgement, walled = self._judged(command, folder)
-        return _Considered(folder, judgement, self._needs(needs, command), walled)
+        return _Considered(folder, judgement, self._needs(needs, command), walled, paths)
 
     def _ready(
         self, command: str, considered: "_Considered", brought: Provenance | None
@@ -285,7 +295,7 @@ class ExecTool(Tool):
         line, folder = _shell(command), considered.folder
         if not considered.walled or isinstance(line, str):
             return unwalled(line), frozenset(), self._watch_reading(command, folder, brought)
-        behind = self._walls.behind(line, folder, considered.wants.grants)
+        behind = self._walls.behind(line, folder, considered.wants.grants, considered.paths)
         return behind, told_tmp(self._walls.tmp), self._watch_reading(command, folder, brought)
 
     def _judged(self, command: str, folder: Path) -> "tuple[Judgement, bool]":
@@ -309,13 +319,14 @@ class ExecTool(Tool):
         folder = os.path.normpath(home / (working_dir or "."))
         return command if folder == os.path.normpath(home) else f"{command} (in {folder})"
 
-    def _refusal(self, target: str, granted: frozenset[str]) -> str:
+    def _refusal(self, target: str, granted: frozenset[str], ctx: ToolContext | None) -> str:
         """Why a command may not run without a wall; nothing where it may."""
-        if not self._walls.wanted:
+        told_apart = ctx is not None and not ctx.scope.is_owners
+        if not self._walls.wanted and not told_apart:
             return ""
         if not self._walls.required and Reach(ReachKind.COMMAND, target).rule in granted:
             return ""
-        return self._walls.advice
+        return self._walls.advice if self._walls.wanted else _NOT_APART
 
 
 def typed_by_owner(command: str, ctx: ToolContext) -> ToolContext:

@@ -125,6 +125,7 @@ def view_of(
         add((outer for outer in place.parents if outer in open_to), Access.WRITE)
     for place in secrets:
         places[place] = Access.READ
+    _set_apart(paths, places, look)
     if tmp is not None:  # also by its name outside, which file tools know
         places[tmp] = Access.WRITE
     services = look.real(grants.services)
@@ -140,6 +141,23 @@ def view_of(
         devices=look.real(grants.devices),
         services=services,
     )
+
+
+def _set_apart(paths: PathPolicy, places: dict[Path, Access], look: Look) -> None:
+    """What was told in private is not there where others read along, but for what is this chat's own."""
+    closed = look.real((*paths.apart.closed, *paths.apart.unlisted))
+    shown = tuple(place for place in look.real(paths.apart.open) if _visible(place))
+    in_closed, in_shown = Inside(*closed), Inside(*shown)
+    for place in [*places, *closed]:
+        if place in in_closed and place not in in_shown:
+            places.pop(place, None)
+    for place in filter(_visible, closed):
+        places[place] = Access.COVER if place.is_dir() else Access.HIDE
+    for place in shown:
+        places[place] = Access.WRITE if place.is_dir() else Access.READ
+        log = place / "HISTORY.md"
+        if log.is_file():
+            places[log] = Access.READ
 
 
 def _unmoved(places: Iterable[Path]) -> tuple[Path, ...]:

@@ -139,16 +139,29 @@ class Walls:
         """What commands know as /tmp, where it outlives them."""
         return self._tmp
 
-    def view(self, folder: Path | None = None, grants: Grants | None = None, *, make: bool = True) -> View:
-        """What a command that begins in this folder may see and write just now; `make` as in `view_of`."""
+    def view(
+        self,
+        folder: Path | None = None,
+        grants: Grants | None = None,
+        paths: PathPolicy | None = None,
+        *,
+        make: bool = True,
+    ) -> View:
+        """What a command that begins in this folder may see and write just now, by stricter policies than usual where
+        `paths` are given; `make` as in `view_of`.
+        """
         tmp = _ready(self._tmp) if make and self._tmp is not None else None
         sockets = listening_sockets()
-        return view_of(self._paths, folder, network=self._network, tmp=tmp, grants=grants, sockets=sockets, make=make)
+        return view_of(
+            paths or self._paths, folder, network=self._network, tmp=tmp, grants=grants, sockets=sockets, make=make
+        )
 
-    def behind(self, command: Sequence[str], folder: Path, grants: Grants | None = None) -> Behind:
+    def behind(
+        self, command: Sequence[str], folder: Path, grants: Grants | None = None, paths: PathPolicy | None = None
+    ) -> Behind:
         """How to start this command behind the wall. Raises NoWallError where none stands."""
         found = self.found
-        view, real = self.view(folder, grants), Path(os.path.realpath(folder))
+        view, real = self.view(folder, grants, paths), Path(os.path.realpath(folder))
         links = KeptLinks(self._paths.workspace, self._paths.never_written)
         if (bwrap := found.bwrap) is not None:
             argv = partial(bwrap.argv, view, real, command)

@@ -213,14 +213,15 @@ async def test_over_forty_turns_with_tools_and_a_skill_each_request_is_the_head_
     for number in range(40):
         script += [calls(("list_dir", {"path": "."}), text="looking"), f"answer {number}"]
     script[20:20] = [calls(("read_file", {"path": "skills/plum/SKILL.md"}))]
-    async with open_bot(tmp_path, *script[:41]) as bot:
+    config = Config.model_validate({"agents": {"defaults": {"memoryWindow": 1_000}}})
+    async with open_bot(tmp_path, *script[:41], config=config) as bot:
         skill = bot.runtime.workspace / "skills" / "plum" / "SKILL.md"
         skill.parent.mkdir(parents=True)
         skill.write_text("---\nname: plum\ndescription: about plums\n---\n" + words(3_000), encoding="utf-8")
         for number in range(20):
             await bot.say(f"message {number}")
         requests = bot.provider.requests
-    async with open_bot(tmp_path, *script[41:]) as again:
+    async with open_bot(tmp_path, *script[41:], config=config) as again:
         for number in range(20, 40):
             await again.say(f"message {number}")
         requests = [*requests, *again.provider.requests]

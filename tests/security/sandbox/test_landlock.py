@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from nanobot.agent.scope import Scope
 from nanobot.agent.tools.base import ToolContext
 from nanobot.agent.tools.shell import ExecPolicy, ExecTool
 from nanobot.bus.events import Address
@@ -203,3 +204,21 @@ async def test_a_service_that_listens_on_a_file_is_called_only_with_a_yes(fenced
 
     assert "Operation not permitted" in str(refused.content)
     assert str(called.content).startswith("in\n")
+
+
+async def test_where_others_read_along_what_was_told_in_private_stays_closed(fenced):
+    home, _, tool = fenced
+    own = home.workspace / "memory" / Scope("a:b").folder
+    own.mkdir(parents=True)
+    for place in (own / "MEMORY.md", home.workspace / "memory/MEMORY.md", home.workspace / "USER.md"):
+        place.write_text(CANARY if place.parent != own else "our own", encoding="utf-8")
+    (home.workspace / "sessions" / "x.jsonl").write_text(CANARY, encoding="utf-8")
+    context = ToolContext(
+        "a:b", Address("a", "b"), "t", home.workspace, FrozenClock(datetime(2026, 1, 2)), scope=Scope("a:b")
+    )
+
+    command = "cat memory/MEMORY.md USER.md sessions/x.jsonl memory/HISTORY.md memory/chats/*/MEMORY.md"
+    shown = str((await tool.execute(command, ctx=context)).content)
+
+    assert CANARY not in shown
+    assert "history" not in shown.replace("HISTORY", "")

@@ -1,0 +1,83 @@
+"""Facts of a Markdown memory: known by what they say, merged where they say the same, never where they differ."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nanobot.agent.facts import facts_in, key_of, lost_facts, merged, weight_of, within, without
+
+SAME = [
+    ("- Likes tea.", "* likes tea!"),
+    ("- The user likes green tea", "- Likes green tea."),
+    ("- User really likes green tea", "1. likes the green tea"),
+    ("- **Likes** `tea`", "Likes tea"),
+    ("- Caf\u00e9", "- Cafe\u0301"),
+    ("- 用户喜欢茶", "- 喜欢茶。"),
+]
+DIFFERENT = [
+    ("- Likes tea", "- Does not like tea"),
+    ("- Allergic to nuts", "- Not allergic to nuts"),
+    ("- Anna likes Ben", "- Ben likes Anna"),
+    ("- Dentist on 2026-03-01", "- Dentist on 2026-04-01"),
+    ("- Meets at 10:30", "- Meets at 1030"),
+    ("- Version 3.5", "- Version 35"),
+    ("- Knows C", "- Knows C++"),
+    ("- Takes vitamin A", "- Takes vitamin"),
+    ("- -5 degrees", "- 5 degrees"),
+    ("- [x] buy milk", "- [ ] buy milk"),
+    ("- Her dog is Rex", "- The user's dog is Rex"),
+    ("- Likes tea?", "- Likes tea"),
+    ("- 喜欢茶", "- 不喜欢茶"),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), SAME)
+def test_two_ways_to_say_the_same_are_one_fact(one: str, other: str):
+    assert [fact.text for fact in facts_in(merged(f"{one}\n{other}\n"))] == [facts_in(one)[0].text]
+
+
+@pytest.mark.parametrize(("one", "other"), DIFFERENT)
+def test_two_facts_that_differ_in_anything_stay_two(one: str, other: str):
+    assert merged(f"{one}\n{other}\n") == f"{one}\n{other}\n"
+
+
+def test_headings_tables_code_and_comments_are_no_facts():
+    text = "# Memory\n\n<!-- keep\nthis -->\n| a | b |\n|---|---|\n```\nx = 1\n```\n- Likes tea\n  with milk\n\nplain\n"
+
+    assert [(fact.text, fact.heading) for fact in facts_in(text)] == [
+        ("Likes tea with milk", "Memory"),
+        ("plain", "Memory"),
+    ]
+
+
+@given(st.text(alphabet="ab -*#\n\t`|1.", max_size=80), st.sampled_from(["\n", "\r\n"]))
+def test_whatever_a_person_types_taking_facts_out_leaves_the_rest_as_it_was(text: str, line_end: str):
+    text = text.replace("\n", line_end)
+    facts = facts_in(text)
+
+    assert without(text, []) == text
+    for fact in facts:
+        left = without(text, [fact]).splitlines()
+        assert left == [line for at, line in enumerate(text.splitlines()) if not fact.begin <= at < fact.end]
+    assert len({fact.key for fact in facts_in(merged(text))}) == len({fact.key for fact in facts})
+
+
+@given(st.text(max_size=60))
+def test_every_line_has_a_key_that_is_its_own(line: str):
+    assert key_of(f"- {line}") == key_of(f"* {line}")
+
+
+def test_what_weighs_least_leaves_first_and_only_as_much_as_must():
+    text = "# Memory\n\n- Asked about the weather today\n- Is allergic to nuts\n- Has a red bicycle\n"
+
+    kept, gone = within(text, len(text.encode()) - 1, weight_of)
+
+    assert [fact.text for fact in gone] == ["Asked about the weather today"]
+    assert kept == "# Memory\n\n- Is allergic to nuts\n- Has a red bicycle\n"
+
+
+def test_facts_that_were_put_together_or_corrected_are_not_lost():
+    before = "- Has a dog\n- The dog is called Rex\n- Lives in Berlin\n"
+
+    assert lost_facts(before, "- Has a dog called Rex\n- Lives in Berlin, Kreuzberg\n") == []
+    assert [fact.text for fact in lost_facts(before, "- Has a dog called Rex\n")] == ["Lives in Berlin"]

@@ -1,0 +1,203 @@
+"""A memory in a person's hands: where a fact came from, forgetting it, sharing it, taking a change back."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nanobot.agent.memory import MemoryStore
+from nanobot.agent.memory_book import Source
+from nanobot.agent.memory_editing import MemoryEditor
+from nanobot.agent.scope import Scope
+from nanobot.errors import NanobotError
+from nanobot.messages.types import Provenance
+from nanobot.utils.clock import FrozenClock
+
+ODD = b"\xef\xbb\xbf# Memory\r\n\r\n- Likes tea.\r\n- Has a dog\r\n  named Rex\r\n\r\n\r\ntrailing  \r\n- \xff odd"
+
+
+class Home:
+    def __init__(self, folder: Path, scope: Scope | None = None) -> None:
+        self.clock = FrozenClock(datetime(2026, 2, 26, 13, 21, tzinfo=UTC))
+        self.memory = MemoryStore(folder, clock=self.clock, scope=scope or Scope())
+        self.editor = MemoryEditor(self.memory, self.clock)
+
+    def learns(self, update: str, *said: str, at: str = "2026-02-26T13:00:00+00:00", **more: Any) -> None:
+        rows: Any = [
+            {
+                "role": "user",
+                "content": text,
+                "timestamp": at,
+                "turn_id": "t1",
+                "provenance": "owner",
+                "sender_id": "ann",
+            }
+            for text in said
+        ]
+        before = self.memory.read_to_rewrite()
+        self.memory.take_in("Talked.", update, instead_of=before, source=Source("telegram:7", rows=rows, **more))
+
+    @property
+    def text(self) -> str:
+        return self.memory.read_long_term()
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home(tmp_path)
+
+
+def test_a_fact_says_from_which_message_it_came_and_when(home: Home):
+    home.learns("- Likes green tea.", "hello", "I like green tea a lot")
+
+    [known] = home.editor.facts()
+    told = home.editor.why(known.fact.id)
+
+    assert "from a conversation telegram:7, turn t1" in told
+    assert "2026-02-26 13:00 ann: I like green tea a lot" in told
+
+
+def test_forgetting_and_taking_it_back_leaves_every_byte(home: Home):
+    home.memory.memory_dir.mkdir(parents=True)
+    home.memory.memory_file.write_bytes(ODD)
+
+    [gone] = home.editor.forget("dog")
+    without = home.memory.memory_file.read_bytes()
+    home.editor.undo()
+
+    assert gone.text == "Has a dog named Rex"
+    assert without == ODD.replace(b"- Has a dog\r\n  named Rex\r\n", b"")
+    assert home.memory.memory_file.read_bytes() == ODD
+
+
+def test_what_was_forgotten_is_not_learned_again_from_what_was_said_before_but_from_what_is_said_anew(home: Home):
+    home.learns("- Likes green tea.\n- Has a dog.", "I like green tea")
+    home.clock.advance(60)
+    home.editor.forget("green tea")
+
+    home.learns("- Has a dog.\n- The user likes green tea", "I like green tea")
+    assert "tea" not in home.text
+
+    home.learns("- Has a dog.\n- Likes green tea", "I like green tea", at="2026-02-26T14:00:00+00:00")
+    assert "green tea" in home.text
+
+
+def test_a_corrected_fact_is_the_only_one_and_the_old_one_is_in_the_book(home: Home):
+    home.learns("- Lives in Berlin since 2020.", "I live in Berlin since 2020")
+    home.learns("- Lives in Paris since 2026.", "I live in Paris since 2026")
+
+    assert "Berlin" not in home.memory.get_memory_context()
+    assert "It took the place of: Lives in Berlin" in home.editor.why("Paris")
+    assert "not in memory any more" in home.editor.why("Berlin")
+
+
+def test_changes_are_taken_back_one_after_the_other(home: Home):
+    home.learns("- One.")
+    home.learns("- One.\n- Two.")
+    home.memory.memory_file.write_text("- One.\n- Two.\n- By hand.\n", encoding="utf-8")
+
+    texts = []
+    for _ in range(3):
+        home.editor.undo()
+        texts.append(home.text)
+
+    assert texts == ["- One.\n- Two.\n", "- One.\n", ""]
+    with pytest.raises(NanobotError, match="no change to take back"):
+        home.editor.undo()
+
+
+def test_several_facts_with_the_same_words_are_asked_about(home: Home):
+    home.learns("- Likes green tea.\n- Likes black tea.")
+
+    with pytest.raises(NanobotError, match="Which one") as raised:
+        home.editor.forget("tea")
+    assert "black tea" in str(raised.value)
+    assert home.editor.forget("black")[0].text == "Likes black tea."
+
+
+def test_a_shared_fact_is_told_in_every_chat_and_once_to_the_owner(home: Home):
+    home.learns("- Speaks French.\n- Has a secret.")
+
+    home.editor.share("French")
+
+    group = home.memory.of(Scope("telegram:-100")).get_memory_context()
+    assert "Speaks French" in group
+    assert "secret" not in group
+    assert home.memory.get_memory_context().count("Speaks French") == 1
+    home.editor.undo()
+    assert home.memory.of(Scope("telegram:-100")).get_memory_context() == ""
+
+
+def test_beyond_its_budget_the_least_important_facts_go_to_the_archive_where_a_search_finds_them(tmp_path: Path):
+    home = Home(tmp_path)
+    home.memory.budget_bytes = 60
+    home.learns("- Is allergic to nuts.\n- Asked about rain today.\n- Always pays in cash.")
+
+    assert "rain" not in home.text
+    assert "allergic" in home.text
+    assert [(found.file, found.text) for found in home.editor.search("RAIN")] == [
+        ("ARCHIVE.md", "- Asked about rain today.")
+    ]
+    assert "ARCHIVE.md" in home.memory.get_memory_context()
+
+
+def test_facts_of_others_words_say_so(home: Home):
+    home.learns("- The server is called plum.", "what is it?", provenance=Provenance.MCP)
+
+    assert "not the owner's own (mcp)" in home.editor.why("plum")
+
+
+def test_two_processes_write_in_one_book(tmp_path: Path):
+    one, other = Home(tmp_path), Home(tmp_path)
+    one.learns("- One.")
+    other.learns("- One.\n- Two.")
+    one.learns("- One.\n- Two.\n- Three.")
+
+    assert [change.number for change in other.memory.book.changes()] == [1, 2, 3]
+
+
+def test_damaged_lines_of_the_book_are_passed_over(home: Home):
+    home.learns("- One.")
+    lines = home.memory.memory_dir / ".book" / "owner" / "changes.jsonl"
+    lines.write_bytes(lines.read_bytes() + b'{"number": 2, "at"\n[]\n{"number": "x", "by": "me"}\n')
+
+    home.learns("- One.\n- Two.")
+
+    assert [known.fact.text for known in home.editor.facts()] == ["One.", "Two."]
+    assert len(home.memory.book.changes()) == 2
+
+
+def planted(home: Home, sessions: int, facts: int) -> tuple[int, int]:
+    """So many sessions, every few of which tell a fact; each summary adds small talk and says some facts again."""
+    words = ["amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "hazel", "inlet", "jade"]
+    told = [f"{words[n % 10].title()} {words[n // 10]} costs {n + 7} coins." for n in range(facts)]
+    for session in range(sessions):
+        home.clock.advance(3_600)
+        update = home.text.rstrip()
+        at = home.clock.now().isoformat()
+        said = []
+        if session % (sessions // facts) == 0 and session * facts // sessions < facts:
+            fact = told[session * facts // sessions]
+            said.append(f"Remember: {fact}")
+            update += f"\n- {fact}\n- The user's {fact[0].lower()}{fact[1:]}" if session % 2 else f"\n- {fact}"
+        update += f"\n- Asked about the weather of day {session} today."
+        home.learns(update, *said, at=at)
+    return sum(fact in home.memory.get_memory_context() for fact in told), len(home.text.encode())
+
+
+def test_over_many_sessions_the_planted_facts_stay_within_the_budget(home: Home):
+    home.memory.budget_bytes = 600
+
+    answerable, size = planted(home, 40, 10)
+
+    assert answerable == 10
+    assert size <= 600
+
+
+@pytest.mark.slow
+def test_over_five_hundred_sessions_ninety_five_of_a_hundred_facts_are_answerable(home: Home):
+    answerable, size = planted(home, 500, 100)
+
+    assert answerable >= 95
+    assert size <= 8_192

@@ -1,0 +1,408 @@
+"""Tidying: old messages go into memory in the background; whatever becomes of that, no turn waits and none is lost."""
+
+import asyncio
+import errno
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, nullcontext
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nanobot.agent.consolidation import ConsolidationOutcome, ConsolidationResult
+from nanobot.agent.memory import MemoryStore
+from nanobot.agent.scope import Scope
+from nanobot.agent.tidying import Tidying
+from nanobot.config.schema import Config
+from nanobot.messages.types import ChatMessage
+from nanobot.providers.base import Finished, LLMResponse
+from nanobot.runtime import build_runtime
+from nanobot.session.manager import SessionManager
+from nanobot.testing import Bot, Pause, ScriptedProvider, calls, open_bot
+from nanobot.utils.clock import FrozenClock
+from tests.agent.test_consolidation import Home, turn
+
+KEY = "cli:direct"
+NOTHING = ConsolidationOutcome.NOTHING
+
+
+class Minded(ScriptedProvider):
+    """Answers every turn with a word; for `save_memory` it follows its script."""
+
+    async def chat_stream(self, messages: Sequence[ChatMessage], tools: Any = None, *others: Any, **more: Any) -> Any:
+        if [tool["function"]["name"] for tool in tools or ()] == ["save_memory"]:
+            async for delta in super().chat_stream(messages, tools, *others, **more):
+                yield delta
+        else:
+            self.turns.append(list(messages))
+            yield Finished(LLMResponse(self.answers))
+
+    def __init__(self, *lines: Any) -> None:
+        super().__init__(*lines)
+        self.turns: list[list[ChatMessage]] = []
+        self.answers = "Fine."
+
+
+def saving(entry: str = "Talked.", update: str = "- Likes tea.", **more: Any) -> LLMResponse:
+    return calls(("save_memory", {"history_entry": entry, "memory_update": update, **more}))
+
+
+def config(window: int = 20, **defaults: Any) -> Config:
+    return Config.model_validate({"agents": {"defaults": {"memoryWindow": window, **defaults}}})
+
+
+@asynccontextmanager
+async def bot_with(home: Path, minded: Minded, pause_s: float = 0, **defaults: Any) -> AsyncIterator[Bot]:
+    async with build_runtime(
+        config(**defaults), data_dir=home, workspace=home / "workspace", provider=minded, environ={}
+    ) as runtime:
+        runtime.upkeep.tidying.pause_s = pause_s
+        yield Bot(runtime, minded)
+
+
+async def settled(bot: Bot) -> None:
+    async with asyncio.timeout(5):
+        await asyncio.sleep(0)
+        await bot.runtime.upkeep.tidying.settled()
+
+
+async def talk(bot: Bot, turns: int, first: int = 0) -> None:
+    for number in range(first, first + turns):
+        await bot.say(f"question {number}")
+
+
+def cursor(home: Path) -> int:
+    return SessionManager(home / "workspace").get_or_create(KEY).last_consolidated
+
+
+async def test_at_the_memory_window_all_but_half_of_it_goes_into_memory(tmp_path: Path):
+    minded = Minded(saving())
+    async with bot_with(tmp_path, minded, window=40) as bot:
+        await talk(bot, 19)
+        await settled(bot)
+        assert minded.requests == []
+
+        await talk(bot, 1)
+        await settled(bot)
+
+        assert cursor(tmp_path) == 20
+        assert "question 9" in str(minded.requests[0])
+        assert "question 10" not in str(minded.requests[0])
+        await bot.say("next")
+    assert "Likes tea." in str(minded.turns[-1][0])
+    assert "question 9" not in str(minded.turns[-1])
+
+
+async def test_the_last_six_turns_stay_however_small_the_memory_window_is(tmp_path: Path):
+    minded = Minded(saving(), saving())
+    async with bot_with(tmp_path, minded, window=4) as bot:
+        await talk(bot, 8)
+        await settled(bot)
+
+        assert cursor(tmp_path) <= 4
+        await bot.say("next")
+    assert all(f"question {number}" in str(minded.turns[-1]) for number in range(2, 8))
+
+
+async def test_no_turn_waits_for_a_model_that_never_answers(tmp_path: Path):
+    pause = Pause()
+    minded = Minded(pause, saving())
+    async with bot_with(tmp_path, minded) as bot:
+        await talk(bot, 10)
+        async with asyncio.timeout(5):
+            await pause.reached.wait()
+
+        async with asyncio.timeout(5):
+            await talk(bot, 3, first=10)
+
+        assert cursor(tmp_path) == 0
+        pause.resume.set()
+        await settled(bot)
+        assert cursor(tmp_path) == 8
+        await bot.say("next")
+    assert "question 12" in str(minded.turns[-1])
+
+
+FAILURES: dict[str, Any] = {
+    "error text": saving("Error: 502 Bad Gateway"),
+    "refusal": saving("I'm sorry, I cannot help with that."),
+    "wrong type": calls(("save_memory", {"history_entry": None, "memory_update": 7})),
+    "no call": "I have saved it all.",
+    "cut JSON": LLMResponse(None, calls(("save_memory", {"history_entry": "Tal"})).tool_calls, "length"),
+    "bulk loss": saving(update="- Likes tea."),
+    "down": RuntimeError("connection reset"),
+}
+
+
+@pytest.mark.parametrize("line", FAILURES.values(), ids=FAILURES.keys())
+async def test_a_failure_keeps_every_message_shows_in_status_and_is_not_tried_at_every_turn(tmp_path: Path, line: Any):
+    minded = Minded(line)
+    memory = MemoryStore(tmp_path / "workspace")
+    before = "".join(f"- Knows the number {number} by heart\n" for number in range(20))
+    memory.write_long_term(before)
+    async with bot_with(tmp_path, minded) as bot:
+        await talk(bot, 10)
+        await settled(bot)
+        await talk(bot, 3, first=10)
+        await settled(bot)
+
+        assert "not tidied" in await bot.say("/status")
+        await bot.say("next")
+    assert len(minded.requests) == 1
+    assert cursor(tmp_path) == 0
+    assert memory.read_long_term() == before
+    assert memory.read_history() == []
+    assert all(f"question {number}" in str(minded.turns[-1]) for number in range(13))
+
+
+async def test_what_failed_is_not_tried_at_once_by_the_next_process(tmp_path: Path):
+    minded = Minded("no call")
+    for life in range(3):
+        async with bot_with(tmp_path, minded) as bot:
+            await talk(bot, 10 if life == 0 else 1, first=10 + life)
+            await settled(bot)
+
+    assert len(minded.requests) == 1
+
+
+async def test_what_failed_is_tried_again_after_some_more_messages(tmp_path: Path):
+    minded = Minded("no call", saving())
+    async with bot_with(tmp_path, minded) as bot:
+        await talk(bot, 10)
+        await settled(bot)
+        await talk(bot, 5, first=10)
+        await settled(bot)
+
+        assert cursor(tmp_path) > 0
+        assert "not tidied" not in await bot.say("/status")
+
+
+class Ineffective:
+    """A mover whose passes free next to nothing."""
+
+    def __init__(self) -> None:
+        self.passes = 0
+
+    async def move(self, session_key: str, keep: Any) -> ConsolidationResult:
+        self.passes += 1
+        return ConsolidationResult(ConsolidationOutcome.DONE if self.passes % 2 else NOTHING, moved=2, share=0.1)
+
+    async def move_archived(self, session: Any, done: int) -> ConsolidationResult:
+        raise AssertionError
+
+    async def note_archived(self, session: Any, done: int, stem: str) -> None:
+        raise AssertionError
+
+
+async def test_passes_that_free_next_to_nothing_end_after_two_and_the_person_is_told_once(tmp_path: Path):
+    mover, sessions = Ineffective(), SessionManager(tmp_path)
+    tidying = Tidying(
+        lambda: mover,
+        sessions,
+        FrozenClock(datetime(2026, 2, 26, tzinfo=UTC)),
+        memory_window=20,
+        waiting=tmp_path / "w",
+    )
+    session = sessions.get_or_create(KEY)
+    told: list[str] = []
+
+    for number in range(24):
+        session.add_message("user", f"question {number}")
+        session.add_message("assistant", f"answer {number}")
+        sessions.save(session)
+        tidying.saved(session)
+        await tidying.settled()
+        told += tidying.news_of(KEY)
+
+    assert mover.passes == 4  # two, and each time the look whether there is more
+    assert len(told) == 1
+
+
+async def test_where_it_stood_is_said_last_in_the_prompt_until_that_is_over(tmp_path: Path):
+    minded = Minded(saving(handover="Done: A. Doing: B. Asked: shall I go on?"), saving())
+    async with bot_with(tmp_path, minded) as bot:
+        await talk(bot, 10)
+        await settled(bot)
+        await bot.say("yes")
+        first = str(minded.turns[-1][0]["content"])
+        await talk(bot, 12, first=10)
+        await settled(bot)
+        await bot.say("and now")
+
+    assert first.endswith("# Earlier in this Conversation\n\nDone: A. Doing: B. Asked: shall I go on?")
+    assert "Doing: B" in str(minded.requests[1])
+    assert "Earlier in this Conversation" not in str(minded.turns[-1][0])
+
+
+async def test_a_session_that_the_original_consolidated_says_its_summary(tmp_path: Path):
+    sessions = SessionManager(tmp_path / "workspace")
+    session = sessions.get_or_create(KEY)
+    session.metadata["_last_summary"] = {"text": "We spoke of plums.", "last_active": "2026-01-01T00:00:00"}
+    session.add_message("user", "hello")
+    session.add_message("assistant", "hi")
+    sessions.save(session)
+
+    async with open_bot(tmp_path, "Fine.") as bot:
+        await bot.say("go on")
+
+    assert str(bot.provider.requests[-1][0]["content"]).endswith("We spoke of plums.")
+
+
+async def test_after_new_everything_of_the_old_session_goes_into_memory(tmp_path: Path):
+    minded = Minded(saving("Spoke of plums."))
+    async with bot_with(tmp_path, minded) as bot:
+        await talk(bot, 3)
+        await bot.say("/new")
+        await bot.say("hello")
+        async with asyncio.timeout(5):
+            while not MemoryStore(tmp_path / "workspace").read_history():
+                await asyncio.sleep(0.01)
+
+    assert all(f"question {number}" in str(minded.requests[0]) for number in range(3))
+    assert "question" not in str(minded.turns[-1])
+    assert len(minded.requests) == 1
+
+
+async def test_what_new_put_away_is_taken_in_by_the_next_life(tmp_path: Path):
+    minded = Minded(saving())
+    async with bot_with(tmp_path, minded, pause_s=60) as bot:
+        await talk(bot, 2)
+        await bot.say("/new")
+    assert minded.requests == []
+
+    async with bot_with(tmp_path, minded) as bot:
+        await bot.say("hello")
+        async with asyncio.timeout(5):
+            while (tmp_path / "state" / "to-consolidate.json").exists():
+                await asyncio.sleep(0.01)
+
+    assert "question 1" in str(minded.requests[0])
+    assert len(minded.requests) == 1
+
+
+async def test_an_archive_that_cannot_be_summed_up_is_named_in_the_log_at_last(tmp_path: Path):
+    minded = Minded(*["no call"] * 5)
+    for life in range(6):
+        async with bot_with(tmp_path, minded) as bot:
+            await bot.say("hello")
+            if life == 0:
+                await bot.say("/new")
+            async with asyncio.timeout(5):
+                await bot.runtime.upkeep.tidying.at_rest()
+
+    assert len(minded.requests) == 5
+    [entry] = MemoryStore(tmp_path / "workspace").read_history()
+    assert "could not be summed up" in entry.content
+    assert not (tmp_path / "state" / "to-consolidate.json").exists()
+
+
+async def test_the_end_of_the_process_breaks_it_off_and_loses_nothing(tmp_path: Path):
+    pause = Pause()
+    minded = Minded(pause)
+    async with bot_with(tmp_path, minded) as bot:
+        await talk(bot, 10)
+        await pause.reached.wait()
+
+    assert cursor(tmp_path) == 0
+    assert MemoryStore(tmp_path / "workspace").read_history() == []
+
+
+async def test_while_somebody_speaks_it_waits_for_a_lull_but_not_for_ever(tmp_path: Path):
+    minded = Minded(saving())
+    async with bot_with(tmp_path, minded, pause_s=0.3, window=20) as bot:
+        await talk(bot, 14)
+        assert minded.requests == []
+
+        await talk(bot, 6, first=14)
+        await settled(bot)
+
+    assert len(minded.requests) == 1
+
+
+async def test_what_each_chat_said_goes_into_its_own_memory(tmp_path: Path):
+    """Rows say whose memory their turn was told of; one pass takes one scope."""
+    home = Home(tmp_path)
+    for number in range(4):
+        scope = {"scope": "telegram:-100"} if number >= 2 else {}
+        question, answer = turn(number)
+        await home.say(question | scope, answer)  # type: ignore[arg-type]
+    await home.talk(4, 8)
+    home.model.script(
+        saving("Owner.", "- Owner's."), saving("Group.", "- Group's."), saving("Owner again.", "- Owner's.")
+    )
+
+    for _ in range(3):
+        await home.consolidate(keep=0)
+
+    group = home.memory.of(Scope("telegram:-100"))
+    assert group.read_long_term() == "- Group's.\n"
+    assert [entry.content for entry in group.read_history()] == ["Group."]
+    assert "Group" not in home.log + home.memory.read_long_term()
+    assert home.cursor == 16
+
+
+async def test_after_the_window_was_cut_the_question_is_known_and_a_finished_task_is_told_as_done(tmp_path: Path):
+    handover = "Done: A, the plums are counted. Doing: B, the pears."
+    minded = Minded(*[saving("Counted.", "- Owns plums.", handover=handover)] * 8)
+    async with bot_with(tmp_path, minded, window=1000, contextWindowTokens=9_000, maxTokens=2_500) as bot:
+        for number in range(16):
+            await bot.say(f"count plums {number} " + "word " * 250)
+        await settled(bot)
+        assert cursor(tmp_path) > 0  # far from the memory window: the model's own had no room
+        minded.answers = "Shall I count the pears in the cellar, too?"
+        await bot.say("and the pears? " + "word " * 250)
+        await bot.say("yes")
+
+    last = minded.turns[-1]
+    assert str(last[0]["content"]).endswith(handover)
+    assert "Shall I count the pears in the cellar, too?" in str(last[-2])
+    assert "count plums 0 " not in str(last)
+
+
+async def test_what_was_begun_afresh_meanwhile_stays_as_it_is(tmp_path: Path):
+    home = Home(tmp_path)
+    await home.talk(0, 10)
+    pause = Pause()
+    home.model.script(pause, saving())
+    moving = asyncio.create_task(home.consolidator.move(KEY, lambda session: 8))
+    await pause.reached.wait()
+    home.sessions.archive(KEY)
+    await home.talk(10, 14)
+    pause.resume.set()
+
+    assert (await moving).outcome is NOTHING
+    assert home.cursor == 0
+    assert home.log == ""
+
+
+async def test_a_full_disk_moves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    home = Home(tmp_path)
+    await home.talk(0, 10)
+    home.model.script(saving())
+
+    def full(*args: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("nanobot.security.opening.write_whole", full)
+    result = await home.consolidator.move(KEY, lambda session: 8)
+
+    assert result.outcome is ConsolidationOutcome.FAILED
+    assert home.cursor == 0
+
+
+async def test_an_idle_session_that_is_being_moved_already_is_left_alone(tmp_path: Path):
+    home = Home(tmp_path)
+    await home.talk(0, 10)
+    pause = Pause()
+    home.model.script(pause, saving())
+    moving = asyncio.create_task(home.consolidator.move(KEY, lambda session: 8))
+    await pause.reached.wait()
+
+    async with asyncio.timeout(5):
+        idle = await home.consolidator.compact(KEY, nullcontext())
+        pause.resume.set()
+        moved = await moving
+
+    assert idle.outcome is NOTHING
+    assert moved.moved == 12
