@@ -195,8 +195,8 @@ async def test_a_service_that_listens_on_a_file_is_called_only_with_a_yes(fenced
     with socket.socket(socket.AF_UNIX) as service:
         service.bind(str(place))
         service.listen()
-        reaches = await tool.reaches({"command": "x", "needs": [str(place)]}, None)
         context = ToolContext("a:b", Address("a", "b"), "t", home.workspace, FrozenClock(datetime(2026, 1, 2)))
+        reaches = await tool.reaches({"command": "x", "needs": [str(place)]}, context)
         granted = replace(context, granted=frozenset(reach.rule for reach in reaches))
 
         refused = await tool.execute(f'python3 -c "{code}"', ctx=context)
