@@ -21,6 +21,7 @@ from nanobot.agent.run.approval import Approval, ApprovalMode
 from nanobot.agent.run.filing import Filing, Running
 from nanobot.agent.run.hooks import ToolHook
 from nanobot.agent.run.questions import Questions
+from nanobot.agent.run.skill_use import SkillUse
 from nanobot.agent.slash_commands import Desk, SlashCommands
 from nanobot.agent.tools.builtin import build_tools
 from nanobot.agent.tools.cron import CronTool
@@ -50,6 +51,7 @@ from nanobot.wiring.jobs import cron_desk, cron_service
 from nanobot.wiring.loop import loop_policy
 from nanobot.wiring.models import ConfiguredModels
 from nanobot.wiring.policies import tool_policies
+from nanobot.wiring.skills import skills_command, skills_of
 from nanobot.wiring.sources import mcp_servers, own_tools
 
 if TYPE_CHECKING:
@@ -119,8 +121,8 @@ async def build_runtime(
         workspace,
         clock=clock,
         name=config.agents.defaults.bot_name,
-        disabled_skills=frozenset(config.agents.defaults.disabled_skills),
         paths=box.paths,
+        skills=skills_of(config, home.places, workspace, box.paths),
     )
     spending = Spending(config, home.places, clock)
     chains = chains or Chains(home.environ, home.places.state, metered=spending.metered)
@@ -141,6 +143,7 @@ async def build_runtime(
         servers=partial(_reported, box.servers, home.redactor) if box.servers is not None else None,
         restart=restart,
         scope_of=scope_of,
+        more=skills_command(context.skills),
     )
     parts = Parts(
         sessions=home.sessions,
@@ -154,7 +157,7 @@ async def build_runtime(
         turns_folder=home.places.turns,
         traces=TraceWriter(TraceFolder(home.places.traces, home.redactor), clock, workspace),
         patience=patience or Patience(),
-        hooks=(*hooks, *_hooks(home, questions, grants, answering)),
+        hooks=(*hooks, *_hooks(home, questions, grants, answering), SkillUse(context.skills)),
         answering=answering,
         scope_of=scope_of,
     )

@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import date
 from functools import partial
 from typing import Protocol
 
@@ -70,8 +71,9 @@ class Models(Protocol):
 class SystemPrompt(Protocol):
     """Where the system prompt comes from."""
 
-    def build_system_prompt(self, *, scope: Scope = OWNERS) -> str:
-        """The head of every request; the same bytes until a source file changes. It tells what this scope may know."""
+    def build_system_prompt(self, *, scope: Scope = OWNERS, began: date | None = None) -> str:
+        """The head of every request; the same bytes until a source file changes. It tells what this scope may know, and
+        of many skills those that were of use when the session began."""
         ...
 
 
@@ -316,7 +318,12 @@ class SlashCommands:
         rows, window = open_window(asked.session)
         usage = desk.vitals.last_usage(asked.session.key)
         return ContextReport(
-            model, desk.prompt.build_system_prompt(scope=asked.scope), desk.tools, rows, window, usage
+            model,
+            desk.prompt.build_system_prompt(scope=asked.scope, began=asked.session.created_at.date()),
+            desk.tools,
+            rows,
+            window,
+            usage,
         ).text()
 
     async def _usage(self, asked: Asked) -> str:

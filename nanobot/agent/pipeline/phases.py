@@ -215,7 +215,7 @@ class Pipeline:
 
         spec = RunSpec(
             model=built.model,
-            system=masked(parts.prompt.build_system_prompt(scope=turn.scope)),
+            system=masked(parts.prompt.build_system_prompt(scope=turn.scope, began=turn.session.created_at.date())),
             history=built.history,
             tools=parts.tools,
             context=ToolContext(
