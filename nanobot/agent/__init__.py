@@ -1,9 +1,10 @@
 """The agent: a message in, a turn, a reply out. It knows no channel and no screen; they meet at the bus.
 
 Runtime and what stands above it may import it. Reading order: turn (plain data) and vitals (what /status tells) ->
-run/runner (model and tools until an answer) -> scope (whose memory may be told), context, memory, skills (the prompt)
--> session_window (what a model is shown of a session) and context_report (the same for a person) -> pipeline (one
-turn, phase by phase) -> slash_commands -> answering (who may answer what a turn asks) and answers (in which words) ->
-loop, earlier (what a crash left), intake and lanes (a message finds its lane) -> delivery -> trace (what happened,
-kept and run again); and beside the turns idle -> consolidation -> save_memory (old messages go into memory).
+run/runner (model and tools until an answer) -> scope (whose memory may be told), context, memory, skills (the prompt),
+on the room skill (one of them) -> session_window (what a model is shown of a session) and context_report (the same for
+a person) -> pipeline (one turn, phase by phase) -> slash_commands -> answering (who may answer what a turn asks) and
+answers (in which words) -> loop, earlier (what a crash left), intake and lanes (a message finds its lane) -> delivery
+-> trace (what happened, kept and run again); and beside the turns idle -> consolidation -> save_memory (old messages go
+into memory).
 """

@@ -243,19 +243,23 @@ class SkillsLoader:
     # --- choosing, and summing up
 
     def shelf(self, began: date | None = None) -> Shelf:
-        """The skills as a prompt shows them. Where they do not all fit, what was used before the day a session `began`
-        decides, so that within a session they stay where they are."""
+        """The skills as a prompt shows them, but for those that stand in it whole. Where they do not all fit, what was
+        used before the day a session `began` decides, so that within a session they stay where they are."""
         skills = self.skills()
         if None in self._shelves:  # there is room for all
             return self._shelves[None]
-        if sum(map(_length, skills)) <= self._chars:
-            return self._shelves.setdefault(None, Shelf(skills))
+        listed = [skill for skill in skills if not (skill.always and skill.available)]
+        if self._fit(listed):
+            return self._shelves.setdefault(None, Shelf(tuple(listed)))
         day = began or date.today()
         if day not in self._shelves:
             if len(self._shelves) >= _DAYS_KEPT:
                 del self._shelves[next(iter(self._shelves))]
-            self._shelves[day] = self._chosen(skills, day)
+            self._shelves[day] = self._chosen(listed, day)
         return self._shelves[day]
+
+    def _fit(self, skills: Sequence[Skill]) -> bool:
+        return sum(map(_length, skills)) <= self._chars
 
     def _chosen(self, skills: Sequence[Skill], day: date) -> Shelf:
         worth = self.book.worth(day) if self.book is not None else {}
@@ -272,7 +276,8 @@ class SkillsLoader:
 
     def build_skills_summary(self) -> str:
         """Every skill in a few lines of XML for the model, as far as they fit; empty without skills."""
-        return self.summary_of(self.shelf())
+        skills = self.skills()
+        return self.summary_of(Shelf(skills) if self._fit(skills) else self._chosen(skills, date.today()))
 
     def summary_of(self, shelf: Shelf) -> str:
         """What a shelf shows, in XML, and by which names and where the rest is found."""

@@ -2,6 +2,7 @@
 
 The pipeline and runtime may import it; it knows no session, no bus and no config. Read spec (what goes in, what comes
 out), then runner (with rows, speech and cut), then tool_calls (with hooks); then what the owner is asked before a call:
-approval > (outside, addresses, questions, wording), and what is written down of files: filing; then how a request comes
-to fit: requests > fit > sheet > (window, shrink), and allowance; then the guards: loop_guard, and the room claims.
+approval > (outside, addresses, questions, wording), and what is written down of files and skills: filing, skill_use;
+then how a request comes to fit: requests > fit > sheet > (window, shrink), and allowance; then the guards: loop_guard,
+and the room claims.
 """

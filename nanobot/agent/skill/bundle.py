@@ -8,6 +8,7 @@ skill can need. Sizes are counted as bytes come out, whatever the zip says of it
 import os
 import re
 import stat
+import struct
 import unicodedata
 import zipfile
 import zlib
@@ -165,9 +166,9 @@ def _of_zip(path: Path) -> Iterator[_Entry]:
     try:
         with zipfile.ZipFile(path) as archive:
             yield from _unpacked(path, archive)
-    except (zipfile.BadZipFile, zlib.error, EOFError, UnicodeDecodeError, ValueError) as error:
+    except (zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, ValueError, OverflowError) as error:
         raise BundleError(f"{path} is no zip that can be read: {error}") from error
-    except NotImplementedError as error:
+    except (NotImplementedError, RuntimeError) as error:
         raise BundleError(f"{path} is packed in a way that is not understood: {error}") from error
 
 

@@ -243,7 +243,7 @@ def _system_faults(systems: object, lines: _Lines) -> Iterator[Fault]:
         return
     for name in [systems] if isinstance(systems, str) else systems:  # type: ignore[attr-defined]
         if str(name).lower() not in _KNOWN_SYSTEMS:
-            yield Fault(f"`os` names {name}, which is no system.", "Use linux, darwin or win32.", lines.of("os"))
+            yield _warning(f"`os` names {name}, which is no system.", "Use linux, darwin or win32.", lines.of("os"))
 
 
 def _requires_faults(requires: object, lines: _Lines) -> Iterator[Fault]:
@@ -295,18 +295,15 @@ def _link_faults(bundle: Bundle, text: str) -> Iterator[Fault]:
     begins = text.find("\n---", 3) if text.startswith("---") else 0
     first = text.count("\n", 0, max(begins, 0)) + 2
     said: set[str] = set()
-    in_code = False
     for number, line in enumerate(text.split("\n"), 1):
         if number < first:
             continue
-        if line.lstrip().startswith("```"):
-            in_code = not in_code
         for match in _LINK.finditer(line):
             named = match[1] or match[2] or match[3]
             plain = named.partition("#")[0].removeprefix("./").removeprefix("{baseDir}/").rstrip("/.")
             if not plain or plain in said or re.match(r"[a-z][a-z+.-]*:|/|~|<|\$", plain, re.IGNORECASE):
                 continue
-            if match[3] and (in_code and "{baseDir}" not in line and not files & {plain}) and "/" not in plain:
+            if named.endswith("/"):  # a folder, or the beginning of `scripts/<name>.py`
                 continue
             if plain.startswith("../"):
                 said.add(plain)

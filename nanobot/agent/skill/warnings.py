@@ -29,7 +29,11 @@ _PATTERNS = tuple(
             "unpacks hidden text and runs it",
         ),
         (True, r"(?:-enc|-EncodedCommand)\s+[A-Za-z0-9+/=]{40,}", "runs a command that is hidden"),
-        (False, r"(?<![A-Za-z0-9+/])[A-Za-z0-9+/]{400,}={0,2}", "holds a long piece that nobody can read"),
+        (
+            False,
+            r"(?<![A-Za-z0-9+/])(?=[A-Za-z+/]{0,99}[0-9])[A-Za-z0-9+/]{400,}={0,2}",
+            "holds a long piece that nobody can read",
+        ),
         (
             False,
             rf"(?:curl|wget|Invoke-WebRequest|iwr)\b[^\n|]*(?:{_PIPED})",
