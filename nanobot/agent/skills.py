@@ -17,7 +17,7 @@ from typing import Any
 
 from nanobot.agent.skill.book import SkillBook
 from nanobot.agent.skill.manual import MAX_BYTES as MAX_BYTES
-from nanobot.agent.skill.manual import SKILL_FILE, Manual, Opens, Stamp, body, read_manual, read_text
+from nanobot.agent.skill.manual import SKILL_FILE, Manual, Opens, Stamp, body, one_line, read_manual, read_text
 from nanobot.agent.skill.needs import Lack, Needs, lacks
 from nanobot.agent.skill.programs import Digests
 from nanobot.utils.resources import skills_dir
@@ -28,6 +28,7 @@ _HOST_FOR_S = 2.0
 SUMMARY_CHARS = 8_000
 """How much of a prompt the summaries of skills may take."""
 _LONGEST_DESCRIPTION = 1_024
+_LONGEST_REQUIRES = 500
 _LONGEST_ALWAYS = 16_000
 _NAMES_CHARS = 1_500
 """As many names of skills without a summary stand in a prompt."""
@@ -356,6 +357,7 @@ def _summary(skill: Skill) -> str:
         "location": str(skill.path),
     }
     if skill.missing or skill.needs:
-        fields["requires"] = ", ".join(skill.told or [f"skill: {name}" for name in skill.needs])
+        requires = ", ".join(skill.told or [f"skill: {name}" for name in skill.needs])
+        fields["requires"] = clip_line(one_line(requires), _LONGEST_REQUIRES)
     lines = [f"<{tag}>{escape(text, quote=False)}</{tag}>" for tag, text in fields.items()]
     return "\n".join([f'<skill available="{str(skill.available).lower()}">', *lines, "</skill>"])

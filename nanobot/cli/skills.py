@@ -56,6 +56,8 @@ def show(
         raise NanobotError(f"The skill {name} cannot be read: {_readiness(skill)}. Mend {skill.path}.")
     else:
         say_text(text)
+        if skill.missing:
+            typer.echo(f"It cannot be used here: it {one_line(_readiness(skill))}.", err=True)
 
 
 def install(
@@ -195,7 +197,11 @@ def approve(
     if not changed:
         typer.echo(f"The programs of {name} are as they were installed.")
         return
-    typer.echo("\n".join(["Changed since it was installed:", *(f"  {skill.path.parent / path}" for path in changed)]))
+    typer.echo(
+        "\n".join(
+            ["Changed since it was installed:", *(f"  {one_line(str(skill.path.parent / path))}" for path in changed)]
+        )
+    )
     if not yes and not questions.confirm("Have you looked at them, and may they be so?"):
         typer.echo(f"{name} stays switched off.")
         return

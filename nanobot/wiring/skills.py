@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nanobot.agent.skill.book import SkillBook
+from nanobot.agent.skill.manual import one_line
 from nanobot.agent.skills import Skill, SkillsLoader
 from nanobot.config.paths import Places
 from nanobot.config.schema import Config
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from nanobot.agent.slash_commands import Asked, CommandEntry
 
 _DESCRIBED = 100
+_LISTED = 50
 
 
 def skills_of(config: Config, places: Places, workspace: Path, paths: PathPolicy | None = None) -> SkillsLoader:
@@ -39,14 +41,15 @@ def skills_command(skills: SkillsLoader) -> "dict[str, CommandEntry]":
 
     async def answer(asked: "Asked") -> str:
         found = await asyncio.to_thread(skills.skills)
-        rows = [_row(skill) for skill in found]
-        return "\n".join(rows) or "There are no skills."
+        rows = [_row(skill) for skill in found[:_LISTED]]
+        more = [f"and {len(found) - _LISTED} more: nanobot skills list"] if len(found) > _LISTED else []
+        return "\n".join([*rows, *more]) or "There are no skills."
 
     return {"skills": CommandEntry(answer, "what the agent has learnt to do, and what a skill still needs")}
 
 
 def _row(skill: Skill) -> str:
-    needs = f"\n  needs {', '.join(skill.told)}" if skill.missing else ""
+    needs = f"\n  needs {clip_line(one_line(', '.join(skill.told)), 2 * _DESCRIBED)}" if skill.missing else ""
     return f"{skill.name}: {clip_line(skill.description, _DESCRIBED)}{needs}"
 
 

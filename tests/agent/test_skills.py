@@ -330,6 +330,16 @@ def test_a_very_long_description_is_cut(tmp_path, loader):
     assert len(loader.build_skills_summary()) < 1_400
 
 
+def test_what_a_skill_says_it_needs_cannot_fill_a_prompt_or_break_a_line(tmp_path, loader):
+    ours = json.dumps({"nanobot": {"requires": {"bins": ["a\nb", "x" * 90_000]}}})
+    write_own(tmp_path, "tea", f"---\ndescription: d\nmetadata: {ours}\n---\n")
+
+    summary = loader.build_skills_summary()
+
+    assert "program: a b, program: xxx" in summary
+    assert len(summary) < 1_000
+
+
 def test_what_was_used_before_a_session_began_is_shown_to_it_and_stays(tmp_path, builtin):
     many(tmp_path)
     book = SkillBook(tmp_path / "state")

@@ -187,8 +187,13 @@ def test_the_doctor_knows_skills(tmp_path: Path):
     (skills() / "broken").mkdir()
     (skills() / "broken" / "SKILL.md").write_text("---\nname: [\n---\n", encoding="utf-8")
 
+    (skills() / "odd").mkdir()
+    (skills() / "odd" / "SKILL.md").write_text("---\nname: other\ndescription: Does a thing.\n---\nx", encoding="utf-8")
+
     done = run("doctor", "skills", "--offline")
+    noted = run("doctor", "skills", "--offline", "--json").stdout
 
     assert "The skill tea needs program: no-such-kettle" in done.stdout
     assert "The skill broken cannot be read" in done.stdout
+    assert "The skill odd works, and has 1 fault: SKILL.md:2: `name` is other" in noted
     assert done.exit_code == 1

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -56,20 +57,28 @@ class Digests:
         self._known: dict[str, tuple[tuple[int, int, int], str]] = {}
 
     def of(self, folder: Path) -> dict[str, str]:
-        """By their paths in the folder, with `/`; empty for what is no program or cannot be read. Never raises."""
+        """By their paths in the folder, with `/`. What is no program is left out; a link, which may lead to one, and a
+        file that cannot be read are in it. Never raises."""
         found: dict[str, str] = {}
         for path in _files(folder):
-            try:
-                status = path.stat()
-                stamp = status.st_ino, status.st_mtime_ns, status.st_size
-                known = self._known.get(str(path))
-                if known is None or known[0] != stamp:
-                    known = self._known[str(path)] = (stamp, _digest_of(path, status.st_mode))
-            except OSError:
-                continue
-            if known[1]:
-                found[path.relative_to(folder).as_posix()] = known[1]
+            if len(found) > _MOST_FILES:
+                break
+            if digest := self._of_file(path):
+                found[path.relative_to(folder).as_posix()] = digest
         return found
+
+    def _of_file(self, path: Path) -> str:
+        try:
+            status = path.lstat()
+            if not stat.S_ISREG(status.st_mode):
+                return "no file"
+            stamp = status.st_ino, status.st_mtime_ns, status.st_size
+            known = self._known.get(str(path))
+            if known is None or known[0] != stamp:
+                known = self._known[str(path)] = (stamp, _digest_of(path, status.st_mode))
+        except OSError:
+            return "unreadable"
+        return known[1]
 
 
 def _digest_of(path: Path, mode: int) -> str:
@@ -82,17 +91,10 @@ def _digest_of(path: Path, mode: int) -> str:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """Plain files below, a bounded number of them; links are not followed."""
-    seen = 0
-    for where, _, names in os.walk(folder):
-        for name in names:
-            path = Path(where, name)
-            if path.is_symlink() or not path.is_file():
-                continue
-            seen += 1
-            if seen > _MOST_FILES:
-                return
-            yield path
+    """All below that is no folder, and links to folders, which are not followed."""
+    for where, folders, names in os.walk(folder):
+        yield from (Path(where, name) for name in names)
+        yield from (Path(where, name) for name in folders if Path(where, name).is_symlink())
 
 
 def _suffix(name: str) -> str:

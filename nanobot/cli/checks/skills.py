@@ -2,8 +2,11 @@
 
 from collections.abc import Iterator
 
+from nanobot.agent.skill.bundle import read_bundle
+from nanobot.agent.skill.faults import faults_of
 from nanobot.agent.skills import Skill, SkillsLoader
 from nanobot.cli.checks.findings import Finding, Patient, error, note, warning
+from nanobot.errors import NanobotError
 from nanobot.utils.text import counted
 from nanobot.wiring.skills import skills_of
 
@@ -13,8 +16,8 @@ def skills_can_be_used(patient: Patient) -> Iterator[Finding]:
     loader = skills_of(patient.config, patient.places, patient.workspace)
     skills = loader.skills()
     for skill in skills:
-        if skill.missing and skill.source == "workspace":
-            yield _own(skill)
+        if skill.source == "workspace":
+            yield from _own(skill)
     lacking = [skill.name for skill in skills if skill.missing and skill.source != "workspace"]
     if lacking:
         names = ", ".join(lacking)
@@ -29,15 +32,29 @@ def skills_can_be_used(patient: Patient) -> Iterator[Finding]:
         )
 
 
-def _own(skill: Skill) -> Finding:
-    why = skill.missing[0]
+def _own(skill: Skill) -> Iterator[Finding]:
+    """Why a skill of the person's cannot be used; of one that can, what is wrong with its form."""
+    why = skill.missing[0] if skill.missing else ""
     if why.startswith("program changed"):
         advice = f"Look at it, then: nanobot skills approve {skill.name}"
-        return error(f"The skill {skill.name} is switched off: {why}.", advice)
-    if "SKILL.md" in why:
-        return warning(f"The skill {skill.name} cannot be read: {why}.", f"nanobot skills validate {skill.path.parent}")
-    told = ", ".join(skill.told)
-    return warning(f"The skill {skill.name} needs {told}.", "Install it, or remove the skill: nanobot skills remove.")
+        yield error(f"The skill {skill.name} is switched off: {why}.", advice)
+    elif "SKILL.md" in why:
+        advice = f"nanobot skills validate {skill.path.parent}"
+        yield warning(f"The skill {skill.name} cannot be read: {why}.", advice)
+    elif why:
+        told = ", ".join(skill.told)
+        yield warning(
+            f"The skill {skill.name} needs {told}.", "Install it, or remove the skill: nanobot skills remove."
+        )
+    else:
+        try:
+            faults = [fault for fault in faults_of(read_bundle(skill.path)) if fault.is_error]
+        except (NanobotError, OSError) as error_:
+            yield note(f"The skill {skill.name} could not be installed elsewhere: {error_}")
+            return
+        if faults:
+            told = f"The skill {skill.name} works, and has {counted(len(faults), 'fault')}: {faults[0].told}"
+            yield note(told, f"nanobot skills validate {skill.path.parent}")
 
 
 def _unseen(loader: SkillsLoader, skills: tuple[Skill, ...], patient: Patient) -> Iterator[Finding]:

@@ -127,6 +127,13 @@ def test_a_changed_program_switches_the_skill_off_until_it_is_approved(
     (place / "new.py").write_text("1\n", encoding="utf-8")
     assert missing() == ("program changed since it was installed: new.py",)
 
+    (place / "new.py").unlink()
+    (place / "scripts" / "boil.sh").unlink()
+    assert missing() == ()
+    if os.name == "posix":
+        (place / "scripts" / "boil.sh").symlink_to("/bin/sh")
+        assert missing() == ("program changed since it was installed: scripts/boil.sh",)
+
     loader = SkillsLoader(tmp_path / "workspace", tmp_path / "none", book=book)
     book.note_installed("tea", "x", loader.programs_of(loader.skills()[0]))
     assert missing() == ()
