@@ -69,8 +69,8 @@ Your workspace is {workspace}
 _HOW_TO_SKILL = """\
 # Skills
 
-Before you do what a skill describes, read its file with `read_file`. One with available="false" lacks what it
-requires: say so, or help to install it."""
+Before you do what a skill describes, read its file with `read_file`. `$name` in a message means one. One with
+available="false" lacks what it requires: say so, or help to install it."""
 
 _Stamp = tuple[int, int, int] | None
 

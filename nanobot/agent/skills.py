@@ -54,6 +54,8 @@ class Skill:
     """The same, each with how it is had on this system."""
     needs: tuple[str, ...] = ()
     """The skills it needs."""
+    hidden: bool = False
+    """Whether no prompt speaks of it (`disable-model-invocation`): it is for a person to name."""
 
     @property
     def available(self) -> bool:
@@ -146,16 +148,18 @@ class SkillsLoader:
         for name, lack in _with_needed(lacking, needed).items():
             source, _, path, stamp = files[name]
             manual = manuals[name][0]
+            hidden = manual.front.get("disable-model-invocation") is True
             skill = Skill(
                 name=name,
                 path=Path(path),
                 source=source,
                 description=manual.description or name,
-                always=manual.front.get("always") is True or manual.ours.get("always") is True,
+                always=not hidden and (manual.front.get("always") is True or manual.ours.get("always") is True),
                 missing=tuple(one.text for one in lack),
                 stamp=stamp,
                 told=tuple(one.told for one in lack),
                 needs=needed[name],
+                hidden=hidden,
             )
             known = self._known.get(path)
             if known != skill:
@@ -249,7 +253,7 @@ class SkillsLoader:
         skills = self.skills()
         if None in self._shelves:  # there is room for all
             return self._shelves[None]
-        listed = [skill for skill in skills if not (skill.always and skill.available)]
+        listed = [skill for skill in skills if not (skill.hidden or (skill.always and skill.available))]
         if self._fit(listed):
             return self._shelves.setdefault(None, Shelf(tuple(listed)))
         day = began or date.today()
@@ -277,7 +281,7 @@ class SkillsLoader:
 
     def build_skills_summary(self) -> str:
         """Every skill in a few lines of XML for the model, as far as they fit; empty without skills."""
-        skills = self.skills()
+        skills = tuple(skill for skill in self.skills() if not skill.hidden)
         return self.summary_of(Shelf(skills) if self._fit(skills) else self._chosen(skills, date.today()))
 
     def summary_of(self, shelf: Shelf) -> str:

@@ -365,6 +365,15 @@ def test_what_is_long_ago_counts_less(tmp_path):
     assert worth["new"] > worth["old"] > 0 == worth["odd"] == worth["later"]
 
 
+def test_a_skill_that_only_a_person_may_name_is_in_no_prompt(tmp_path, loader):
+    write_own(tmp_path, "tea", "---\ndescription: d\nalways: true\ndisable-model-invocation: true\n---\nBoil.\n")
+    write_own(tmp_path, "cake", "---\ndescription: d\n---\nBake.\n")
+
+    assert shown(loader.build_skills_summary()) == shown(loader.summary_of(loader.shelf())) == ["cake"]
+    assert loader.get_always_skills() == []
+    assert [row["name"] for row in loader.list_skills()] == ["cake", "tea"]
+
+
 def test_a_folder_that_begins_with_a_point_is_no_skill(tmp_path, loader):
     write_own(tmp_path, ".replaced", "Old.")
 

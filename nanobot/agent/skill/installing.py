@@ -117,9 +117,11 @@ class Installer:
                 self._book.note_installed(
                     offer.name, str(offer.bundle.source), {path: digest(data) for path, data in offer.programs.items()}
                 )
-                self._put_aside(offer.name)
-                fresh.rename(place)
+                aside = self._put_aside(offer.name)
+                fresh.rename(place)  # at once: only between these two would a kill leave neither in its place
                 sync_folder(self._skills)
+                if aside is not None:
+                    sync_folder(aside.parent)
         except OSError as error:
             raise refusal(f"The skill {offer.name} cannot be installed", error) from error
         return place
@@ -130,6 +132,7 @@ class Installer:
             raise NanobotError(f"There is no skill {name} in {self._skills}. See `nanobot skills list`.")
         try:
             kept = self._put_aside(name)
+            sync_folder(self._skills)
         except OSError as error:
             raise refusal(f"The skill {name} cannot be removed", error) from error
         self._book.forget(name)
@@ -172,7 +175,6 @@ class Installer:
         while os.path.lexists(aside):
             aside = kept / f"{name}-{stamp}-{secrets.token_hex(2)}"
         place.rename(aside)
-        sync_folder(self._skills)
         return aside
 
     def _sweep(self) -> None:

@@ -2,6 +2,9 @@
 
 import errno
 import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -177,3 +180,38 @@ def test_a_damaged_book_is_left_as_it_is_and_said(tmp_path: Path, installer: Ins
     assert book.installed() == {}
     assert (book.folder / "installed.json").read_text(encoding="utf-8") == "{half"
     assert not (tmp_path / "workspace" / "skills" / "tea").exists()
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from nanobot.agent.skill.book import SkillBook
+from nanobot.agent.skill.bundle import read_bundle
+from nanobot.agent.skill.installing import Installer
+
+installer = Installer(Path(sys.argv[1]), SkillBook(Path(sys.argv[2])))
+print("begun", flush=True)
+while True:
+    for source in sys.argv[3:]:
+        installer.install(installer.offer(read_bundle(Path(source)), "tea"), replaces=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("round_", range(15))
+def test_a_killed_install_leaves_one_whole_skill(tmp_path: Path, installer: Installer, round_: int):
+    sources = [source(tmp_path, name, script=f"{name}\n" * 2_000) for name in ("one", "two")]
+    wholes = [files(one) for one in sources]
+    installer.install(installer.offer(read_bundle(sources[0]), "tea"))
+    place = tmp_path / "workspace" / "skills" / "tea"
+    command = [sys.executable, "-c", KILLED, str(place.parent), str(tmp_path / "state"), *map(str, sources)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        time.sleep(0.02 + 0.017 * round_)
+        child.kill()
+
+    assert files(place) in wholes
+    assert [skill.name for skill in SkillsLoader(tmp_path / "workspace", tmp_path / "none").skills()] == ["tea"]
+    installer.install(installer.offer(read_bundle(sources[1]), "tea"), replaces=True)
+    assert files(place) == wholes[1]
