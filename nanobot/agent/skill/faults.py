@@ -29,7 +29,19 @@ _OTHERS = frozenset(
 )
 """Fields that agents have beside those of the specification: nothing is said of them."""
 _OURS = frozenset(
-    {"always", "emoji", "homepage", "os", "requires", "install", "primaryEnv", "skillKey", "depends", "depends-on"}
+    {
+        "always",
+        "emoji",
+        "homepage",
+        "os",
+        "requires",
+        "install",
+        "primaryEnv",
+        "skillKey",
+        "skills",
+        "depends",
+        "depends-on",
+    }
     | {"cliHelp", "links", "config", "nix", "author", "version", "envVars", "dependencies"}
 )
 _REQUIRES = frozenset({"bins", "anyBins", "env", "config", "skills"})

@@ -115,7 +115,9 @@ class Installer:
                     )
                 fresh = self._written(offer)
                 self._book.note_installed(
-                    offer.name, str(offer.bundle.source), {path: digest(data) for path, data in offer.programs.items()}
+                    offer.name,
+                    str(offer.bundle.source.absolute()),
+                    {path: digest(data) for path, data in offer.programs.items()},
                 )
                 aside = self._put_aside(offer.name)
                 fresh.rename(place)  # at once: only between these two would a kill leave neither in its place

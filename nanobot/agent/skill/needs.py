@@ -100,12 +100,13 @@ class Needs:
     def of(cls, manual: Manual) -> "Needs":
         """What a SKILL.md asks for; what is of a wrong kind is passed over."""
         front, ours = manual.front, manual.ours
-        requires = table(ours.get("requires")) or table(front.get("requires"))
+        requires = table(front.get("requires")) | table(ours.get("requires"))
         entries = ours.get("install")
         systems = (name.lower() for name in names(ours.get("os")))
         primary = ours.get("primaryEnv")
         skills = [
             *names(requires.get("skills")),
+            *names(ours.get("skills")),
             *(name for where in (ours, front) for key in ("depends", "depends-on") for name in words(where.get(key))),
         ]
         return cls(

@@ -167,3 +167,17 @@ def test_metadata_as_a_text_with_a_comma_too_many():
     found = Needs.of(manual_of('---\nmetadata: \'{"nanobot": {"requires": {"bins": ["a"],},}}\'\n---\n'))
 
     assert found.programs == ("a",)
+
+
+@pytest.mark.parametrize(
+    "front",
+    [
+        'metadata: {"nanobot": {"requires": {"skills": ["tea", "cake"]}}}',
+        'metadata: {"nanobot": {"skills": ["tea", "cake"]}}',
+        'metadata: {"openclaw": {"requires": {"bins": ["sh"]}}}\nrequires: {skills: [tea, cake]}',
+        "depends: tea cake",
+        "depends-on:\n  - tea\n  - cake",
+    ],
+)
+def test_skills_it_needs_however_they_are_named(front: str):
+    assert Needs.of(manual_of(f"---\n{front}\n---\n")).skills == ("tea", "cake")
