@@ -23,6 +23,7 @@ from nanobot.agent.run.filing import Filing, Running
 from nanobot.agent.run.handing_on import HandingOn
 from nanobot.agent.run.hooks import ToolHook
 from nanobot.agent.run.questions import Questions
+from nanobot.agent.run.skill_use import SkillUse
 from nanobot.agent.slash_commands import Desk, SlashCommands
 from nanobot.agent.tools.builtin import ToolPolicies, build_tools
 from nanobot.agent.tools.cron import CronTool
@@ -55,6 +56,7 @@ from nanobot.wiring.memory import Upkeep
 from nanobot.wiring.models import ConfiguredModels
 from nanobot.wiring.policies import tool_policies
 from nanobot.wiring.recall import ScopedArchive, search_command
+from nanobot.wiring.skills import skills_command, skills_of
 from nanobot.wiring.sources import mcp_servers, own_tools
 from nanobot.wiring.subagents import Subagents
 from nanobot.wiring.surroundings import Answerers, Surroundings
@@ -131,9 +133,9 @@ async def build_runtime(
         workspace,
         clock=clock,
         name=config.agents.defaults.bot_name,
-        disabled_skills=frozenset(config.agents.defaults.disabled_skills),
         paths=box.policies.paths,
         memory_budget_bytes=config.agents.defaults.memory_budget_bytes,
+        skills=skills_of(config, home.places, workspace, box.policies.paths),
     )
     archive = ScopedArchive(
         config, home.pairing, home.places, workspace, opener=context.files.descriptor, words_of=home.file_book.of
@@ -149,7 +151,7 @@ async def build_runtime(
     bus = bus or MessageBus()
 
     def hooks_with(answerers: Answering | Answerers) -> tuple[ToolHook, ...]:
-        return (*hooks, *_hooks(home, questions, grants, answerers, upkeep))
+        return (*hooks, *_hooks(home, questions, grants, answerers, upkeep), SkillUse(context.skills))
 
     handing_on = HandingOn()
     around = Surroundings(config.agents.defaults, bus, context, box.policies, hooks_with, answering)
@@ -170,7 +172,12 @@ async def build_runtime(
         scope_of=scope_of,
         stop_children=subagents.stop_of,
         memory=upkeep,
-        more={**upkeep.commands(), "search": search_command(archive), "tasks": subagents.command},
+        more={
+            **upkeep.commands(),
+            **skills_command(context.skills),
+            "search": search_command(archive),
+            "tasks": subagents.command,
+        },
     )
     parts = Parts(
         sessions=home.sessions,

@@ -12,12 +12,12 @@ import re
 import sys
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime
 from pathlib import Path, PurePath
 
 from nanobot.agent.memory import BUDGET_BYTES, MemoryStore, read_capped
 from nanobot.agent.scope import OWNERS, Scope
-from nanobot.agent.skills import Skill, SkillsLoader
+from nanobot.agent.skills import Shelf, SkillsLoader
 from nanobot.messages.shown import CONTEXT_CLOSE, CONTEXT_MARK
 from nanobot.messages.types import ChatMessage, with_context
 from nanobot.security.opening import Opener
@@ -69,8 +69,8 @@ Your workspace is {workspace}
 _HOW_TO_SKILL = """\
 # Skills
 
-A skill teaches you how something is done. Before you do what one describes, read its file with `read_file`.
-One with available="false" lacks what it requires; say what is missing, or help to install it."""
+Before you do what a skill describes, read its file with `read_file`. `$name` in a message means one. One with
+available="false" lacks what it requires: say so, or help to install it."""
 
 _Stamp = tuple[int, int, int] | None
 
@@ -80,12 +80,12 @@ class _Sources:
     """What the system prompt is made of. Equal sources make equal prompts."""
 
     files: tuple[_Stamp, ...]
-    skills: tuple[Skill, ...]
+    shelf: Shelf
 
 
 @dataclass(slots=True)
 class _Page:
-    """The prompt of one scope: the files it is made of, and what was made of them last."""
+    """The prompt of one scope (of one day, where not all skills fit): its files, and what was made of them last."""
 
     memory: MemoryStore
     files: tuple[str, ...]
@@ -105,28 +105,30 @@ class ContextBuilder:
         builtin_skills_dir: Path | None = None,
         paths: PathPolicy | None = None,
         memory_budget_bytes: int = BUDGET_BYTES,
+        skills: SkillsLoader | None = None,
     ) -> None:
-        """`paths` says where links in the workspace may lead."""
+        """`paths` says where links in the workspace may lead; with `skills` the two words about them say nothing."""
         self.workspace = workspace.expanduser().absolute()
         self.files = Opener(paths or PathPolicy(self.workspace))
         """Opens what nanobot itself reads and writes in the workspace."""
         self.memory = MemoryStore(self.workspace, clock=clock, files=self.files, budget_bytes=memory_budget_bytes)
         """The owner's; `memory_of` has those of the chats beside it."""
-        self.skills = SkillsLoader(self.workspace, builtin_skills_dir, disabled_skills, self.files.descriptor)
+        self.skills = skills or SkillsLoader(self.workspace, builtin_skills_dir, disabled_skills, self.files.descriptor)
         self._clock = clock or SystemClock()
         self._name = name
-        self._pages: dict[Scope, _Page] = {}
+        self._pages: dict[tuple[Scope, date | None], _Page] = {}
 
-    def build_system_prompt(self, summary: str = "", *, scope: Scope = OWNERS) -> str:
+    def build_system_prompt(self, summary: str = "", *, scope: Scope = OWNERS, began: date | None = None) -> str:
         """The head of every request; the very same text until a file it comes from changes.
 
         `summary` is what a session remembers of its own archived past; it stands last. `scope` says whose memory may
-        be told.
+        be told, `began` when the session did: where not all skills fit, it is shown those that were of use by then.
         """
-        page = self._page_of(scope)
-        sources = _Sources(tuple(map(_stamp, page.files)), self.skills.skills())
+        shelf = self.skills.shelf(began)
+        page = self._page_of(scope, shelf.day)
+        sources = _Sources(tuple(map(_stamp, page.files)), shelf)
         if page.built is None or page.built[0] != sources:
-            page.built = (sources, self._build(sources.skills, page.memory))
+            page.built = (sources, self._build(shelf, page.memory))
         text = page.built[1]
         return _BETWEEN_PARTS.join([text, f"# Earlier in this Conversation\n\n{summary}"]) if summary else text
 
@@ -134,16 +136,16 @@ class ContextBuilder:
         """The memory that a turn in this scope may be told of."""
         return self._page_of(scope).memory
 
-    def _page_of(self, scope: Scope) -> "_Page":
+    def _page_of(self, scope: Scope, day: date | None = None) -> "_Page":
         """What is kept of a scope's prompt, for the scopes that spoke last."""
-        page = self._pages.pop(scope, None)
+        page = self._pages.pop((scope, day), None)
         if page is None:
             memory = self.memory.of(scope)
             places = (*(self.workspace / name for name in _bootstrap_of(scope)), *memory.prompt_files)
             page = _Page(memory, tuple(map(os.fspath, places)))
         while len(self._pages) >= _MOST_PAGES:
             del self._pages[next(iter(self._pages))]
-        self._pages[scope] = page
+        self._pages[scope, day] = page
         return page
 
     def build_messages(
@@ -186,8 +188,7 @@ class ContextBuilder:
         notes = _notes_of(self.memory_of(scope))
         return f"{notes}\n\n{block}" if notes and notes != _notes_shown_in(history) else block
 
-    def _build(self, skills: Sequence[Skill], memory: MemoryStore) -> str:
-        always = [skill.name for skill in skills if skill.always and skill.available]
+    def _build(self, shelf: Shelf, memory: MemoryStore) -> str:
         parts = [
             self._identity(memory),
             *(
@@ -195,8 +196,8 @@ class ContextBuilder:
                 for name in _bootstrap_of(memory.scope)
             ),
             _headed("# Memory", memory.get_memory_context()),
-            _headed("# Active Skills", self.skills.load_skills_for_context(always)),
-            _headed(_HOW_TO_SKILL, self.skills.build_skills_summary()),
+            _headed("# Active Skills", self.skills.load_skills_for_context(self.skills.get_always_skills())),
+            _headed(_HOW_TO_SKILL, self.skills.summary_of(shelf)),
         ]
         return _BETWEEN_PARTS.join(part for part in parts if part)
 

@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import date
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -72,9 +73,10 @@ class Models(Protocol):
 class SystemPrompt(Protocol):
     """Where the system prompt comes from."""
 
-    def build_system_prompt(self, summary: str = "", *, scope: Scope = OWNERS) -> str:
-        """The head of every request; the same bytes until a source file changes. It tells what this scope may know;
-        `summary` is what a session remembers of its own past.
+    def build_system_prompt(self, summary: str = "", *, scope: Scope = OWNERS, began: date | None = None) -> str:
+        """The head of every request; the same bytes until a source file changes. It tells what this scope may know, and
+        of many skills those that were of use when the session began; `summary` is what a session remembers of its own
+        past.
         """
         ...
 
@@ -375,7 +377,9 @@ class SlashCommands:
         usage = desk.vitals.last_usage(asked.session.key)
         return ContextReport(
             model,
-            desk.prompt.build_system_prompt(handover_of(asked.session.metadata), scope=asked.scope),
+            desk.prompt.build_system_prompt(
+                handover_of(asked.session.metadata), scope=asked.scope, began=asked.session.created_at.date()
+            ),
             desk.tools,
             rows,
             window,

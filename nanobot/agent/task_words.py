@@ -4,6 +4,7 @@ import platform
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 
 from nanobot.agent.scope import OWNERS, Scope
@@ -68,7 +69,7 @@ class SubagentPrompt:
     clock_block: Callable[[Scope], str]
     """What time it is, as a message of this scope is told."""
 
-    def build_system_prompt(self, summary: str = "", *, scope: Scope = OWNERS) -> str:
+    def build_system_prompt(self, summary: str = "", *, scope: Scope = OWNERS, began: date | None = None) -> str:
         """The head of every request. There is no `summary`: nothing of a subagent's session goes into memory."""
         systems = {"linux": "Linux", "darwin": "macOS", "win32": "Windows"}
         system = f"{systems.get(sys.platform, sys.platform)} {platform.machine()}".strip()

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from nanobot import __version__
-from nanobot.agent.skills import Skill, SkillsLoader
+from nanobot.agent.skills import Skill
 from nanobot.agent.tasks import counts_of
 from nanobot.cli.common import ConfigOption, JsonOption, Setup, WorkspaceOption, one_line, read_setup, show_json
 from nanobot.cli.providers import ProviderFacts, provider_facts
@@ -24,6 +24,7 @@ from nanobot.cron.wording import job_zone_or_host, told_instant
 from nanobot.errors import StorageError
 from nanobot.security.sandbox import walls
 from nanobot.session.manager import SessionManager
+from nanobot.wiring.skills import skills_of
 from nanobot.wiring.walls import command_walls
 
 
@@ -84,7 +85,7 @@ def status(
 
 def _report(setup: Setup, *, everything: bool) -> Report:
     sessions = SessionManager(setup.workspace, old_folder=Places(setup.data_dir).old_sessions)
-    skills = SkillsLoader(setup.workspace, disabled=setup.config.agents.defaults.disabled_skills)
+    skills = skills_of(setup.config, Places(setup.data_dir), setup.workspace)
     return Report(
         version=__version__,
         setup=setup,

@@ -144,6 +144,11 @@ class Places:
         return self.state / "grants.json"
 
     @property
+    def skills(self) -> Path:
+        """What is kept of skills: what was installed, what was used."""
+        return self.state / "skills"
+
+    @property
     def file_book(self) -> Path:
         """Which files hold somebody else's words."""
         return self.state / "provenance.json"

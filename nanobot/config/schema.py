@@ -89,6 +89,7 @@ class AgentDefaults(Section):
     review: bool = False
     unified_session: bool = False
     disabled_skills: list[str] = Field(default_factory=list)
+    skills_prompt_chars: Count = 8000  # how much of a prompt the summaries of skills may take
     timezone: str | None = None  # null: the host's
     bot_name: Text = "nanobot"
     bot_icon: Text = "🐈"

@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
+from datetime import date
 from pathlib import Path
 
 from nanobot.agent.loop import AgentLoop
@@ -47,8 +48,8 @@ class Toilsome:
         self.built[self._passes] += 1
         return self._prompt.runtime_context(channel, chat_id, history, scope=scope)
 
-    def build_system_prompt(self, summary: str = "", *, scope: Scope = OWNERS) -> str:
-        return self._prompt.build_system_prompt(summary, scope=scope)
+    def build_system_prompt(self, summary: str = "", *, scope: Scope = OWNERS, began: date | None = None) -> str:
+        return self._prompt.build_system_prompt(summary, scope=scope, began=began)
 
 
 def with_prompt(bot: Bot, home: Path, prompt: Toilsome) -> AgentLoop:

@@ -73,7 +73,7 @@ def test_a_bare_folder_makes_a_prompt_of_what_is_there(tmp_path):
 
 
 def test_the_first_prompt_is_small(context):
-    assert len(context.build_system_prompt().encode()) < 6_000
+    assert len(context.build_system_prompt().encode()) < 6_200
 
 
 def test_the_prompt_is_the_very_same_while_nothing_changes(context, clock):
@@ -283,3 +283,38 @@ def test_links_in_the_workspace_show_no_key_to_a_model(workspace: Path, tmp_path
 
     assert "canary-88" not in prompt
     assert "said for all bots" in prompt
+
+
+def test_a_skill_that_stands_in_the_prompt_whole_is_not_summed_up_beside_it(tmp_path):
+    for name, always in (("loud", "true"), ("quiet", "false")):
+        path = tmp_path / "skills" / name / "SKILL.md"
+        path.parent.mkdir(parents=True)
+        path.write_text(f"---\ndescription: be {name}\nalways: {always}\n---\nBe {name}.\n", encoding="utf-8")
+
+    prompt = ContextBuilder(tmp_path, builtin_skills_dir=tmp_path / "none").build_system_prompt()
+
+    assert "### Skill: loud\n\nBe loud." in prompt
+    assert ("<name>loud</name>" in prompt, "<name>quiet</name>" in prompt) == (False, True)
+
+
+def test_sessions_of_one_day_are_shown_the_same_skills_and_each_stays_with_its_own(tmp_path):
+    from datetime import date, timedelta
+
+    from nanobot.agent.skill.book import SkillBook
+    from nanobot.agent.skills import SkillsLoader
+
+    for number in range(30):
+        path = tmp_path / "skills" / f"skill-{number:02}" / "SKILL.md"
+        path.parent.mkdir(parents=True)
+        path.write_text(f"---\ndescription: {'word ' * 20}\n---\n", encoding="utf-8")
+    book = SkillBook(tmp_path / "state")
+    skills = SkillsLoader(tmp_path, tmp_path / "none", book=book, summary_chars=2_000)
+    context = ContextBuilder(tmp_path, skills=skills)
+    today = date.today()
+
+    first = context.build_system_prompt(began=today)
+    book.note_used("skill-29")
+    other = context.build_system_prompt(began=today + timedelta(days=1))
+
+    assert context.build_system_prompt(began=today) is first
+    assert "<name>skill-29</name>" in other and "<name>skill-29</name>" not in first

@@ -1,6 +1,8 @@
 """Skills are found, checked and summed up; a damaged one never takes the others with it."""
 
+import json
 import os
+from datetime import date, timedelta
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -8,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from nanobot.agent.skill.book import SkillBook
 from nanobot.agent.skills import MAX_BYTES, SkillsLoader
 from nanobot.utils.resources import skills_dir
 
@@ -245,3 +248,133 @@ def test_every_built_in_skill_is_sound(tmp_path):
         assert not any("SKILL.md" in reason for reason in skill.missing)
     assert loader.get_always_skills() == ["memory"]
     assert len(loader.skills()) == len(list(skills_dir().iterdir()))
+
+
+# --- skills that need skills
+
+
+def needing(name: str, *skills: str, programs: str = "[]") -> str:
+    wanted = ", ".join(f'"{one}"' for one in skills)
+    ours = f'{{"nanobot": {{"requires": {{"bins": {programs}, "skills": [{wanted}]}}}}}}'
+    return f"---\nname: {name}\ndescription: d\nmetadata: {ours}\n---\nText.\n"
+
+
+def test_a_skill_needs_the_skills_it_names(tmp_path, loader):
+    write_own(tmp_path, "party", needing("party", "tea", "cake"))
+    write_own(tmp_path, "tea", needing("tea", "water"))
+    write_own(tmp_path, "water", needing("water", programs='["no-such-tap"]'))
+
+    assert missing(loader, "tea") == ("skill: water, which lacks program: no-such-tap",)
+    assert missing(loader, "party") == ("skill: tea, which lacks another skill", "skill: cake")
+
+    write_own(tmp_path, "cake", needing("cake"))
+    write_own(tmp_path, "water", needing("water"))
+
+    assert missing(loader, "party") == ()
+    assert "<requires>skill: tea, skill: cake</requires>" in loader.build_skills_summary()
+
+
+def test_skills_that_need_each_other_can_be_used(tmp_path, loader):
+    write_own(tmp_path, "hen", needing("hen", "egg"))
+    write_own(tmp_path, "egg", needing("egg", "hen", "egg"))
+
+    assert [skill.available for skill in loader.skills()] == [True, True]
+
+
+def test_a_switched_off_skill_is_missing_where_it_is_needed(tmp_path, builtin):
+    write_own(tmp_path, "tea", needing("tea", "water"))
+    write_own(tmp_path, "water", "Water.")
+
+    (skill,) = SkillsLoader(tmp_path, builtin, disabled=["water"]).skills()
+
+    assert skill.missing == ("skill: water",)
+
+
+# --- those of most use first
+
+
+def many(tmp_path: Path, count: int = 40) -> None:
+    for number in range(count):
+        write_own(tmp_path, f"skill-{number:02}", f"---\ndescription: {'word ' * 20}{number}\n---\nText.\n")
+
+
+def shown(summary: str) -> list[str]:
+    return [str(one.findtext("name")) for one in ET.fromstring(summary).iter("skill")]
+
+
+def test_where_not_all_fit_the_rest_is_named_with_how_to_find_it(tmp_path, builtin):
+    many(tmp_path)
+    loader = SkillsLoader(tmp_path, builtin, summary_chars=4_000)
+
+    summary = loader.build_skills_summary()
+    more = ET.fromstring(summary).find("more")
+
+    assert len(summary) < 4_100
+    assert shown(summary) == [f"skill-{number:02}" for number in range(len(shown(summary)))]
+    assert more is not None and int(str(more.get("count"))) == 40 - len(shown(summary)) > 20
+    assert "skill-39" in str(more.text) and str(tmp_path / "skills") in str(more.text)
+
+
+def test_a_thousand_skills_take_no_more_of_a_prompt(tmp_path, builtin):
+    many(tmp_path, 1_000)
+
+    summary = SkillsLoader(tmp_path, builtin).build_skills_summary()
+
+    assert len(summary) < 8_200
+    assert " more. Their files are" in summary
+
+
+def test_a_very_long_description_is_cut(tmp_path, loader):
+    write_own(tmp_path, "tea", f"---\ndescription: {'tea ' * 40_000}\n---\n")
+
+    assert len(loader.build_skills_summary()) < 1_400
+
+
+def test_what_a_skill_says_it_needs_cannot_fill_a_prompt_or_break_a_line(tmp_path, loader):
+    ours = json.dumps({"nanobot": {"requires": {"bins": ["a\nb", "x" * 90_000]}}})
+    write_own(tmp_path, "tea", f"---\ndescription: d\nmetadata: {ours}\n---\n")
+
+    summary = loader.build_skills_summary()
+
+    assert "program: a b, program: xxx" in summary
+    assert len(summary) < 1_000
+
+
+def test_what_was_used_before_a_session_began_is_shown_to_it_and_stays(tmp_path, builtin):
+    many(tmp_path)
+    book = SkillBook(tmp_path / "state")
+    loader = SkillsLoader(tmp_path, builtin, book=book, summary_chars=4_000)
+    today = date.today()
+    before = loader.summary_of(loader.shelf(today))
+
+    book.note_used("skill-38")
+    book.note_used("skill-38")
+
+    again = SkillsLoader(tmp_path, builtin, book=book, summary_chars=4_000)
+    assert loader.summary_of(loader.shelf(today)) == again.summary_of(again.shelf(today)) == before
+    assert shown(again.summary_of(again.shelf(today + timedelta(days=1))))[0] == "skill-38"
+    assert again.shelf(today) is again.shelf(today)
+
+
+def test_what_is_long_ago_counts_less(tmp_path):
+    days = {"old": ["2026-01-01", "2026-01-02"], "new": ["2026-02-25"], "odd": ["x", 3], "later": ["2026-03-09"]}
+    (tmp_path / "used.json").write_text(json.dumps({"used": days}), encoding="utf-8")
+
+    worth = SkillBook(tmp_path).worth(date(2026, 3, 1))
+
+    assert worth["new"] > worth["old"] > 0 == worth["odd"] == worth["later"]
+
+
+def test_a_skill_that_only_a_person_may_name_is_in_no_prompt(tmp_path, loader):
+    write_own(tmp_path, "tea", "---\ndescription: d\nalways: true\ndisable-model-invocation: true\n---\nBoil.\n")
+    write_own(tmp_path, "cake", "---\ndescription: d\n---\nBake.\n")
+
+    assert shown(loader.build_skills_summary()) == shown(loader.summary_of(loader.shelf())) == ["cake"]
+    assert loader.get_always_skills() == []
+    assert [row["name"] for row in loader.list_skills()] == ["cake", "tea"]
+
+
+def test_a_folder_that_begins_with_a_point_is_no_skill(tmp_path, loader):
+    write_own(tmp_path, ".replaced", "Old.")
+
+    assert loader.skills() == ()

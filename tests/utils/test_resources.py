@@ -37,4 +37,6 @@ def test_the_tool_in_the_tools_template_works():
 def test_built_in_skills_ship():
     names = {path.parent.name for path in skills_dir().glob("*/SKILL.md")}
 
-    assert names == {"memory", "github", "weather", "summarize", "tmux", "skill-creator"}
+    assert names == {
+        "memory", "cron", "github", "weather", "summarize", "tmux", "skill-creator", "stickers", "clawhub",
+    }  # fmt: skip

@@ -224,7 +224,11 @@ class Pipeline:
 
         spec = RunSpec(
             model=built.model,
-            system=masked(parts.prompt.build_system_prompt(handover_of(turn.session.metadata), scope=turn.scope)),
+            system=masked(
+                parts.prompt.build_system_prompt(
+                    handover_of(turn.session.metadata), scope=turn.scope, began=turn.session.created_at.date()
+                )
+            ),
             history=built.history,
             tools=parts.tools,
             context=ToolContext(

@@ -1,6 +1,6 @@
 """All checks, one line each. A new one is a function in its file and a line here; its id is a promise to scripts."""
 
-from nanobot.cli.checks import files, model, settings, stores, walls, world
+from nanobot.cli.checks import files, model, settings, skills, stores, walls, world
 from nanobot.cli.checks.findings import Check
 
 CONFIG = Check("config", "The config can be used", settings.config_can_be_used, reads_config=False)
@@ -21,6 +21,7 @@ HEALTH = (
     Check("stores.jobs", "Jobs can be read", stores.jobs_can_be_read),
     Check("stores.pairing", "Pairing can be read", stores.pairing_can_be_read),
     Check("stores.approvals", "What you allowed can be read", stores.approvals_can_be_read, reads_config=False),
+    Check("skills", "Skills can be used", skills.skills_can_be_used),
     Check("gateway", "The gateway is well", world.gateway_is_well, reads_config=False),
     Check("programs", "Programs of MCP servers are there", world.programs_are_there),
     Check("sandbox", "Commands run behind a wall", world.commands_are_walled),

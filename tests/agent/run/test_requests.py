@@ -233,11 +233,11 @@ async def test_over_forty_turns_with_tools_and_a_skill_each_request_is_the_head_
 
 async def test_what_was_shrunk_stays_as_it_was_sent_over_a_restart(tmp_path: Path):
     reads = [calls(("read_file", {"path": "big.txt", "limit": 1_000 + number})) for number in range(9)]
-    async with open_bot(tmp_path, *reads, "one", config=small(33_000)) as bot:
+    async with open_bot(tmp_path, *reads, "one", config=small(34_500)) as bot:
         (bot.runtime.workspace / "big.txt").write_text(lines(words(400_000)), encoding="utf-8")
         await bot.say("read")
         before = bot.provider.requests[-1]
-    async with open_bot(tmp_path, "two", config=small(33_000)) as again:
+    async with open_bot(tmp_path, "two", config=small(34_500)) as again:
         await again.say("and?")
         after = again.provider.requests[-1]
 
