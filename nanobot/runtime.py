@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 from nanobot import __version__
 from nanobot.agent.answering import Answering, ApprovalWords
 from nanobot.agent.context import ContextBuilder
+from nanobot.agent.hook_wall import HookWall
+from nanobot.agent.hooks import Hook
 from nanobot.agent.idle import IdleWatch
 from nanobot.agent.loop import AgentLoop
 from nanobot.agent.pipeline.work import Parts, Patience
@@ -101,14 +103,15 @@ async def build_runtime(
     restart: Callable[[], None] | None = None,
     clock: Clock | None = None,
     hooks: Sequence[ToolHook] = (),
+    own_hooks: Sequence[Hook] = (),
 ) -> AsyncIterator[Runtime]:
     """Open a bot; at the end of the block its turns are stopped and its connections closed.
 
     `bus` is the road to its channels, and `streams` says of a channel's name whether it shows an answer as it grows.
     `model` goes before the config's; `provider` stands in for whatever would be chosen, and is asked as it is; `chains`
     say how the others are held: retries, fallbacks, breakers. `restart` is what `/restart` does; `hooks` are asked
-    about each tool call. No model is asked and no network is touched before the first turn. Raises NanobotError where
-    the workspace cannot be made.
+    about each tool call; `own_hooks` watch whole turns from behind the wall, after those of plugins. No model is asked
+    and no network is touched before the first turn. Raises NanobotError where the workspace cannot be made.
     """
     workspace = (workspace or config.workspace_path).expanduser().absolute()
     open_workspace(workspace)
@@ -128,6 +131,7 @@ async def build_runtime(
     vitals, questions, grants = Vitals(clock), Questions(clock), Grants(home.places.grants, clock)
     answering = Answering(questions, partial(people.no_owner_here, home.pairing), people.is_group)
     scope_of = partial(people.scope_of, config, home.pairing, home.sessions)
+    hook_wall = HookWall(limit_s=config.plugins.hook_timeout_s).and_these(own_hooks)
     desk = Desk(
         home.sessions,
         models,
@@ -141,6 +145,7 @@ async def build_runtime(
         servers=partial(_reported, box.servers, home.redactor) if box.servers is not None else None,
         restart=restart,
         scope_of=scope_of,
+        troubles=hook_wall.troubles,
     )
     parts = Parts(
         sessions=home.sessions,
@@ -155,6 +160,7 @@ async def build_runtime(
         traces=TraceWriter(TraceFolder(home.places.traces, home.redactor), clock, workspace),
         patience=patience or Patience(),
         hooks=(*hooks, *_hooks(home, questions, grants, answering)),
+        hook_wall=hook_wall,
         answering=answering,
         scope_of=scope_of,
     )

@@ -7,7 +7,7 @@ and `/restart` act at once, even while a turn runs; the others wait their turn i
 import asyncio
 import math
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
@@ -158,6 +158,8 @@ class Desk:
     restart: Callable[[], None] | None = None
     """Ends the gateway in good order, soon, and begins it anew; None where there is none."""
     scope_of: Callable[[InboundMessage], Scope] = field(default=lambda message: OWNERS)
+    troubles: Callable[[], Sequence[str]] = field(default=lambda: ())
+    """What is wrong with plugins and hooks, a line each."""
     more: Mapping[str, CommandEntry] = field(default_factory=dict)
     """What other rooms answer to, by name."""
 
@@ -280,6 +282,7 @@ class SlashCommands:
         lines += waiting
         if vitals.memory_note:
             lines.append(f"Memory: {vitals.memory_note}")
+        lines += [f"Plugins: {trouble}" for trouble in desk.troubles()]
         if vitals.last_error:
             lines.append(f"Last error: {vitals.last_error}")
         return "\n".join(lines)

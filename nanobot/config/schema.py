@@ -288,6 +288,14 @@ class ToolsConfig(Section):
         return value
 
 
+class PluginsConfig(Section):
+    """Installed packages that bring tools and hooks. Any other key is the settings of the package of that name."""
+
+    enabled: list[str] = Field(default_factory=list)  # names of packages; "*": whatever is installed
+    disabled: list[str] = Field(default_factory=list)  # of these nothing is used, not even channels and providers
+    hook_timeout_s: Seconds = 5
+
+
 class LimitsConfig(Section):
     """What may be spent; null means no limit."""
 
@@ -329,6 +337,7 @@ class Config(BaseSettings, Section):
     api: ApiConfig = Field(default_factory=ApiConfig)
     tools: ToolsConfig = Field(default_factory=ToolsConfig)
     limits: LimitsConfig = Field(default_factory=LimitsConfig)
+    plugins: PluginsConfig = Field(default_factory=PluginsConfig)
 
     _loaded_from: LoadedFrom = PrivateAttr(default_factory=LoadedFrom)
 

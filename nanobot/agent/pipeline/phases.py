@@ -11,8 +11,10 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 
 from nanobot.agent.context import with_attachments
+from nanobot.agent.hooks import Deny, MessageSeen, TurnSeen
 from nanobot.agent.pipeline.left_over import (
     MOST_TRIES,
     TurnKeepsDyingError,
@@ -33,7 +35,7 @@ from nanobot.agent.tools.base import ToolContext
 from nanobot.agent.turn import Notice, TurnEnded, TurnOutcome, TurnPhase, TurnResult
 from nanobot.bus.events import InboundMessage
 from nanobot.errors import BudgetExceededError, NanobotError, ProviderError, RequestTooLongError
-from nanobot.messages.types import INTERRUPTED, ChatMessage, Origin, Provenance, text_of
+from nanobot.messages.types import INTERRUPTED, ChatMessage, Origin, Provenance, least_trusted, text_of
 from nanobot.providers.base import CallContext, calling_for
 from nanobot.security.vault import cleaned, masked
 from nanobot.session.checkpoint import Checkpoint
@@ -90,7 +92,20 @@ class Pipeline:
         finally:
             watchdog.close()
             turn.trace.close()
+        if turn.for_model and not turn.result.later:
+            await self._tell_hooks(turn)
         return turn.result
+
+    async def _tell_hooks(self, turn: Turn) -> None:
+        result = turn.result
+        try:
+            await turn.hook_wall.turn_end(
+                TurnSeen(turn.facts, result.outcome, result.text, result.error, dict(result.usage), result.cost_usd)
+            )
+        except asyncio.CancelledError:
+            if turn.ending is None:
+                raise
+            _take_back_the_cancel()  # it has ended once, with a result
 
     async def _to_its_end(self, turn: Turn, watchdog: Watchdog) -> None:
         """Through all phases, or out of them by the way that fits. A cancel is raised when the turn has ended."""
@@ -153,6 +168,11 @@ class Pipeline:
     async def _build(self, turn: Turn) -> TurnPhase:
         """Keep the message before any model is asked, with the context that is sent with it."""
         assert turn.restored is not None  # noqa: S101 RESTORE made it
+        turn.for_model = True
+        if not turn.resumes and (why_not := await _denied(turn, turn.message)) is not None:
+            turn.ends(TurnOutcome.REFUSED, why_not, "HookDenied")
+            return TurnPhase.SAVE
+        turn.trace.heard(turn.message.content)
         session, left = turn.restored.session, turn.restored.left
         turn.checkpoint = turn.restored.checkpoint
         history = session.get_history()
@@ -185,7 +205,7 @@ class Pipeline:
         if not open_calls(history):
             await self._keep_joining(turn)
         rows, window = open_window(session)
-        model = await self._parts.models.get(session.metadata.get("model"))
+        model = await self._parts.models.get(turn.model or session.metadata.get("model"))
         model.provider.prepare()
         await self._parts.tools.refresh()
         turn.built = Built(model, rows, window)
@@ -208,6 +228,8 @@ class Pipeline:
                 raise asyncio.CancelledError("this run was left behind")
             more = turn.waiting(MOST_JOINING - turn.joined)
             turn.joined += len(more)
+            if turn.hook_wall:
+                more = [message for message in more if not await _left_out(turn, message)]
             if more:
                 history = turn.session.get_history()
                 turn.joining += [self._row_of(turn, message, history) for message in more]
@@ -242,6 +264,7 @@ class Pipeline:
             keep_window=lambda window: keep_window(turn.session, first, window),
             remembered=self._remembered_of(turn.session.key),
             hooks=parts.hooks,
+            hook_wall=turn.hook_wall,
         )
         turn.trace.runs(spec)
         with calling_for(_call_context(turn)):
@@ -392,6 +415,28 @@ def _mask(row: ChatMessage) -> None:
         row["reasoning_content"] = masked(thought)
     for call in row.get("tool_calls", ()):
         call["function"]["arguments"] = masked(call["function"]["arguments"])
+
+
+async def _denied(turn: Turn, message: InboundMessage) -> str | None:
+    """Show a message to the hooks, and make of it what they do; why it is denied, where it is."""
+    if not turn.hook_wall.minds("on_message"):
+        return None
+    joins = message is not turn.message
+    facts = replace(turn.facts, sender_id=message.sender_id, origin=message.origin, provenance=message.provenance)
+    passed = await turn.hook_wall.message(MessageSeen(facts, message.content, tuple(message.media), joins))
+    if isinstance(passed, Deny):
+        return passed.reason
+    message.content = passed.seen.text
+    message.provenance = least_trusted([message.provenance, passed.provenance])
+    return None
+
+
+async def _left_out(turn: Turn, message: InboundMessage) -> bool:
+    """Whether a message that would join is denied; then the person is told."""
+    why_not = await _denied(turn, message)
+    if why_not is not None:
+        turn.emit(Notice(text=why_not))
+    return why_not is not None
 
 
 def _take_back_the_cancel() -> None:
