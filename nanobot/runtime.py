@@ -57,6 +57,7 @@ from nanobot.wiring.sources import mcp_servers, own_tools
 if TYPE_CHECKING:
     from nanobot.agent.tools.mcp.source import McpServers
     from nanobot.cron.service import CronService
+    from nanobot.wiring.plugins import Plugins
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,8 @@ class Runtime:
     """Whether on a channel this sender may speak in this chat. Raises NanobotError where nobody can say."""
     servers: "McpServers | None"
     """The MCP servers of the config, where it has any."""
+    troubles: Callable[[], list[str]]
+    """What is wrong with plugins and hooks, a line each."""
 
 
 @asynccontextmanager
@@ -131,7 +134,12 @@ async def build_runtime(
     vitals, questions, grants = Vitals(clock), Questions(clock), Grants(home.places.grants, clock)
     answering = Answering(questions, partial(people.no_owner_here, home.pairing), people.is_group)
     scope_of = partial(people.scope_of, config, home.pairing, home.sessions)
-    hook_wall = HookWall(limit_s=config.plugins.hook_timeout_s).and_these(own_hooks)
+    plugins = await _plugins(home, box.tools)
+    hook_wall = HookWall(plugins.hooks if plugins else (), config.plugins.hook_timeout_s).and_these(own_hooks)
+
+    def troubles() -> list[str]:
+        return [*map(str, plugins.troubles() if plugins else ()), *hook_wall.troubles()]
+
     desk = Desk(
         home.sessions,
         models,
@@ -145,7 +153,7 @@ async def build_runtime(
         servers=partial(_reported, box.servers, home.redactor) if box.servers is not None else None,
         restart=restart,
         scope_of=scope_of,
-        troubles=hook_wall.troubles,
+        troubles=troubles,
     )
     parts = Parts(
         sessions=home.sessions,
@@ -171,7 +179,7 @@ async def build_runtime(
     idle = _idle_watch(config, context, parts, home.pairing, lane)
     bus = bus or MessageBus()
     loop = AgentLoop(bus, parts, loop_policy(config, home.environ, streams), idle)
-    async with _alive(home, parts, models, loop, idle):
+    async with _alive(home, parts, models, loop, idle, plugins):
         yield Runtime(
             config,
             data_dir,
@@ -190,6 +198,7 @@ async def build_runtime(
             questions,
             box.may_speak,
             box.servers,
+            troubles,
         )
 
 
@@ -258,6 +267,19 @@ def _toolbox(home: _Home) -> _Toolbox:
     return _Toolbox(tools, policies.paths, cron, may_speak, servers)
 
 
+async def _plugins(home: _Home, tools: ToolRegistry) -> "Plugins | None":
+    """What installed packages bring, their tools offered; None where the config switches none on."""
+    settings = home.config.plugins
+    if not settings.enabled:
+        return None
+    from nanobot.wiring.plugins import plugins_of  # who has none does not wait for it, and nobody looks for packages
+
+    plugins = await plugins_of(settings, home.places.plugin_book)
+    plugins.offer(tools)
+    plugins.begin()
+    return plugins
+
+
 def _reported(servers: "McpServers", redactor: Redactor) -> str:
     return redactor.text(servers.report())
 
@@ -271,12 +293,19 @@ def _hooks(home: _Home, questions: Questions, grants: Grants, answering: Answeri
 
 @asynccontextmanager
 async def _alive(
-    home: _Home, parts: Parts, models: ConfiguredModels, loop: AgentLoop, idle: IdleWatch | None
+    home: _Home,
+    parts: Parts,
+    models: ConfiguredModels,
+    loop: AgentLoop,
+    idle: IdleWatch | None,
+    plugins: "Plugins | None",
 ) -> AsyncIterator[None]:
     """While the bot lives its secrets are known; at the end the watch goes, then the loop, then what it works with."""
     async with AsyncExitStack() as lives:
         lives.enter_context(vault.holding(lambda: named_secrets(home.config.model_dump(), home.environ)))
         lives.enter_context(seldom_collected())
+        if plugins is not None:
+            lives.push_async_callback(plugins.close)
         lives.push_async_callback(parts.tools.close)
         lives.push_async_callback(models.close)
         lives.push_async_callback(parts.traces.close)

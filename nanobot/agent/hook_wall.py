@@ -63,6 +63,8 @@ class Walled:
     tell: Callable[[str, str], None] = _nobody_is_told
     """Told of the name and each trouble, once."""
     troubles: list[str] = field(default_factory=list)
+    asked: bool = False
+    """Whether it was asked anything in this life."""
     _late: int = 0
 
     def minds(self, method: str) -> bool:
@@ -71,6 +73,7 @@ class Walled:
 
     async def ask(self, method: str, seen: object, wanted: tuple[type, ...] = ()) -> Any:
         """What it says: one of these types, or None. Raises _FailedError; a cancel goes through."""
+        self.asked = True
         if self._late >= MOST_LATE:
             raise _FailedError(f"ran out of time {MOST_LATE} times and is left out until the next start")
         try:
