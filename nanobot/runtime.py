@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from nanobot import __version__
 from nanobot.agent.answering import Answering, ApprovalWords
 from nanobot.agent.context import ContextBuilder
-from nanobot.agent.hook_wall import HookWall
+from nanobot.agent.hook_wall import HookWall, Walled
 from nanobot.agent.hooks import Hook
 from nanobot.agent.idle import IdleWatch
 from nanobot.agent.loop import AgentLoop
@@ -135,7 +135,7 @@ async def build_runtime(
     answering = Answering(questions, partial(people.no_owner_here, home.pairing), people.is_group)
     scope_of = partial(people.scope_of, config, home.pairing, home.sessions)
     plugins = await _plugins(home, box.tools)
-    hook_wall = HookWall(plugins.hooks if plugins else (), config.plugins.hook_timeout_s).and_these(own_hooks)
+    hook_wall = HookWall(_walled(home, plugins), config.plugins.hook_timeout_s).and_these(own_hooks)
 
     def troubles() -> list[str]:
         return [*map(str, plugins.troubles() if plugins else ()), *hook_wall.troubles()]
@@ -278,6 +278,16 @@ async def _plugins(home: _Home, tools: ToolRegistry) -> "Plugins | None":
     plugins.offer(tools)
     plugins.begin()
     return plugins
+
+
+def _walled(home: _Home, plugins: "Plugins | None") -> list[Walled]:
+    """The hooks of packages, then those that are programs."""
+    found = plugins.hooks if plugins is not None else []
+    if home.config.plugins.commands:
+        from nanobot.wiring.plugins import command_hooks  # as above
+
+        found += command_hooks(home.config.plugins, home.data_dir, home.environ)
+    return found
 
 
 def _reported(servers: "McpServers", redactor: Redactor) -> str:

@@ -63,12 +63,16 @@ class Walled:
     tell: Callable[[str, str], None] = _nobody_is_told
     """Told of the name and each trouble, once."""
     troubles: list[str] = field(default_factory=list)
+    only: frozenset[str] | None = None
+    """The methods that are asked of it; None where those are that it has written."""
     asked: bool = False
     """Whether it was asked anything in this life."""
     _late: int = 0
 
     def minds(self, method: str) -> bool:
         """Whether it has anything to say there."""
+        if self.only is not None:
+            return method in self.only
         return getattr(type(self.hook), method) is not getattr(Hook, method)
 
     async def ask(self, method: str, seen: object, wanted: tuple[type, ...] = ()) -> Any:

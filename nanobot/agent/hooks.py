@@ -7,7 +7,7 @@ what it returns that does not fit, and what takes too long is told once and pass
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 from nanobot.agent.turn import TurnOutcome
 from nanobot.messages.types import ChatMessage, Origin, Provenance
@@ -131,7 +131,7 @@ class NewResult:
 class Hook:
     """A hook that does nothing. Its methods may run for several turns at once; what it keeps, it keeps by turn."""
 
-    guard: ClassVar[bool] = False
+    guard: bool = False
     """Whether a message or a call that it fails to judge is denied. Else it is passed over."""
 
     async def on_message(self, message: MessageSeen) -> Deny | NewText | None:

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from nanobot.agent.command_hook import METHODS, CommandHook
 from nanobot.agent.hook_wall import Walled
 from nanobot.agent.hooks import Hook
 from nanobot.agent.tools.base import Tool
@@ -26,6 +27,7 @@ from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.config.schema import PluginsConfig
 from nanobot.errors import PluginError, StorageError
 from nanobot.plugins import EVERY, HOOKS, TOOLS, Offer, load, names, offers, plain
+from nanobot.security.environment import needed_of
 from nanobot.security.vault import cleaned
 from nanobot.utils.files import make_private_folder, write_atomic
 
@@ -159,6 +161,17 @@ def _noted(book: Path) -> dict[str, dict[str, Any]]:
 async def plugins_of(config: PluginsConfig, book: Path) -> Plugins:
     """What the config switches on; where that is nothing, nobody looks for packages."""
     return await asyncio.to_thread(loaded, config, book) if config.enabled else Plugins()
+
+
+def command_hooks(config: PluginsConfig, folder: Path, environ: Mapping[str, str]) -> list[Walled]:
+    """The programs that the config names as hooks. They run in a folder where no tool writes what they could load."""
+    made = []
+    for name, one in config.commands.items():
+        hook = CommandHook(one.command, folder=folder, env={**needed_of(environ), **one.env})
+        hook.guard = one.guard
+        only = frozenset(METHODS[event] for event in one.on)
+        made.append(Walled(hook, f"plugins.commands.{name}", config.hook_timeout_s, only=only))
+    return made
 
 
 def loaded(config: PluginsConfig, book: Path) -> Plugins:
