@@ -5,5 +5,6 @@ run/runner (model and tools until an answer) -> scope (whose memory may be told)
 -> session_window (what a model is shown of a session) and context_report (the same for a person) -> pipeline (one
 turn, phase by phase) -> slash_commands -> answering (who may answer what a turn asks) and answers (in which words) ->
 loop, earlier (what a crash left), intake and lanes (a message finds its lane) -> delivery -> trace (what happened,
-kept and run again); and beside the turns idle -> consolidation -> save_memory (old messages go into memory).
+kept and run again); and beside the turns idle -> consolidation -> save_memory (old messages go into memory), and hooks
+-> hook_wall, command_hook (what plugins and programs see, change and deny).
 """
