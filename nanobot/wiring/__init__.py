@@ -2,5 +2,6 @@
 
 For `runtime`, which puts them together, and for commands that need one of them alone. Read walls first: what tools may
 touch; then policies: what each may do. sources brings the tools that come and go, models the models, people says who
-may what in which chat, jobs opens the calendar, plugins loads packages, loop says how much is done at once and what is sent of it.
+may what in which chat, jobs opens the calendar, plugins loads packages, loop says how much is done at once and what is
+sent of it.
 """

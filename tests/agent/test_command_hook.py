@@ -86,4 +86,4 @@ async def test_a_program_may_say_much_and_grumble_more(tmp_path: Path):
     async with open_bot(tmp_path, "done", config=config(code, "message")) as bot:
         assert await bot.say("go") == "done"
 
-    assert str(bot.provider.requests[0]).count("long ") == 20_000
+    assert str(bot.provider.requests[0]).count("long ") > 19_000
