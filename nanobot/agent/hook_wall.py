@@ -65,8 +65,8 @@ class Walled:
     troubles: list[str] = field(default_factory=list)
     only: frozenset[str] | None = None
     """The methods that are asked of it; None where those are that it has written."""
-    asked: bool = False
-    """Whether it was asked anything in this life."""
+    well: set[str] = field(default_factory=set)
+    """The methods that it has answered well in this life."""
     _late: int = 0
 
     def minds(self, method: str) -> bool:
@@ -77,7 +77,6 @@ class Walled:
 
     async def ask(self, method: str, seen: object, wanted: tuple[type, ...] = ()) -> Any:
         """What it says: one of these types, or None. Raises _FailedError; a cancel goes through."""
-        self.asked = True
         if self._late >= MOST_LATE:
             raise _FailedError(f"ran out of time {MOST_LATE} times and is left out until the next start")
         try:
@@ -91,6 +90,7 @@ class Walled:
         self._late = 0
         if said is not None and not (isinstance(said, wanted) and _fits(said)):
             raise self._failed(f"{method} returned a {type(said).__name__} that does not fit")
+        self.well.add(method)
         return said
 
     async def _within_limit(self, method: Callable[[Any], Any], seen: object) -> Any:
@@ -270,13 +270,16 @@ class HookWall:
             if not one.hook.guard:
                 return None
             return Deny(f"Not allowed: {one.name} has to judge this, and cannot ({failed}).")
-        return Deny(masked(said.reason)) if isinstance(said, Deny) else said
+        return Deny(masked(said.reason).strip() or _NO_REASON) if isinstance(said, Deny) else said
 
     async def _shown(self, one: Walled, method: str, seen: object) -> None:
         try:
             await one.ask(method, seen)
         except _FailedError:
             return
+
+
+_NO_REASON = "This is not allowed here."
 
 
 def _with(passed: Passed, provenance: Provenance, **changed: object) -> Passed:

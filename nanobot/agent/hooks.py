@@ -37,6 +37,8 @@ class MessageSeen:
     media: tuple[str, ...] = ()
     joins: bool = False
     """Whether it joins a turn that runs."""
+    begins: bool = False
+    """Whether it is the first of its session."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ import inspect
 import json
 import logging
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -34,6 +35,8 @@ from nanobot.utils.files import make_private_folder, write_atomic
 log = logging.getLogger(__name__)
 
 LOADED_WITHIN_S = 10.0
+_MOST_KEPT = 8
+"""Troubles of one hook that are kept."""
 _FOR_EVER_S = 24 * 3600.0
 """The wall of hooks has a limit of its own."""
 OURS = frozenset({*BUILTIN, "cron", "message", "spawn", "session_search", "save_memory", "goal"})
@@ -103,7 +106,7 @@ class Plugins:
         """Let go of their threads, and keep what went wrong in this life. Never raises."""
         for package in self.packages:
             package.aside.close()
-        if any(hook.asked for hook in self.hooks):
+        if any(hook.well or hook.troubles for hook in self.hooks):
             await asyncio.to_thread(self._keep)
 
     def begin(self) -> None:
@@ -117,32 +120,42 @@ class Plugins:
         asyncio.get_running_loop().run_in_executor(None, self._keep)
 
     def _keep(self) -> None:
+        """What went wrong in an earlier life stands until the same method of the same hook has gone well."""
         if self._book is None:
             return
         with self._keeping:
-            kept = _noted(self._book)
+            noted = _noted(self._book)
+            told = dict(noted)
             for package in self.packages:
-                if any(hook.asked for hook in package.hooks):
-                    lines = [f"{hook.name}: {text}" for hook in package.hooks for text in hook.troubles]
-                    kept[plain(package.name)] = {"version": package.version, "troubles": lines}
-            told = {name: noted for name, noted in kept.items() if noted["troubles"]}
+                lines = [line for hook in package.hooks for line in _lines_of(hook, _lines_in(noted, package))]
+                told[plain(package.name)] = {"version": package.version, "troubles": lines}
+            told = {name: one for name, one in told.items() if one["troubles"]}
             try:
-                if told or self._book.exists():
+                if told != noted:
                     make_private_folder(self._book.parent)
                     write_atomic(self._book, json.dumps(told, ensure_ascii=False, indent=2))
             except (OSError, StorageError) as error:
                 log.warning("What is wrong with plugins cannot be kept: %s", error)
 
 
+def _lines_of(hook: Walled, before: Sequence[str]) -> list[str]:
+    """What is known to be wrong with a hook: what went wrong before and has not gone well since, and what does now."""
+    mine = [line for line in before if line.startswith(f"{hook.name}: ")]
+    open_still = [line for line in mine if line.removeprefix(f"{hook.name}: ").partition(" ")[0] not in hook.well]
+    now = [f"{hook.name}: {trouble}" for trouble in hook.troubles]
+    return [*dict.fromkeys([*open_still, *now])][-_MOST_KEPT:]
+
+
+def _lines_in(noted: Mapping[str, Mapping[str, Any]], package: Package) -> list[str]:
+    """What is noted of this very version of a package."""
+    last = noted.get(plain(package.name))
+    return [str(line) for line in last["troubles"]] if last is not None and last["version"] == package.version else []
+
+
 def troubles_before(book: Path, packages: Sequence[Package]) -> list[Trouble]:
     """What went wrong with their hooks when they were asked last. Of another version of a package, nothing."""
     noted = _noted(book)
-    return [
-        Trouble(package.name, str(text))
-        for package in packages
-        if (last := noted.get(plain(package.name))) is not None and last["version"] == package.version
-        for text in last["troubles"]
-    ]
+    return [Trouble(package.name, line) for package in packages for line in _lines_in(noted, package)]
 
 
 def _noted(book: Path) -> dict[str, dict[str, Any]]:
@@ -184,8 +197,9 @@ def loaded(config: PluginsConfig, book: Path) -> Plugins:
     order = {plain(name): place for place, name in enumerate(config.enabled)}
     chosen = sorted(packages.values(), key=lambda one: order.get(plain(one.name), len(order)))
     threads = [_begun(package, [one for one in on if one.package == package.name], config) for package in chosen]
+    deadline = time.monotonic() + LOADED_WITHIN_S
     for package, thread in zip(chosen, threads, strict=True):
-        thread.join(LOADED_WITHIN_S)
+        thread.join(max(0.0, deadline - time.monotonic()))
         if thread.is_alive():
             package.troubles = [f"it is left out: loading it took more than {LOADED_WITHIN_S:g} s"]
             package.hooks, package.tools = [], []

@@ -167,3 +167,16 @@ def test_a_package_for_another_version_is_known_before_it_is_loaded(site: Path, 
     (offer,) = (one for one in offers("nanobot.tools") if one.package == "odd-pack")
 
     assert (offer.misfit == "") is fits
+
+
+async def test_what_went_wrong_stands_until_the_same_thing_goes_well(tmp_path: Path, site: Path):
+    install(site, "odd-pack", HOOK, {"hooks": {"audit": "Audit"}})
+    book = tmp_path / "state" / "plugins.json"
+    book.parent.mkdir()
+    lines = ["audit of odd-pack: before_tool took more than 5 s", "audit of odd-pack: on_message took more than 5 s"]
+    book.write_text(json.dumps({"odd-pack": {"version": "1.0", "troubles": lines}}))
+
+    async with open_bot(tmp_path, "done", config=on("odd-pack")) as bot:
+        await bot.say("go")
+
+    assert json.loads(book.read_text())["odd-pack"]["troubles"] == lines[:1]

@@ -423,7 +423,8 @@ async def _denied(turn: Turn, message: InboundMessage) -> str | None:
         return None
     joins = message is not turn.message
     facts = replace(turn.facts, sender_id=message.sender_id, origin=message.origin, provenance=message.provenance)
-    passed = await turn.hook_wall.message(MessageSeen(facts, message.content, tuple(message.media), joins))
+    begins = not joins and turn.session.message_count == 0
+    passed = await turn.hook_wall.message(MessageSeen(facts, message.content, tuple(message.media), joins, begins))
     if isinstance(passed, Deny):
         return passed.reason
     message.content = passed.seen.text

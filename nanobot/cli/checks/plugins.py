@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from nanobot.channels.registry import CHANNELS as OUR_CHANNELS
 from nanobot.cli.checks.findings import Finding, Patient, error, note, warning
 from nanobot.config.paths import Places
-from nanobot.config.provider_table import find_by_name
+from nanobot.config.provider_table import find_by_name, plain_name
 from nanobot.config.schema import Config, PluginsConfig
 from nanobot.errors import NanobotError
 from nanobot.plugins import CHANNELS, HOOKS, PROVIDERS, TOOLS, Offer, load, names, offers
@@ -88,17 +88,26 @@ def _taken_names(every: list[Offer]) -> Iterator[Finding]:
 def _misfits(patient: Patient, every: list[Offer]) -> Iterator[Finding]:
     """Channels and providers that are in use and were written for another version."""
     config = patient.config
-    used = {CHANNELS: config.channels.enabled, PROVIDERS: [*config.providers.by_name()]}
+    used = {CHANNELS: {*config.channels.enabled}, PROVIDERS: _providers_of_others(config)}
     for one in every:
-        if one.misfit and one.name in used.get(one.group, ()):
+        name = plain_name(one.name) if one.group == PROVIDERS else one.name
+        if one.misfit and name in used.get(one.group, ()):
             yield warning(f"{one.package}: {one.misfit}.", "Install a version of it that fits.")
+
+
+def _providers_of_others(config: Config) -> set[str]:
+    return {plain_name(name) for name in config.providers.by_name() if find_by_name(name) is None}
 
 
 def _providers(patient: Patient, every: list[Offer]) -> Iterator[Finding]:
     """Providers of packages that the config has a section for."""
-    wanted = {name for name in patient.config.providers.by_name() if find_by_name(name) is None}
+    wanted = _providers_of_others(patient.config)
     for one in every:
-        if one.group == PROVIDERS and one.name in wanted and not names(patient.config.plugins.disabled, one.package):
+        if (
+            one.group == PROVIDERS
+            and plain_name(one.name) in wanted
+            and not names(patient.config.plugins.disabled, one.package)
+        ):
             try:
                 load(one.target)
             except Exception as broken:  # somebody else's import may do anything
