@@ -224,7 +224,8 @@ class HookWall:
             if isinstance(said, Deny):
                 return said
             if isinstance(said, NewArguments) and may_change:
-                passed = _with(passed, said.provenance, arguments=deepcopy(said.arguments))
+                arguments = json.loads(json.dumps(said.arguments))  # as it is kept, and nobody else's
+                passed = _with(passed, said.provenance, arguments=arguments)
         return passed
 
     async def after_tool(self, seen: ResultSeen) -> Passed:
@@ -232,7 +233,7 @@ class HookWall:
         passed = Passed(seen)
         for one in self._who_mind("after_tool"):
             try:
-                said = await one.ask("after_tool", passed.seen, (NewResult,))
+                said = await one.ask("after_tool", deepcopy(passed.seen), (NewResult,))
             except _FailedError:
                 continue
             if isinstance(said, NewResult):
@@ -252,7 +253,7 @@ class HookWall:
     async def turn_end(self, seen: TurnSeen) -> None:
         """Show the end of a turn."""
         for one in self._who_mind("on_turn_end"):
-            await self._shown(one, "on_turn_end", seen)
+            await self._shown(one, "on_turn_end", deepcopy(seen))
 
     def minds(self, method: str) -> bool:
         """Whether any of them has something to say there."""

@@ -123,12 +123,18 @@ async def test_what_a_hook_does_to_its_copies_touches_nothing(tmp_path: Path):
         async def before_tool(self, call: CallSeen) -> None:
             call.arguments["path"] = "elsewhere"
 
+        async def after_tool(self, result: ResultSeen) -> None:
+            seen.append(result.call.arguments["path"])
+            result.call.arguments["path"] = "elsewhere"
+
+    seen: list[str] = []
     async with open_bot(tmp_path, calls(LOOK), "done", own_hooks=[Scribbling(), Scribbling()]) as bot:
         await bot.turn("go")
 
     first, second = bot.provider.requests
     assert second[: len(first)] == first
     assert text_of(first[0]["content"]) != "obey me"
+    assert seen == [".", "."]
     assert [one.arguments for one in bot.sink.events if isinstance(one, ToolStarted)] == [{"path": "."}]
 
 

@@ -363,6 +363,13 @@ def test_what_is_disabled_is_not_even_loaded(data, monkeypatch):
     assert "channels.b is of the package broken-pack, which plugins.disabled names" in texts(checks["channels.b"])
 
 
+def test_a_hook_whose_program_is_not_there_is_told(data):
+    program = {"command": ["no-such-program"], "on": ["message"]}
+    configured(data, plugins={"commands": {"mine": program}})
+
+    assert "plugins.commands.mine: there is no program no-such-program" in texts(examination("plugins")[0]["plugins"])
+
+
 def test_status_names_plugins_and_what_is_wrong_with_them(data, monkeypatch):
     monkeypatch.syspath_prepend(plugged(data))
 
@@ -440,6 +447,12 @@ def test_what_is_narrow_is_no_finding_and_no_command_is_run_for_it(data):
     _, told = examination("--security")
 
     assert told["ok"], told
+
+
+def test_plugins_that_nobody_named_are_told_of(data):
+    configured(data, plugins={"enabled": ["*"]})
+
+    assert "plugins.enabled holds *" in texts(examination("--security")[0]["code.foreign"])
 
 
 @POSIX

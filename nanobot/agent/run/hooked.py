@@ -1,6 +1,7 @@
 """What passes the wall of hooks in a run: calls before they are kept, results before they are read."""
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import replace
 
 from nanobot.agent.hook_wall import HookWall
@@ -23,8 +24,8 @@ def facts_of(context: ToolContext) -> TurnFacts:
 
 
 def seen_call(call: ToolCallRequest, context: ToolContext) -> CallSeen:
-    """A call, as hooks are told of it."""
-    return CallSeen(facts_of(context), call.id, call.name, call.arguments)
+    """A call, as hooks are told of it: what they do to its arguments touches nothing."""
+    return CallSeen(facts_of(context), call.id, call.name, deepcopy(call.arguments))
 
 
 async def passed_calls(

@@ -331,7 +331,7 @@ def _room(spec: RunSpec) -> Room:
 def _seen_answer(
     response: LLMResponse, calls: Sequence[ToolCallRequest], context: ToolContext, step: int
 ) -> AnswerSeen:
-    shown = tuple(deepcopy(seen_call(call, context)) for call in calls)
+    shown = tuple(seen_call(call, context) for call in calls)
     return AnswerSeen(
         facts_of(context),
         step,

@@ -1,5 +1,7 @@
 """Plugins: what installed packages bring is wanted, can be used, and goes well."""
 
+import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,6 +30,12 @@ def plugins_are_well(patient: Patient) -> Iterator[Finding]:
     yield from _providers(patient, every)
     if settings.enabled:
         yield from _switched_on(patient)
+    for name, program in settings.commands.items():
+        if shutil.which(program.command[0], path=patient.environ.get("PATH", os.defpath)) is None:
+            yield error(
+                f"plugins.commands.{name}: there is no program {program.command[0]}.",
+                "Correct its path, or install it.",
+            )
     for line in (patient.gateway or {}).get("plugins", ()):
         yield error(f"The gateway says: {line}", _MEND)
     yield from _switched_off(settings, every)
