@@ -78,7 +78,7 @@ class Plugins:
     ) -> None:
         """`missing` is what is wrong with packages that are not there; `book` keeps what went wrong."""
         self.packages = packages
-        self._missing = missing
+        self.missing = missing
         self._book = book
         self._keeping = threading.Lock()
 
@@ -90,7 +90,7 @@ class Plugins:
     def troubles(self) -> list[Trouble]:
         """What is wrong, but for what hooks did: that the wall knows."""
         found = [Trouble(package.name, text) for package in self.packages for text in package.troubles]
-        return [*self._missing, *found]
+        return [*self.missing, *found]
 
     def offer(self, registry: ToolRegistry) -> None:
         """Add their tools; none takes a name that another has."""

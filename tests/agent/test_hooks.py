@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from nanobot.agent.command_hook import METHODS
 from nanobot.agent.hooks import (
     AnswerSeen,
     CallSeen,
@@ -23,6 +24,8 @@ from nanobot.agent.turn import Notice, ToolEnded, ToolStarted, TurnOutcome
 from nanobot.config.schema import Config
 from nanobot.messages.types import Provenance, text_of
 from nanobot.testing import Pause, calls, open_bot
+from tests.house.repo import ROOT
+from tests.house.repo import text_of as text_in
 
 LOOK = ("list_dir", {"path": "."})
 
@@ -404,6 +407,36 @@ async def test_a_call_that_goes_on_after_a_crash_is_shown_again_and_not_changed_
     assert result is not None and result.text == "done"
     assert crashing == ["./deeper"]
     assert [one.arguments for one in bot.sink.events if isinstance(one, ToolStarted)] == [{"path": "./deeper"}]
+
+
+async def test_a_message_is_not_changed_twice_where_its_turn_goes_on_after_the_end_of_nanobot(tmp_path: Path):
+    class Louder(Hook):
+        async def on_message(self, message: MessageSeen) -> NewText:
+            return NewText(message.text + "!")
+
+    watching, pause = Watching(), Pause()
+    async with open_bot(tmp_path, pause, own_hooks=[Louder(), watching]) as bot:
+        turn = asyncio.create_task(bot.turn("go"))
+        await pause.reached.wait()
+        await bot.runtime.loop.stop()
+        assert (await turn).later
+
+    async with open_bot(tmp_path, "done", own_hooks=[Louder(), watching]) as bot:
+        await bot.runtime.loop.resume("cli:direct")
+
+    assert "go!" in str(bot.provider.requests[0]) and "go!!" not in str(bot.provider.requests[0])
+    assert [type(one).__name__ for one in watching.saw] == [
+        "MessageSeen", "RequestSeen", "RequestSeen", "AnswerSeen", "TurnSeen"
+    ]  # fmt: skip
+
+
+def test_the_guide_names_each_method_of_a_hook_and_each_word_for_a_program():
+    guide = text_in(ROOT / "docs" / "guides" / "plugins.md")
+    methods = [name for name in vars(Hook) if name.startswith(("on_", "before_", "after_"))]
+
+    assert [name for name in methods if f"| `{name}(" not in guide] == []
+    assert [word for word in METHODS if f"`{word}`" not in guide] == []
+    assert sorted(METHODS.values()) == sorted(methods)
 
 
 async def test_what_is_no_hook_is_refused_at_once(tmp_path: Path):

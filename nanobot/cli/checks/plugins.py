@@ -57,7 +57,8 @@ def _switched_on(patient: Patient) -> Iterator[Finding]:
 
     found = plugins_now(patient.config, patient.places, patient.workspace)
     for trouble in found.troubles():
-        yield error(f"{trouble}.", _MEND)
+        is_there = trouble not in found.missing
+        yield error(f"{trouble}.", _MEND if is_there else "Correct the name, or install it where nanobot is installed.")
     if patient.gateway is None:
         for trouble in troubles_before(patient.places.plugin_book, found.packages):
             yield error(f"{trouble.package}: when it was asked last, its hook {trouble.text}.", _MEND)
