@@ -8,6 +8,7 @@ of it is loaded.
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import reduce
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -42,8 +43,11 @@ class Offer:
 
 
 def load(target: str) -> Any:
-    """What `module:Name` names. Raises PluginError, which says whether the module or the name is missing."""
-    module_name, _, name = target.partition(":")
+    """What `module:Name` names. Raises PluginError, which says whether the module or the name is missing.
+
+    An entry point may also say `module:Name.within [extra]`; extras are the installer's matter.
+    """
+    module_name, _, name = target.partition("[")[0].strip().partition(":")
     if not module_name or not name:
         raise PluginError(f"{target!r} is not a name of the form module:Class.")
     try:
@@ -55,7 +59,7 @@ def load(target: str) -> Any:
     except SystemExit as error:  # a script, made an entry point: it ends itself, and not the gateway
         raise PluginError(f"{target} cannot be loaded: its module calls sys.exit when it is imported.") from error
     try:
-        return getattr(module, name)
+        return reduce(getattr, name.split("."), module)
     except AttributeError:
         raise PluginError(f"{target} cannot be loaded: {module_name} has no {name}.") from None
 

@@ -29,6 +29,7 @@ from nanobot.agent.hooks import (
 )
 from nanobot.messages.types import Provenance, least_trusted
 from nanobot.security.vault import cleaned, masked
+from nanobot.utils.text import clip_line
 
 log = logging.getLogger(__name__)
 
@@ -119,7 +120,7 @@ class Walled:
         return task.result()
 
     def _failed(self, trouble: str) -> "_FailedError":
-        trouble = cleaned(trouble)
+        trouble = clip_line(" ".join(cleaned(trouble).split()), _LONGEST_TOLD)
         if trouble not in self.troubles and len(self.troubles) < _MOST_TOLD:
             self.troubles.append(trouble)
             log.warning("The hook %s is passed over: %s.", self.name, trouble)
@@ -129,6 +130,9 @@ class Walled:
 
 _MOST_TOLD = 8
 """Troubles of one hook that are told: an error may have another text each time."""
+
+
+_LONGEST_TOLD = 300
 
 
 class _FailedError(Exception):
@@ -159,7 +163,7 @@ def _can_be_kept(value: object) -> bool:
 
 def _told(error: BaseException) -> str:
     """Its kind and its words, also where it has none that can be had."""
-    return "".join(traceback.format_exception_only(error)).strip()[:300]
+    return traceback.format_exception_only(error)[-1].strip()
 
 
 def _forget(task: "asyncio.Task[Any]") -> None:

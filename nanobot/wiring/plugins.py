@@ -10,6 +10,7 @@ import json
 import logging
 import threading
 import time
+import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -31,10 +32,12 @@ from nanobot.plugins import EVERY, HOOKS, TOOLS, Offer, load, names, offers, pla
 from nanobot.security.environment import needed_of
 from nanobot.security.vault import cleaned
 from nanobot.utils.files import make_private_folder, write_atomic
+from nanobot.utils.text import clip_line
 
 log = logging.getLogger(__name__)
 
 LOADED_WITHIN_S = 10.0
+_LONGEST_TOLD = 400
 _MOST_KEPT = 8
 """Troubles of one hook that are kept."""
 _FOR_EVER_S = 24 * 3600.0
@@ -187,23 +190,21 @@ def command_hooks(config: PluginsConfig, folder: Path, environ: Mapping[str, str
     return made
 
 
-def loaded(config: PluginsConfig, book: Path) -> Plugins:
-    """Load what is switched on, packages side by side. Blocks for some seconds at most; never raises for a package."""
+def loaded(config: PluginsConfig, book: Path, within_s: float = LOADED_WITHIN_S) -> Plugins:
+    """Load what is switched on, packages side by side. Blocks so long at most; never raises for a package."""
     if not config.enabled:
         return Plugins()
     every = offers()
     on = [one for one in every if names(config.enabled, one.package) and not names(config.disabled, one.package)]
-    packages = {plain(one.package): Package(one.package, one.version) for one in on}
+    by_package: dict[str, list[Offer]] = {}
+    for one in on:
+        by_package.setdefault(plain(one.package), []).append(one)
     order = {plain(name): place for place, name in enumerate(config.enabled)}
-    chosen = sorted(packages.values(), key=lambda one: order.get(plain(one.name), len(order)))
-    threads = [_begun(package, [one for one in on if one.package == package.name], config) for package in chosen]
-    deadline = time.monotonic() + LOADED_WITHIN_S
-    for package, thread in zip(chosen, threads, strict=True):
-        thread.join(max(0.0, deadline - time.monotonic()))
-        if thread.is_alive():
-            package.troubles = [f"it is left out: loading it took more than {LOADED_WITHIN_S:g} s"]
-            package.hooks, package.tools = [], []
-    return Plugins(chosen, _not_there(config, every), book)
+    chosen = sorted(by_package, key=lambda name: order.get(name, len(order)))
+    loading = [_Loading(by_package[name], config) for name in chosen]
+    deadline = time.monotonic() + within_s
+    packages = [one.package(deadline, within_s) for one in loading]
+    return Plugins(packages, _not_there(config, every), book)
 
 
 def _not_there(config: PluginsConfig, every: Sequence[Offer]) -> list[Trouble]:
@@ -213,35 +214,50 @@ def _not_there(config: PluginsConfig, every: Sequence[Offer]) -> list[Trouble]:
     return [Trouble(name, text) for name in config.enabled if name != EVERY and plain(name) not in there]
 
 
-def _begun(package: Package, offered: Sequence[Offer], config: PluginsConfig) -> threading.Thread:
-    """Its modules are Python that runs: in a thread nobody has to wait for."""
-    settings = settings_of(config, package.name)
+class _Loading:
+    """A package that is being loaded. Its modules are Python that runs: in a thread nobody has to wait for."""
 
-    def work() -> None:
-        hooks: list[Walled] = []
-        tools: list[Tool] = []
-        troubles: list[str] = []
-        for offer in offered:
+    def __init__(self, offered: Sequence[Offer], config: PluginsConfig) -> None:
+        self._offered = offered
+        self._config = config
+        self._came: list[Package] = []
+        self._thread = threading.Thread(target=self._load, name=f"loading {offered[0].package}", daemon=True)
+        self._thread.start()
+
+    def package(self, deadline: float, within_s: float) -> Package:
+        """What came of it; of one that takes longer nothing, also later."""
+        self._thread.join(max(0.0, deadline - time.monotonic()))
+        if self._came:
+            return self._came[0]
+        slow = Package(self._offered[0].package, self._offered[0].version)
+        slow.troubles.append(f"it is left out: loading it took more than {within_s:g} s")
+        return slow
+
+    def _load(self) -> None:
+        package = Package(self._offered[0].package, self._offered[0].version)
+        settings = settings_of(self._config, package.name)
+        for offer in self._offered:
             try:
-                if offer.misfit:
-                    raise PluginError(offer.misfit)
-                if offer.group == HOOKS:
-                    name = f"{offer.name} of {package.name}"
-                    place = partial(package.aside.run, limit_s=_FOR_EVER_S)
-                    hooks.append(Walled(_made(offer, _AS_HOOK, settings), name, config.hook_timeout_s, place))
-                elif offer.group == TOOLS:
-                    tool = _made(offer, _AS_TOOL, settings)
-                    check_tool(tool)
-                    tools.append(own_tool(tool, package.aside))
+                self._take(offer, package, settings)
             except (Exception, SystemExit) as error:  # the wall of a plugin: its import and constructor may do anything
                 ours = isinstance(error, PluginError | UnfitToolError)
-                said = str(error) if ours else f"{type(error).__name__}: {str(error)[:300]}"
-                troubles.append(cleaned(f"its {offer.kind} {offer.name} is left out: {said}"))
-        package.hooks, package.tools, package.troubles = hooks, tools, troubles
+                said = str(error) if ours else traceback.format_exception_only(error)[-1]
+                told = cleaned(f"its {offer.kind} {offer.name} is left out: {said}")
+                package.troubles.append(clip_line(" ".join(told.split()), _LONGEST_TOLD))
+        self._came.append(package)
 
-    thread = threading.Thread(target=work, name=f"loading {package.name}", daemon=True)
-    thread.start()
-    return thread
+    def _take(self, offer: Offer, package: Package, settings: Mapping[str, Any]) -> None:
+        if offer.group not in (HOOKS, TOOLS):
+            return
+        if offer.misfit:
+            raise PluginError(offer.misfit)
+        if offer.group == HOOKS:
+            name, place = f"{offer.name} of {package.name}", partial(package.aside.run, limit_s=_FOR_EVER_S)
+            package.hooks.append(Walled(_made(offer, _AS_HOOK, settings), name, self._config.hook_timeout_s, place))
+        else:
+            tool = _made(offer, _AS_TOOL, settings)
+            check_tool(tool)
+            package.tools.append(own_tool(tool, package.aside))
 
 
 def _made(offer: Offer, kind: type[T], settings: Mapping[str, Any]) -> T:

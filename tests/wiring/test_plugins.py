@@ -180,3 +180,23 @@ async def test_what_went_wrong_stands_until_the_same_thing_goes_well(tmp_path: P
         await bot.say("go")
 
     assert json.loads(book.read_text())["odd-pack"]["troubles"] == lines[:1]
+
+
+def test_a_package_that_takes_for_ever_to_load_is_left_out_and_nobody_waits_for_it(tmp_path: Path, site: Path):
+    install(site, "slow-pack", f"import time; time.sleep(1)\n{TOOL}", {"tools": {"weather": "Weather"}})
+    install(site, "sun-pack", TOOL, {"tools": {"weather": "Weather"}})
+
+    found = loaded(on("slow-pack", "sun-pack").plugins, tmp_path / "book", 0.2)
+    time.sleep(1)
+
+    assert [*map(str, found.troubles())] == ["slow-pack: it is left out: loading it took more than 0.2 s"]
+    assert [[tool.name for tool in package.tools] for package in found.packages] == [[], ["weather_of"]]
+
+
+def test_an_entry_point_may_name_what_is_within_a_class_and_extras(tmp_path: Path, site: Path):
+    code = f"{TOOL}\nclass All:\n    kind = Weather\n"
+    install(site, "sun-pack", code, {"tools": {"weather": "All.kind [fast]"}})
+
+    (package,) = loaded(on("sun-pack").plugins, tmp_path / "book").packages
+
+    assert [tool.name for tool in package.tools] == ["weather_of"]
