@@ -21,8 +21,9 @@ from nanobot.agent.hooks import (
     TurnSeen,
 )
 from nanobot.agent.turn import Notice, ToolEnded, ToolStarted, TurnOutcome
+from nanobot.bus.events import InboundMessage
 from nanobot.config.schema import Config
-from nanobot.messages.types import Provenance, text_of
+from nanobot.messages.types import Origin, Provenance, text_of
 from nanobot.testing import Pause, calls, open_bot
 from tests.house.repo import ROOT
 from tests.house.repo import text_of as text_in
@@ -196,9 +197,6 @@ async def test_a_slash_command_is_no_message_for_hooks(tmp_path: Path):
 
 
 async def test_a_message_that_joins_a_turn_is_judged_too(tmp_path: Path):
-    from nanobot.bus.events import InboundMessage
-    from nanobot.messages.types import Origin
-
     class NoSecrets(Hook):
         async def on_message(self, message: MessageSeen) -> Deny | None:
             return Deny("Keep that to yourself.") if "secret" in message.text else None
@@ -356,6 +354,47 @@ async def test_a_stop_during_a_hook_stops_the_turn(tmp_path: Path):
         await bot.runtime.loop.stop_turn("cli:direct")
 
         assert (await turn).outcome is TurnOutcome.STOPPED
+
+
+class SlowToHear(Hook):
+    """Thinks about the second message for ever, or about each."""
+
+    def __init__(self, *, let_in: int) -> None:
+        self.let_in = let_in
+        self.began = asyncio.Event()
+
+    async def on_message(self, message: MessageSeen) -> None:
+        self.let_in -= 1
+        if self.let_in < 0:
+            self.began.set()
+            await asyncio.sleep(60)
+
+
+async def test_a_message_that_no_hook_has_judged_when_nanobot_ends_is_to_be_sent_again(tmp_path: Path):
+    hook = SlowToHear(let_in=0)
+    async with open_bot(tmp_path, own_hooks=[hook]) as bot:
+        turn = asyncio.create_task(bot.turn("go"))
+        await hook.began.wait()
+        await bot.runtime.loop.stop()
+        result = await turn
+        rows = bot.runtime.sessions.get_or_create("cli:direct").messages
+
+    assert (result.outcome, result.later, rows) == (TurnOutcome.STOPPED, False, [])
+    assert "send the message again" in result.text
+
+
+async def test_a_message_that_was_being_judged_when_its_turn_was_stopped_is_told_as_unread(tmp_path: Path):
+    hook = SlowToHear(let_in=1)
+    more = [InboundMessage.from_owner("cli", "direct", "quick", session_key="cli:direct", origin=Origin.CLI)]
+    async with open_bot(tmp_path, calls(LOOK), own_hooks=[hook]) as bot:
+        message = InboundMessage.from_owner("cli", "direct", "go", session_key="cli:direct", origin=Origin.CLI)
+        run = bot.runtime.loop.run_turn(message, bot.sink, waiting=lambda most: [more.pop() for _ in more[:most]])
+        turn = asyncio.create_task(run)
+        await hook.began.wait()
+        await bot.runtime.loop.stop_turn("cli:direct")
+
+        assert (await turn).outcome is TurnOutcome.STOPPED
+    assert "was not read any more" in [one.text for one in bot.sink.events if isinstance(one, Notice)][-1]
 
 
 async def test_a_stop_while_hooks_hear_of_the_end_ends_the_turn_once(tmp_path: Path):

@@ -58,6 +58,7 @@ _NO_ANSWER = {
 }
 _NOT_GIVEN = "nanobot was interrupted before it could give you this answer:\n{answer}"
 GOES_ON_LATER = "nanobot is stopping; this goes on at the next start."
+_UNREAD = "What you said last was not read any more; send it again."
 COME_BACK = "nanobot is stopping; send the message again later."
 
 
@@ -229,7 +230,7 @@ class Pipeline:
             more = turn.waiting(MOST_JOINING - turn.joined)
             turn.joined += len(more)
             if turn.hook_wall:
-                more = [message for message in more if not await _left_out(turn, message)]
+                more = await _let_in(turn, more)
             if more:
                 history = turn.session.get_history()
                 turn.joining += [self._row_of(turn, message, history) for message in more]
@@ -312,7 +313,9 @@ class Pipeline:
 
     async def _cancelled(self, turn: Turn) -> None:
         if turn.ending is Ending.INTERRUPT:
-            kept = turn.resumes or turn.message.journal_key is not None or TurnPhase.COMMAND in turn.phase_seconds
+            is_judged = turn.checkpoint is not None or not turn.for_model  # before, hooks are asked and nothing is kept
+            is_begun = TurnPhase.COMMAND in turn.phase_seconds and is_judged
+            kept = turn.resumes or turn.message.journal_key is not None or is_begun
             turn.ends(TurnOutcome.STOPPED, GOES_ON_LATER if kept else COME_BACK, later=kept)
             await finish(self._leave_for_later(turn))
         else:
@@ -432,12 +435,21 @@ async def _denied(turn: Turn, message: InboundMessage) -> str | None:
     return None
 
 
-async def _left_out(turn: Turn, message: InboundMessage) -> bool:
-    """Whether a message that would join is denied; then the person is told."""
-    why_not = await _denied(turn, message)
-    if why_not is not None:
-        turn.emit(Notice(text=why_not))
-    return why_not is not None
+async def _let_in(turn: Turn, messages: Sequence[InboundMessage]) -> list[InboundMessage]:
+    """Those of the messages that may join. Of the others the person is told."""
+    let_in = []
+    try:
+        for message in messages:
+            why_not = await _denied(turn, message)
+            if why_not is None:
+                let_in.append(message)
+            else:
+                turn.emit(Notice(text=why_not))
+    except asyncio.CancelledError:
+        if turn.ending is Ending.STOP:  # else they are read at the next start
+            turn.emit(Notice(text=_UNREAD))
+        raise
+    return let_in
 
 
 def _take_back_the_cancel() -> None:
