@@ -1,6 +1,10 @@
 """Hooks that are programs: told on stdin, heard on stdout, and behind the same wall as all others."""
 
+import asyncio
 import json
+import os
+import re
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -79,6 +83,28 @@ async def test_a_program_gets_no_keys_of_ours_and_runs_where_no_tool_writes(tmp_
 
     assert "MINE" in names and "PATH" in names and "OPENAI_API_KEY" not in names
     assert Path(folder) == tmp_path
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="the program that the guide names")
+async def test_an_address_is_asked_by_a_program_that_knows_how(tmp_path: Path):
+    asked: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        (size,) = re.findall(rb"(?i)content-length: (\d+)", head)
+        asked.append(await reader.readexactly(int(size)))
+        writer.write(b'HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n{"deny": "the office is closed"}')
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/hook"
+    wants = config("", "message")
+    wants.plugins.commands["mine"].command = ["curl", "-sSf", "--noproxy", "*", "--data-binary", "@-", address]
+    async with server, open_bot(tmp_path, config=wants, environ={"PATH": os.environ["PATH"]}) as bot:
+        assert await bot.say("hi") == "the office is closed"
+    told = json.loads(asked[0])
+    assert (told["event"], told["text"], told["turn"]["session_key"]) == ("message", "hi", "cli:direct")
 
 
 async def test_a_program_may_say_much_and_grumble_more(tmp_path: Path):
