@@ -234,6 +234,10 @@ class _Home:
             Redactor(lambda: secrets_of(config.model_dump(), environ)),
         )
 
+    def secrets(self) -> dict[str, str]:
+        """What nobody may be told, with the name it goes by."""
+        return named_secrets(self.config.model_dump(), self.environ)
+
 
 @dataclass(frozen=True, slots=True)
 class _Toolbox:
@@ -274,7 +278,8 @@ async def _plugins(home: _Home, tools: ToolRegistry) -> "Plugins | None":
         return None
     from nanobot.wiring.plugins import plugins_of  # who has none does not wait for it, and nobody looks for packages
 
-    plugins = await plugins_of(settings, home.places.plugin_book)
+    with vault.holding(home.secrets):  # what goes wrong may name them
+        plugins = await plugins_of(settings, home.places.plugin_book)
     plugins.offer(tools)
     plugins.begin()
     return plugins
@@ -312,7 +317,7 @@ async def _alive(
 ) -> AsyncIterator[None]:
     """While the bot lives its secrets are known; at the end the watch goes, then the loop, then what it works with."""
     async with AsyncExitStack() as lives:
-        lives.enter_context(vault.holding(lambda: named_secrets(home.config.model_dump(), home.environ)))
+        lives.enter_context(vault.holding(home.secrets))
         lives.enter_context(seldom_collected())
         if plugins is not None:
             lives.push_async_callback(plugins.close)

@@ -200,3 +200,16 @@ def test_an_entry_point_may_name_what_is_within_a_class_and_extras(tmp_path: Pat
     (package,) = loaded(on("sun-pack").plugins, tmp_path / "book").packages
 
     assert [tool.name for tool in package.tools] == ["weather_of"]
+
+
+async def test_a_secret_in_what_is_wrong_with_a_package_is_not_told(
+    tmp_path: Path, site: Path, caplog: pytest.LogCaptureFixture
+):
+    install(site, "odd-pack", "raise RuntimeError('no: plain-0123456789-secret')", {"hooks": {"h": "H"}})
+    config = on("odd-pack", **{"odd-pack": {"apiKey": "plain-0123456789-secret"}})
+
+    async with open_bot(tmp_path, config=config) as bot:
+        status = await bot.say("/status")
+
+    assert "its hook h is left out: RuntimeError: no: " in status
+    assert "0123456789" not in status + caplog.text

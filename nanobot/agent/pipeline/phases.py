@@ -11,10 +11,9 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
 
 from nanobot.agent.context import with_attachments
-from nanobot.agent.hooks import Deny, MessageSeen, TurnSeen
+from nanobot.agent.pipeline.hooked import denied, end_seen, let_in
 from nanobot.agent.pipeline.left_over import (
     MOST_TRIES,
     TurnKeepsDyingError,
@@ -35,7 +34,7 @@ from nanobot.agent.tools.base import ToolContext
 from nanobot.agent.turn import Notice, TurnEnded, TurnOutcome, TurnPhase, TurnResult
 from nanobot.bus.events import InboundMessage
 from nanobot.errors import BudgetExceededError, NanobotError, ProviderError, RequestTooLongError
-from nanobot.messages.types import INTERRUPTED, ChatMessage, Origin, Provenance, least_trusted, text_of
+from nanobot.messages.types import INTERRUPTED, ChatMessage, Origin, Provenance, text_of
 from nanobot.providers.base import CallContext, calling_for
 from nanobot.security.vault import cleaned, masked
 from nanobot.session.checkpoint import Checkpoint
@@ -58,7 +57,6 @@ _NO_ANSWER = {
 }
 _NOT_GIVEN = "nanobot was interrupted before it could give you this answer:\n{answer}"
 GOES_ON_LATER = "nanobot is stopping; this goes on at the next start."
-_UNREAD = "What you said last was not read any more; send it again."
 COME_BACK = "nanobot is stopping; send the message again later."
 
 
@@ -93,16 +91,12 @@ class Pipeline:
         finally:
             watchdog.close()
             turn.trace.close()
-        if turn.for_model and not turn.result.later:
-            await self._tell_hooks(turn)
+        await self._tell_hooks(turn)
         return turn.result
 
     async def _tell_hooks(self, turn: Turn) -> None:
-        result = turn.result
         try:
-            await turn.hook_wall.turn_end(
-                TurnSeen(turn.facts, result.outcome, result.text, result.error, dict(result.usage), result.cost_usd)
-            )
+            await end_seen(turn)
         except asyncio.CancelledError:
             if turn.ending is None:
                 raise
@@ -170,7 +164,7 @@ class Pipeline:
         """Keep the message before any model is asked, with the context that is sent with it."""
         assert turn.restored is not None  # noqa: S101 RESTORE made it
         turn.for_model = True
-        if not turn.resumes and (why_not := await _denied(turn, turn.message)) is not None:
+        if not turn.resumes and (why_not := await denied(turn, turn.message)) is not None:
             turn.ends(TurnOutcome.REFUSED, why_not, "HookDenied")
             return TurnPhase.SAVE
         turn.trace.heard(turn.message.content)
@@ -230,7 +224,7 @@ class Pipeline:
             more = turn.waiting(MOST_JOINING - turn.joined)
             turn.joined += len(more)
             if turn.hook_wall:
-                more = await _let_in(turn, more)
+                more = await let_in(turn, more)
             if more:
                 history = turn.session.get_history()
                 turn.joining += [self._row_of(turn, message, history) for message in more]
@@ -418,38 +412,6 @@ def _mask(row: ChatMessage) -> None:
         row["reasoning_content"] = masked(thought)
     for call in row.get("tool_calls", ()):
         call["function"]["arguments"] = masked(call["function"]["arguments"])
-
-
-async def _denied(turn: Turn, message: InboundMessage) -> str | None:
-    """Show a message to the hooks, and make of it what they do; why it is denied, where it is."""
-    if not turn.hook_wall.minds("on_message"):
-        return None
-    joins = message is not turn.message
-    facts = replace(turn.facts, sender_id=message.sender_id, origin=message.origin, provenance=message.provenance)
-    begins = not joins and turn.session.message_count == 0
-    passed = await turn.hook_wall.message(MessageSeen(facts, message.content, tuple(message.media), joins, begins))
-    if isinstance(passed, Deny):
-        return passed.reason
-    message.content = passed.seen.text
-    message.provenance = least_trusted([message.provenance, passed.provenance])
-    return None
-
-
-async def _let_in(turn: Turn, messages: Sequence[InboundMessage]) -> list[InboundMessage]:
-    """Those of the messages that may join. Of the others the person is told."""
-    let_in = []
-    try:
-        for message in messages:
-            why_not = await _denied(turn, message)
-            if why_not is None:
-                let_in.append(message)
-            else:
-                turn.emit(Notice(text=why_not))
-    except asyncio.CancelledError:
-        if turn.ending is Ending.STOP:  # else they are read at the next start
-            turn.emit(Notice(text=_UNREAD))
-        raise
-    return let_in
 
 
 def _take_back_the_cancel() -> None:
