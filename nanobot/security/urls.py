@@ -103,7 +103,7 @@ def joined(base: WebUrl, location: str) -> WebUrl:
 
 def carries_data(url: WebUrl) -> bool:
     """Whether words could stand in it that its host would hear: more than an address has need of."""
-    name = ".".join(url.host.split(".")[:-2]) if url.address is None else ""
+    name = ".".join(url.host.split(".")[:-2])
     is_plain = len(url.path) <= _PLAIN_PATH and len(name) <= _PLAIN_NAME and _PLAIN.fullmatch(f"{name}{url.path}")
     return bool(url.query) or not is_plain
 

@@ -24,7 +24,7 @@ from nanobot.agent.turn import (
 from nanobot.bus.events import InboundMessage
 from nanobot.config.schema import Config
 from nanobot.messages.types import Origin, Provenance, text_of
-from nanobot.providers.base import LLMResponse
+from nanobot.providers.base import LLMResponse, ToolCallRequest
 from nanobot.testing import Bot, calls, open_bot
 from tests.agent.run.stand_ins import Sink, Source, command, folder, page
 
@@ -332,3 +332,14 @@ async def test_a_yes_for_the_turn_does_not_outlast_the_words_from_outside_that_c
         await person.say("put it there, read it, and put it there again")
 
         assert [one.source is None for one in person.asked] == [True, False, False]
+
+
+async def test_two_calls_that_came_with_one_id_are_judged_each_by_itself(tmp_path: Path):
+    run = command()
+    twins = [ToolCallRequest("same", "run", {"target": target}) for target in ("ls", "rm x")]
+    async with open_bot(tmp_path, READ, LLMResponse(None, twins, "tool_calls"), "done") as bot:
+        person = Person(with_tools(bot, run, page()))
+        await person.say("read it")
+
+        assert len({one.call_id for one in person.asked}) == 2
+        assert sorted(run.done) == ["ls", "rm x"]
