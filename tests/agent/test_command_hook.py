@@ -49,16 +49,16 @@ async def test_a_program_is_told_what_happens_and_changes_it(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("code", "said"),
+    ("code", "said", "guard"),
     [
-        ("import sys; sys.exit('no disk')", "it ended with 1: no disk"),
-        ("print('hello')", "no JSON object"),
-        ("print('[1]')", "no JSON object"),
-        (saying({"text": "x"}), "it said text, which means nothing here"),
-        ("import time; time.sleep(60)", "took more than 0.5 s"),
+        ("import sys; sys.exit('no disk')", "it ended with 1: no disk", False),
+        ("import sys; sys.exit('no disk')", "it ended with 1: no disk", True),
+        ("print('hello')", "no JSON object", False),
+        ("print('[1]')", "no JSON object", True),
+        (saying({"text": "x"}), "it said text, which means nothing here", False),
+        ("import time; time.sleep(60)", "took more than 0.5 s", True),
     ],
 )
-@pytest.mark.parametrize("guard", [True, False])
 async def test_a_program_that_fails_is_told_and_denies_only_as_a_guard(
     tmp_path: Path, code: str, said: str, guard: bool
 ):

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from nanobot.agent.tools.builtin import ToolPolicies, build_tools
 from nanobot.agent.turn import ToolEnded
 from nanobot.config.schema import Config
 from nanobot.plugins import offers
+from nanobot.security.paths import PathPolicy
 from nanobot.testing import calls, open_bot
 from nanobot.wiring.plugins import loaded, troubles_before
 from tests.plugged import HOOK, TOOL, install
@@ -86,19 +88,27 @@ def test_disabled_goes_before_enabled(tmp_path: Path, site: Path, config: Config
         (HOOK, {"hooks": {"h": "Audit"}}, ["nanobot>=9"], "it is written for nanobot >=9, and this is"),
     ],
 )
-async def test_a_package_that_cannot_be_used_is_named_and_harms_nothing(
+def test_a_package_that_cannot_be_used_is_named_and_harms_nothing(
     tmp_path: Path, site: Path, code: str, points: dict[str, dict[str, str]], requires: list[str], said: str
 ):
     install(site, "odd-pack", code, points, requires=requires)
     install(site, "sun-pack", TOOL, {"tools": {"weather": "Weather"}})
+    tools = build_tools(ToolPolicies(PathPolicy(tmp_path)))
 
-    async with open_bot(tmp_path, calls(("weather_of", {})), "done", config=on("odd-pack", "sun-pack")) as bot:
+    found = loaded(on("odd-pack", "sun-pack").plugins, tmp_path / "book")
+    found.offer(tools)
+
+    (line,) = map(str, found.troubles())
+    assert line.startswith("odd-pack: ") and said in line
+    assert tools.has("weather_of")
+
+
+async def test_what_is_wrong_with_a_package_is_told_by_status(tmp_path: Path, site: Path):
+    install(site, "odd-pack", "raise RuntimeError('boom')", {"tools": {"t": "T"}})
+
+    async with open_bot(tmp_path, "done", config=on("odd-pack")) as bot:
         assert await bot.say("go") == "done"
-        status = await bot.say("/status")
-
-    (line,) = [line for line in status.splitlines() if line.startswith("Plugins: ")]
-    assert line.startswith("Plugins: odd-pack: ") and said in line
-    assert bot.provider.requests[1][-1]["content"] == "sunny in nowhere"
+        assert "Plugins: odd-pack: its tool t is left out: RuntimeError: boom" in await bot.say("/status")
 
 
 def test_a_name_that_no_package_has_is_told_with_those_that_there_are(tmp_path: Path, site: Path):
