@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 from nanobot import __version__
 from nanobot.agent.answering import Answering, ApprovalWords
 from nanobot.agent.context import ContextBuilder
+from nanobot.agent.hook_wall import HookWall, Walled
+from nanobot.agent.hooks import Hook
 from nanobot.agent.idle import IdleWatch
 from nanobot.agent.loop import AgentLoop
 from nanobot.agent.pipeline.roll_over import RollOver
@@ -64,6 +66,7 @@ from nanobot.wiring.surroundings import Answerers, Surroundings
 if TYPE_CHECKING:
     from nanobot.agent.tools.mcp.source import McpServers
     from nanobot.cron.service import CronService
+    from nanobot.wiring.plugins import Plugins
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +100,8 @@ class Runtime:
     subagents: Subagents
     upkeep: Upkeep
     """What keeps memory in order, in the background."""
+    troubles: Callable[[], list[str]]
+    """What is wrong with plugins and hooks, a line each."""
 
 
 @asynccontextmanager
@@ -115,14 +120,15 @@ async def build_runtime(
     restart: Callable[[], None] | None = None,
     clock: Clock | None = None,
     hooks: Sequence[ToolHook] = (),
+    own_hooks: Sequence[Hook] = (),
 ) -> AsyncIterator[Runtime]:
     """Open a bot; at the end of the block its turns are stopped and its connections closed.
 
     `bus` is the road to its channels, and `streams` says of a channel's name whether it shows an answer as it grows.
     `model` goes before the config's; `provider` stands in for whatever would be chosen, and is asked as it is; `chains`
     say how the others are held: retries, fallbacks, breakers. `restart` is what `/restart` does; `hooks` are asked
-    about each tool call. No model is asked and no network is touched before the first turn. Raises NanobotError where
-    the workspace cannot be made.
+    about each tool call; `own_hooks` watch whole turns from behind the wall, after those of plugins. No model is asked
+    and no network is touched before the first turn. Raises NanobotError where the workspace cannot be made.
     """
     workspace = (workspace or config.workspace_path).expanduser().absolute()
     open_workspace(workspace)
@@ -157,6 +163,12 @@ async def build_runtime(
     around = Surroundings(config.agents.defaults, bus, context, box.policies, hooks_with, answering)
     subagents = Subagents(home.places.tasks, around, handing_on)
     box.tools.register(SpawnTool(subagents.spawner))
+    plugins = await _plugins(home, box.tools)
+    hook_wall = HookWall(_walled(home, plugins), config.plugins.hook_timeout_s).and_these(own_hooks)
+
+    def troubles() -> list[str]:
+        return [*map(str, plugins.troubles() if plugins else ()), *hook_wall.troubles()]
+
     desk = Desk(
         home.sessions,
         models,
@@ -178,6 +190,7 @@ async def build_runtime(
             "search": search_command(archive),
             "tasks": subagents.command,
         },
+        troubles=troubles,
     )
     parts = Parts(
         sessions=home.sessions,
@@ -197,6 +210,7 @@ async def build_runtime(
             archived=upkeep.tidying.archived,
         ),
         hooks=(handing_on, *hooks_with(answering)),
+        hook_wall=hook_wall,
         answering=answering,
         scope_of=scope_of,
         saved=upkeep.saved,
@@ -210,7 +224,7 @@ async def build_runtime(
     idle = upkeep.idle_watch(lane)
     loop = AgentLoop(bus, parts, loop_policy(config, home.environ, streams), idle)
     subagents.join(loop, parts)
-    async with _alive(home, parts, models, loop, idle, archive, subagents, upkeep):
+    async with _alive(home, parts, models, loop, idle, archive, subagents, upkeep, plugins):
         yield Runtime(
             config,
             data_dir,
@@ -232,6 +246,7 @@ async def build_runtime(
             archive,
             subagents,
             upkeep,
+            troubles,
         )
 
 
@@ -267,6 +282,10 @@ class _Home:
             Redactor(lambda: secrets_of(config.model_dump(), environ)),
         )
 
+    def secrets(self) -> dict[str, str]:
+        """What nobody may be told, with the name it goes by."""
+        return named_secrets(self.config.model_dump(), self.environ)
+
 
 @dataclass(frozen=True, slots=True)
 class _Toolbox:
@@ -301,6 +320,30 @@ def _toolbox(home: _Home) -> _Toolbox:
     return _Toolbox(tools, policies, cron, may_speak, servers)
 
 
+async def _plugins(home: _Home, tools: ToolRegistry) -> "Plugins | None":
+    """What installed packages bring, their tools offered; None where the config switches none on."""
+    settings = home.config.plugins
+    if not settings.enabled:
+        return None
+    from nanobot.wiring.plugins import plugins_of  # who has none does not wait for it, and nobody looks for packages
+
+    with vault.holding(home.secrets):  # what goes wrong may name them
+        plugins = await plugins_of(settings, home.places.plugin_book)
+    plugins.offer(tools)
+    plugins.begin()
+    return plugins
+
+
+def _walled(home: _Home, plugins: "Plugins | None") -> list[Walled]:
+    """The hooks of packages, then those that are programs."""
+    found = plugins.hooks if plugins is not None else []
+    if home.config.plugins.commands:
+        from nanobot.wiring.plugins import command_hooks  # as above
+
+        found += command_hooks(home.config.plugins, home.data_dir, home.environ)
+    return found
+
+
 def _reported(servers: "McpServers", redactor: Redactor) -> str:
     return redactor.text(servers.report())
 
@@ -324,12 +367,15 @@ async def _alive(
     archive: ScopedArchive,
     subagents: Subagents,
     upkeep: Upkeep,
+    plugins: "Plugins | None",
 ) -> AsyncIterator[None]:
     """While the bot lives its secrets are known; at the end the watch goes, then the loop, then what it works with."""
     async with AsyncExitStack() as lives:
-        lives.enter_context(vault.holding(lambda: named_secrets(home.config.model_dump(), home.environ)))
+        lives.enter_context(vault.holding(home.secrets))
         lives.enter_context(seldom_collected())
         lives.callback(archive.close)
+        if plugins is not None:
+            lives.push_async_callback(plugins.close)
         lives.push_async_callback(parts.tools.close)
         lives.push_async_callback(models.close)
         lives.push_async_callback(parts.traces.close)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from nanobot.agent.hooks import Hook
 from nanobot.agent.pipeline.work import Patience
 from nanobot.agent.run.hooks import ToolHook
 from nanobot.agent.turn import TurnEvent, TurnResult
@@ -152,6 +153,7 @@ async def open_bot(
     environ: Mapping[str, str] | None = None,
     restart: Callable[[], None] | None = None,
     hooks: Sequence[ToolHook] = (),
+    own_hooks: Sequence[Hook] = (),
 ) -> AsyncIterator[Bot]:
     """A bot that lives in the folder `home`, its workspace at `home/workspace`, until the block ends.
 
@@ -167,5 +169,6 @@ async def open_bot(
         patience=patience,
         restart=restart,
         hooks=hooks,
+        own_hooks=own_hooks,
     ) as runtime:
         yield Bot(runtime, provider)

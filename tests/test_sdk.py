@@ -1,11 +1,13 @@
 """nanobot inside another program."""
 
+import asyncio
 import json
 import subprocess
 import sys
 from pathlib import Path
 
 import nanobot
+from nanobot.agent.hooks import Hook, MessageSeen, NewText, RequestSeen, TurnSeen
 from nanobot.agent.turn import TurnEnded, TurnOutcome
 from tests.fake_models import Calls, FakeModels, Say
 
@@ -49,6 +51,54 @@ async def test_sessions_are_apart(tmp_path: Path):
             await bot.run("what is the word?", session="sdk:two")
 
         assert "plum" not in str(server.chats[1].json["messages"][1:])
+
+
+class Marking(Hook):
+    """Puts its mark behind the message of its run, and keeps what it hears."""
+
+    def __init__(self, mark: str) -> None:
+        self.mark = mark
+        self.heard: list[str] = []
+
+    async def on_message(self, message: MessageSeen) -> NewText:
+        return NewText(f"{message.text}-{self.mark}")
+
+    async def on_request(self, request: RequestSeen) -> None:
+        self.heard.append(f"{request.model} {str(request.messages[-1]['content']).split()[0]}")
+
+    async def on_turn_end(self, turn: TurnSeen) -> None:
+        self.heard.append(turn.turn.session_key)
+
+
+async def test_a_hundred_runs_at_once_with_hooks_models_and_sessions_of_their_own_never_cross(tmp_path: Path):
+    marks = [Marking(f"mark{number}") for number in range(100)]
+    everywhere = Marking("all")
+    with FakeModels(default=Say("fine")) as server:
+        async with nanobot.Nanobot.from_config(config_for(server, tmp_path), hooks=[everywhere]) as bot:
+            await asyncio.gather(
+                *(
+                    bot.run(f"hi{number}", session=f"sdk:{number}", model=f"m{number % 7}", hooks=[marks[number]])
+                    for number in range(100)
+                )
+            )
+
+        sent = [(chat.json["model"], chat.json["messages"][-1]["content"].split()[0]) for chat in server.chats]
+
+    assert sorted(sent) == sorted((f"m{number % 7}", f"hi{number}-all-mark{number}") for number in range(100))
+    assert [one.heard for one in marks] == [
+        [f"m{number % 7} hi{number}-all-mark{number}", f"sdk:{number}"] for number in range(100)
+    ]
+    assert len(everywhere.heard) == 200
+
+
+async def test_a_stream_has_its_hooks_and_its_model_too(tmp_path: Path):
+    mark = Marking("mine")
+    with FakeModels(default=Say("fine")) as server:
+        async with nanobot.Nanobot.from_config(config_for(server, tmp_path)) as bot:
+            assert [event async for event in bot.stream("hi", model="other", hooks=[mark])]
+
+        assert server.chats[0].json["model"] == "other"
+    assert mark.heard[0] == "other hi-mine"
 
 
 def test_the_name_is_offered_without_being_loaded():

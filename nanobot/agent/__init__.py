@@ -8,5 +8,6 @@ answers (in which words) -> loop, earlier (what a crash left), intake and lanes 
 -> trace (what happened, kept and run again) -> subagent, with subagent_ports, courses, tasks and task_words (work
 beside the conversation); and beside the turns tidying (when), idle -> consolidation -> save_memory and handover (old
 messages go into memory) -> remembering (what of it is kept), facts (what a memory says), memory_book (every version of
-it) -> memory_editing and memory_words (a memory in a person's hands).
+it) -> memory_editing and memory_words (a memory in a person's hands), and hooks -> hook_wall, command_hook (what
+plugins and programs see, change and deny).
 """

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from nanobot.agent.delivery import Delivery, DeliveryPolicy, hint
 from nanobot.agent.earlier import sort_out
+from nanobot.agent.hooks import Hook
 from nanobot.agent.idle import IdleWatch
 from nanobot.agent.intake import Intake
 from nanobot.agent.lanes import Lanes
@@ -159,15 +160,19 @@ class AgentLoop:
         *,
         waiting: Waiting | None = None,
         attended: bool = False,
+        hooks: Sequence[Hook] = (),
+        model: str | None = None,
     ) -> TurnResult:
         """Ask: run one message's turn in its session's lane and return how it ended.
 
         Never raises for a failure of a model or a tool. Cancelling stops the turn; what was said is kept. `waiting` is
         asked at each tool boundary for messages of the same chat that join the turn, at most so many. `attended` says
-        that who sees the events speaks for the owner, and answers what the turn asks.
+        that who sees the events speaks for the owner, and answers what the turn asks. `hooks` and `model` are for this
+        turn alone. Raises TypeError for what is no hook.
         """
         turn = new_turn(message, sink, self._parts)
-        turn.attended = attended
+        turn.attended, turn.model = attended, model
+        turn.hook_wall = turn.hook_wall.and_these(hooks)
         if waiting is not None and self._policy.join:
             turn.waiting = waiting
         return await self._answer(turn, may_join=False)

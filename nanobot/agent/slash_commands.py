@@ -186,6 +186,8 @@ class Desk:
     """Stops the subagents of a word's session; what each was called. None where there are none."""
     memory: Memory | None = None
     """None where nothing is remembered beyond a session."""
+    troubles: Callable[[], Sequence[str]] = field(default=lambda: ())
+    """What is wrong with plugins and hooks, a line each."""
     more: Mapping[str, CommandEntry] = field(default_factory=dict)
     """What other rooms answer to, by name."""
 
@@ -340,6 +342,7 @@ class SlashCommands:
             lines += desk.memory.state(session.key, scope)
         if vitals.memory_note and scope.is_owners:  # it may quote what another chat said
             lines.append(f"Memory: {vitals.memory_note}")
+        lines += [f"Plugins: {trouble}" for trouble in desk.troubles()]
         if vitals.last_error:
             lines.append(f"Last error: {vitals.last_error}")
         return "\n".join(lines)

@@ -1,21 +1,21 @@
 """Which class serves which channel. Nothing of a platform is imported before its channel is enabled."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nanobot.channels.errors import ChannelSetupError
 from nanobot.errors import PluginError
-from nanobot.plugins import entry_points, load
+from nanobot.plugins import CHANNELS as PLUGINS
+from nanobot.plugins import entry_points, load, names, package_of
 from nanobot.utils.extras import install_command
 from nanobot.utils.text import nearest
 
 if TYPE_CHECKING:
-    from nanobot.channels.base import BaseChannel
+    from importlib.metadata import EntryPoint
 
-PLUGINS = "nanobot.channels"
-"""The group of entry points under which packages offer channels of their own."""
+    from nanobot.channels.base import BaseChannel
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +57,14 @@ def plugin_names() -> Iterator[str]:
     yield from sorted({point.name for point in entry_points(PLUGINS)} - {spec.name for spec in CHANNELS})
 
 
-def load_channel(name: str) -> "type[BaseChannel]":
-    """The class that serves this channel. Raises ChannelSetupError, which says what to install."""
+def load_channel(name: str, disabled: Iterable[str] = ()) -> "type[BaseChannel]":
+    """The class that serves this channel. Raises ChannelSetupError, which says what to install.
+
+    `disabled` are packages whose channels are not wanted.
+    """
     spec = find(name)
     if spec is None:
-        return _load_plugin(name)
+        return _load_plugin(name, disabled)
     try:
         return _checked(name, load(spec.target))
     except PluginError as error:
@@ -73,13 +76,15 @@ def load_channel(name: str) -> "type[BaseChannel]":
         raise ChannelSetupError(str(error)) from error
 
 
-def _load_plugin(name: str) -> "type[BaseChannel]":
+def _load_plugin(name: str, disabled: Iterable[str]) -> "type[BaseChannel]":
     for point in entry_points(PLUGINS):
         if point.name == name:
-            try:
-                return _checked(name, load(point.value))
-            except PluginError as error:
-                raise ChannelSetupError(str(error)) from error
+            if names(disabled, package_of(point)):
+                raise ChannelSetupError(
+                    f"channels.{name} is of the package {package_of(point)}, which plugins.disabled names. Take it out "
+                    f"there, or set channels.{name}.enabled to false."
+                )
+            return _checked(name, _loaded(name, point))
     known = [spec.name for spec in CHANNELS]
     near = "".join(f"Did you mean {one}? " for one in nearest(name, known)[:1])
     raise ChannelSetupError(
@@ -87,6 +92,19 @@ def _load_plugin(name: str) -> "type[BaseChannel]":
         f"It has {', '.join(known)}. "
         f"Set channels.{name}.enabled to false, or install the package."
     )
+
+
+def _loaded(name: str, point: "EntryPoint") -> object:
+    try:
+        found: object = load(point.value)
+    except PluginError as error:
+        raise ChannelSetupError(f"channels.{name} is of the package {package_of(point)}: {error}") from error.__cause__
+    except Exception as error:  # the wall of a connection: somebody else's import may do anything
+        raise ChannelSetupError(
+            f"channels.{name} is of the package {package_of(point)}, which cannot be loaded: {type(error).__name__}: "
+            f"{error}. That is for its author to mend; until then set channels.{name}.enabled to false."
+        ) from error
+    return found
 
 
 def _checked(name: str, found: object) -> "type[BaseChannel]":

@@ -54,9 +54,10 @@ def status(config: ConfigOption = None, json: JsonOption = False) -> None:
 def _not_running(config: "ConfigOption") -> dict[str, dict[str, Any]]:
     """What can be said of channels that nobody runs: whether each could be loaded."""
     found: dict[str, dict[str, Any]] = {}
-    for name in read_setup(config, None, secrets=False).config.channels.enabled:
+    loaded = read_setup(config, None, secrets=False).config
+    for name in loaded.channels.enabled:
         try:
-            load_channel(name)
+            load_channel(name, loaded.plugins.disabled)
             found[name] = {"state": "off", "lastError": ""}
         except NanobotError as error:
             found[name] = {"state": "failed", "lastError": str(error)}
@@ -79,7 +80,7 @@ def login(
         _set_up(platform, setup, config, force=force)
         return
     _demand_known(name, [*plugin_names(), *setup.config.channels.enabled])
-    load_channel(name)  # a package that is missing is told once; the roster would write it into the log, too
+    load_channel(name, setup.config.plugins.disabled)  # a package that is missing is told once, and not by the log too
     try:
         asyncio.run(log_in(name, setup.config, places, force=force))
     except ChannelSetupError as error:

@@ -46,9 +46,25 @@ class Report:
     subagents: tuple[int, int]
     """How many run, and how many wait."""
     skills: tuple[Skill, ...]
+    plugins: list["PluginFacts"]
+    """Those that are switched on."""
     sandbox: walls.Report
     """What stands around the commands of the agent on this machine."""
     warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class PluginFacts:
+    """An installed package, what of it is used, and what is wrong with it."""
+
+    name: str
+    version: str = ""
+    tools: tuple[str, ...] = ()
+    hooks: tuple[str, ...] = ()
+    troubles: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return "; ".join([*self.troubles, ", ".join([*self.tools, *self.hooks])]).removesuffix("; ")
 
 
 @dataclass(frozen=True)
@@ -100,6 +116,7 @@ def _report(setup: Setup, *, everything: bool) -> Report:
         jobs=_jobs(setup),
         subagents=counts_of(Places(setup.data_dir).tasks),
         skills=skills.skills(),
+        plugins=_plugins(setup),
         sandbox=_sandbox(setup),
         warnings=load_warnings(setup.config),
     )
@@ -116,6 +133,28 @@ def _jobs(setup: Setup) -> Jobs:
     if not jobs or jobs[0].state.next_run_at_ms is None:
         return Jobs(len(jobs))
     return Jobs(len(jobs), told_instant(jobs[0].state.next_run_at_ms, job_zone_or_host(jobs[0], service.timezone)))
+
+
+def _plugins(setup: Setup) -> list[PluginFacts]:
+    if not setup.config.plugins.enabled:
+        return []
+    from nanobot.cli.checks.plugins import plugins_now  # who has none does not wait for it
+    from nanobot.wiring.plugins import troubles_before
+
+    places = Places(setup.data_dir)
+    found = plugins_now(setup.config, places, setup.workspace)
+    told = [*found.troubles(), *troubles_before(places.plugin_book, found.packages)]
+    there = {package.name: package for package in found.packages}
+    return [
+        PluginFacts(
+            name,
+            there[name].version if name in there else "",
+            tuple(tool.name for tool in there[name].tools) if name in there else (),
+            tuple(hook.name for hook in there[name].hooks) if name in there else (),
+            tuple(one.text for one in told if one.package == name),
+        )
+        for name in dict.fromkeys([*there, *(one.package for one in told)])
+    ]
 
 
 def _sandbox(setup: Setup) -> walls.Report:
@@ -185,6 +224,9 @@ def _lines(report: Report) -> Iterator[str]:
     if report.gateway is not None and report.gateway["problems"]:
         yield from _heading("Problems")
         yield from (f"  {one_line(problem)}" for problem in report.gateway["problems"])
+    if report.plugins:
+        yield from _heading("Plugins")
+        yield from _columns([(f"{one.name} {one.version}".strip(), str(one)) for one in report.plugins])
     if report.providers:
         keys = [(facts.name, f"{facts.key}  {facts.key_from}") for facts in report.providers if facts.key]
         accounts = [(facts.name, facts.account_words) for facts in report.providers if facts.logged_in]
@@ -236,6 +278,7 @@ def _as_json(report: Report, trial: Trial | None) -> dict[str, Any]:
         "channels": _of_channels(report),
         "jobs": asdict(report.jobs),
         "subagents": {"running": report.subagents[0], "waiting": report.subagents[1]},
+        "plugins": [asdict(one) for one in report.plugins],
         "sandbox": asdict(report.sandbox),
         "skills": [{"name": skill.name, "available": skill.available} for skill in report.skills],
         "settings": [asdict(setting) for setting in report.settings],

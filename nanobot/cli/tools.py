@@ -7,6 +7,7 @@ from nanobot.agent.tools.builtin import build_tools
 from nanobot.agent.tools.cron import CronTool
 from nanobot.agent.tools.message import MessageTool
 from nanobot.cli.common import ConfigOption, JsonOption, WorkspaceOption, read_setup, show_json, show_rows
+from nanobot.config.paths import Places
 from nanobot.utils.clock import SystemClock
 from nanobot.wiring.policies import tool_policies
 from nanobot.wiring.sources import mcp_servers, own_tools
@@ -23,6 +24,10 @@ def list_(config: ConfigOption = None, workspace: WorkspaceOption = None, json: 
         asyncio.run(servers.recall())
         for tool in servers.tools():
             tools.register(tool)
+    if setup.config.plugins.enabled:
+        from nanobot.wiring.plugins import loaded  # who has none does not wait for it
+
+        loaded(setup.config.plugins, Places(setup.data_dir).plugin_book).offer(tools)
     # Every bot has two more, which need services: their classes tell of them as well.
     shown: list[Tool | type[Tool]] = sorted([*tools, CronTool, MessageTool], key=lambda tool: tool.name)
     if json:

@@ -126,7 +126,7 @@ def unknown_keys(tree: Mapping[str, Any], section: type[BaseModel], path: KeyPat
                     yield from unknown_keys(entry, shape.section, place)
         elif shape is None and not is_legacy(here):
             guess = nearest(key, known)
-            if path in (("channels",), ("providers",)) and isinstance(value, dict) and guess is None:
+            if path in (("channels",), ("providers",), ("plugins",)) and isinstance(value, dict) and guess is None:
                 own = entry_section(section)
                 yield from unknown_keys(value, own, here) if own else ()
             else:

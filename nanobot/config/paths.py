@@ -109,6 +109,11 @@ class Places:
         return self.state / "mcp"
 
     @property
+    def plugin_book(self) -> Path:
+        """What went wrong with hooks of plugins."""
+        return self.state / "plugins.json"
+
+    @property
     def logs(self) -> Path:
         """The logs."""
         return self.data / "logs"

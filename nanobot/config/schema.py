@@ -295,6 +295,24 @@ class ToolsConfig(Section):
         return value
 
 
+class HookCommandConfig(Section):
+    """A hook that is a program: what it is told of, and whether what it fails to judge is denied."""
+
+    command: list[str] = Field(min_length=1)
+    on: list[Literal["message", "request", "answer", "beforeTool", "afterTool", "turnEnd"]] = Field(min_length=1)
+    guard: bool = False
+    env: StrMap = Field(default_factory=dict)
+
+
+class PluginsConfig(Section):
+    """Installed packages that bring tools and hooks. Any other key is the settings of the package of that name."""
+
+    enabled: list[str] = Field(default_factory=list)  # names of packages; "*": whatever is installed
+    disabled: list[str] = Field(default_factory=list)  # of these nothing is used, not even channels and providers
+    hook_timeout_s: Seconds = 5
+    commands: dict[str, HookCommandConfig] = Field(default_factory=dict)  # programs as hooks, behind those of packages
+
+
 class LimitsConfig(Section):
     """What may be spent; null means no limit."""
 
@@ -336,6 +354,7 @@ class Config(BaseSettings, Section):
     api: ApiConfig = Field(default_factory=ApiConfig)
     tools: ToolsConfig = Field(default_factory=ToolsConfig)
     limits: LimitsConfig = Field(default_factory=LimitsConfig)
+    plugins: PluginsConfig = Field(default_factory=PluginsConfig)
 
     _loaded_from: LoadedFrom = PrivateAttr(default_factory=LoadedFrom)
 

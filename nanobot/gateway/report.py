@@ -50,6 +50,8 @@ class Watch:
     """Why the last turn that asked a model has no answer; None where a model answered since."""
     dead_letters: Callable[[], int]
     redact: Callable[[str], str]
+    plugins: Callable[[], list[str]]
+    """What is wrong with plugins and hooks; the gateway is well all the same."""
     began: float
     _counts: JournalCounts | None = None
     _counted: float = 0.0
@@ -80,6 +82,7 @@ class Watch:
             },
             "deadLetters": self.dead_letters(),
             "runningTurns": self.running(),
+            "plugins": [self.redact(trouble) for trouble in self.plugins()],
             "modelError": self.redact(self.model_error() or ""),
             "loopLagS": round(self.pulse.lag_s, 4),
             "diskFreeBytes": free,

@@ -46,6 +46,11 @@ def _defect(name: str, error: Exception) -> str:
     )
 
 
+def _is_theirs(cause: BaseException | None) -> bool:
+    """Whether a plugin's own code broke: its author wants to see where."""
+    return cause is not None and not isinstance(cause, NanobotError | ImportError | SystemExit)
+
+
 class Recordings:
     """Makes text of recordings, by whoever the config names for a channel. Nothing is loaded before the first one."""
 
@@ -132,7 +137,7 @@ class Roster:
         except Exception as error:  # the wall of a connection: a plugin's constructor may do anything
             ours = isinstance(error, NanobotError)
             self.broken[name] = str(error) if ours and str(error) else _defect(name, error)
-            log.error("%s: %s", name, self.broken[name], exc_info=not ours)  # noqa: TRY400 ours says it in a line
+            log.error("%s: %s", name, self.broken[name], exc_info=not ours or _is_theirs(error.__cause__))  # noqa: TRY400 ours says it in a line
             return False
         await self.manager.change(name, channel)
         return True
@@ -158,7 +163,7 @@ class Roster:
             self._tries[name] = self._tries_of(name)
 
     def _make(self, name: str) -> BaseChannel:
-        found, section = load_channel(name), section_of(self.config.channels, name)
+        found, section = load_channel(name, self.config.plugins.disabled), section_of(self.config.channels, name)
         if found.name != name:
             raise ChannelSetupError(
                 f"channels.{name}: its class {found.__name__} calls itself {found.name!r}. Its package has to give it "

@@ -210,6 +210,7 @@ async def _assemble(
         model_error=lambda: runtime.vitals.model_error,
         dead_letters=lambda: letters.count,
         redact=lambda text: redactor.text(vault.masked(text)),
+        plugins=runtime.troubles,
         began=clock.monotonic(),
     )
     port = config.gateway.port if options.port is None else options.port

@@ -19,8 +19,8 @@ from nanobot.config.provider_table import (
     plain_name,
     spec_for,
 )
-from nanobot.errors import ConfigError
-from nanobot.plugins import entry_points, load
+from nanobot.errors import ConfigError, PluginError
+from nanobot.plugins import entry_points, load, names, package_of
 from nanobot.providers.base import LLMProvider
 from nanobot.providers.capabilities import CapabilityStore
 from nanobot.providers.limits import Timeouts, timeouts_for
@@ -116,7 +116,7 @@ async def _for_match(
     if spec.needs_key and not key and not _is_local(base):
         raise ConfigError(_no_key(spec, match.model))
     model = match.wire_model
-    plugin = _plugin(spec.name)
+    plugin = _plugin(spec.name, config.plugins.disabled)
     if plugin is not None:
         own: LLMProvider = plugin(key or None, base)
         return Chosen(own, spec.name, model, f"{match.because}; an installed package reaches it")
@@ -165,7 +165,7 @@ def _for_account(config: "Config", spec: ProviderSpec, model: str, because: str,
     return Chosen(provider, spec.name, model, because)
 
 
-def _plugin(name: str) -> Callable[[str | None, str | None], LLMProvider] | None:
+def _plugin(name: str, disabled: Sequence[str]) -> Callable[[str | None, str | None], LLMProvider] | None:
     """The class that an installed package offers for a provider of this name, where the name is none of ours.
 
     It is called with the section's key and base URL. Raises PluginError where it cannot be loaded.
@@ -175,7 +175,15 @@ def _plugin(name: str) -> Callable[[str | None, str | None], LLMProvider] | None
     found = next(
         (entry for entry in entry_points("nanobot.providers") if plain_name(entry.name) == plain_name(name)), None
     )
-    return load(found.value) if found is not None else None
+    if found is None:
+        return None
+    if names(disabled, package_of(found)):
+        raise PluginError(
+            f"providers.{name} is of the package {package_of(found)}, which plugins.disabled names. Take it out there, "
+            "or choose another provider."
+        )
+    made: Callable[[str | None, str | None], LLMProvider] = load(found.value)
+    return made
 
 
 def _because(match: ProviderMatch, section: "ProviderConfig", environ: Mapping[str, str]) -> str:

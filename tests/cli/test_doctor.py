@@ -24,6 +24,7 @@ from nanobot.security.grants import Grants
 from nanobot.utils.clock import FrozenClock
 from nanobot.wiring.walls import command_walls
 from tests.fake_models import Calls, Fail, FakeModels, Say
+from tests.plugged import HOOK, TOOL, install
 
 RUNNER = CliRunner()
 POSIX = pytest.mark.skipif(os.name != "posix", reason="modes of files are POSIX")
@@ -321,6 +322,65 @@ def test_a_channel_that_is_not_let_in_is_an_error(data):
     assert "channels.telegram" not in examination("--offline")[0]
 
 
+def plugged(data, **plugins):
+    """A home, and on the path a package that cannot be imported, one whose hook hung, and one that is off."""
+    site = data.parent / "site"
+    site.mkdir(exist_ok=True)
+    install(site, "broken-pack", "raise RuntimeError('boom')", {"tools": {"t": "T"}, "channels": {"b": "B"}})
+    install(site, "hanging-pack", HOOK, {"hooks": {"hangs": "Hangs"}}, version="2.0")
+    install(site, "quiet-pack", TOOL, {"tools": {"weather": "Weather"}, "channels": {"telegram": "T"}})
+    configured(data, plugins={"enabled": ["broken-pack", "hanging-pack"], **plugins}, channels={"b": {"enabled": True}})
+    (data / "state").mkdir(exist_ok=True)
+    trouble = "hangs of hanging-pack: before_tool took more than 5 s"
+    told = {"hanging-pack": {"version": "2.0", "troubles": [trouble]}}
+    (data / "state" / "plugins.json").write_text(json.dumps(told))
+    return site
+
+
+def test_plugins_that_are_broken_hang_or_are_off_are_named_with_what_to_do(data, monkeypatch):
+    monkeypatch.syspath_prepend(plugged(data))
+
+    checks, _ = examination("plugins", "channels")
+
+    findings = checks["plugins"]["findings"]
+    told = {(one["severity"], one["text"]) for one in findings}
+    assert ("error", "broken-pack: its tool t is left out: RuntimeError: boom.") in told
+    assert ("error", "hanging-pack: when it was asked last, its hook hangs of hanging-pack: before_tool took more than "
+                     "5 s.") in told  # fmt: skip
+    assert any(kind == "warning" and text.startswith("quiet-pack: its channel telegram") for kind, text in told)
+    assert any(kind == "note" and text.startswith("quiet-pack is installed and off") for kind, text in told)
+    assert 'put "quiet-pack" into plugins.enabled' in str(findings)
+    assert "broken-pack, which cannot be loaded: RuntimeError: boom" in texts(checks["channels.b"])
+    assert "quiet_pack" not in sys.modules
+
+
+def test_what_is_disabled_is_not_even_loaded(data, monkeypatch):
+    monkeypatch.syspath_prepend(plugged(data, disabled=["broken-pack"]))
+
+    checks, _ = examination("plugins", "channels")
+
+    assert "broken-pack" not in texts(checks["plugins"])
+    assert "channels.b is of the package broken-pack, which plugins.disabled names" in texts(checks["channels.b"])
+
+
+def test_a_hook_whose_program_is_not_there_is_told(data):
+    program = {"command": ["no-such-program"], "on": ["message"]}
+    configured(data, plugins={"commands": {"mine": program}})
+
+    assert "plugins.commands.mine: there is no program no-such-program" in texts(examination("plugins")[0]["plugins"])
+
+
+def test_status_names_plugins_and_what_is_wrong_with_them(data, monkeypatch):
+    monkeypatch.syspath_prepend(plugged(data))
+
+    told = json.loads(RUNNER.invoke(app, ["status", "--json"]).stdout)["plugins"]
+    lines = RUNNER.invoke(app, ["status"]).stdout
+
+    assert [one["name"] for one in told] == ["broken-pack", "hanging-pack"]
+    assert told[0]["troubles"] == ["its tool t is left out: RuntimeError: boom"]
+    assert "broken-pack 1.0" in lines and "before_tool took more than 5 s" in lines
+
+
 def test_a_check_that_hangs_or_breaks_is_a_finding_and_stops_no_other(tmp_path):
     patient = Patient(Config(), tmp_path / "config.json", Places(tmp_path), tmp_path, {})
     broken = {"a": 1}
@@ -387,6 +447,12 @@ def test_what_is_narrow_is_no_finding_and_no_command_is_run_for_it(data):
     _, told = examination("--security")
 
     assert told["ok"], told
+
+
+def test_plugins_that_nobody_named_are_told_of(data):
+    configured(data, plugins={"enabled": ["*"]})
+
+    assert "plugins.enabled holds *" in texts(examination("--security")[0]["code.foreign"])
 
 
 @POSIX

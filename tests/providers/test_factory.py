@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nanobot.config.schema import Config, ProviderConfig
-from nanobot.errors import ConfigError
+from nanobot.errors import ConfigError, PluginError
 from nanobot.providers.copilot_provider import CopilotProvider
 from nanobot.providers.custom_provider import CustomProvider
 from nanobot.providers.errors import ProviderTimeoutError
@@ -142,6 +142,8 @@ async def test_a_provider_of_an_installed_package_is_found_by_its_name(tmp_path:
 
     assert (chosen.name, chosen.model) == ("myModels", "m")
     assert (await chosen.provider.chat(HELLO, model="m")).content == "m with k"
+    with pytest.raises(PluginError, match="is of the package their-models"):
+        await choose(**using("myModels", "m", apiKey="k"), plugins={"disabled": ["Their_Models"]})
 
 
 def test_a_limit_of_the_config_replaces_one_of_the_preset_and_a_first_token_set_by_hand_is_never_shortened():

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from nanobot.agent.context import with_attachments
 from nanobot.agent.handover import handover_of
+from nanobot.agent.pipeline.hooked import denied, end_seen, let_in
 from nanobot.agent.pipeline.left_over import (
     MOST_TRIES,
     TurnKeepsDyingError,
@@ -93,7 +94,16 @@ class Pipeline:
         finally:
             watchdog.close()
             turn.trace.close()
+        await self._tell_hooks(turn)
         return turn.result
+
+    async def _tell_hooks(self, turn: Turn) -> None:
+        try:
+            await end_seen(turn)
+        except asyncio.CancelledError:
+            if turn.ending is None:
+                raise
+            _take_back_the_cancel()  # it has ended once, with a result
 
     async def _to_its_end(self, turn: Turn, watchdog: Watchdog) -> None:
         """Through all phases, or out of them by the way that fits. A cancel is raised when the turn has ended."""
@@ -156,6 +166,11 @@ class Pipeline:
     async def _build(self, turn: Turn) -> TurnPhase:
         """Keep the message before any model is asked, with the context that is sent with it."""
         assert turn.restored is not None  # noqa: S101 RESTORE made it
+        turn.for_model = True
+        if not turn.resumes and (why_not := await denied(turn, turn.message)) is not None:
+            turn.ends(TurnOutcome.REFUSED, why_not, "HookDenied")
+            return TurnPhase.SAVE
+        turn.trace.heard(turn.message.content)
         session, left = turn.restored.session, turn.restored.left
         turn.checkpoint = turn.restored.checkpoint
         if not left and (why := self._parts.roll_over.why(session, self._parts.clock.now())):
@@ -192,7 +207,7 @@ class Pipeline:
         if not open_calls(history):
             await self._keep_joining(turn)
         rows, window = open_window(session)
-        model = await self._parts.models.get(session.metadata.get("model"))
+        model = await self._parts.models.get(turn.model or session.metadata.get("model"))
         model.provider.prepare()
         await self._parts.tools.refresh()
         for text in self._parts.news_of(turn.session.key):
@@ -217,6 +232,8 @@ class Pipeline:
                 raise asyncio.CancelledError("this run was left behind")
             more = turn.waiting(MOST_JOINING - turn.joined)
             turn.joined += len(more)
+            if turn.hook_wall:
+                more = await let_in(turn, more)
             if more:
                 history = turn.session.get_history()
                 turn.joining += [self._row_of(turn, message, history) for message in more]
@@ -255,6 +272,7 @@ class Pipeline:
             keep_window=lambda window: keep_window(turn.session, first, window),
             remembered=self._remembered_of(turn.session.key),
             hooks=parts.hooks,
+            hook_wall=turn.hook_wall,
         )
         turn.trace.runs(spec)
         with calling_for(_call_context(turn)):
@@ -302,7 +320,9 @@ class Pipeline:
 
     async def _cancelled(self, turn: Turn) -> None:
         if turn.ending is Ending.INTERRUPT:
-            kept = turn.resumes or turn.message.journal_key is not None or TurnPhase.COMMAND in turn.phase_seconds
+            is_judged = turn.checkpoint is not None or not turn.for_model  # before, hooks are asked and nothing is kept
+            is_begun = TurnPhase.COMMAND in turn.phase_seconds and is_judged
+            kept = turn.resumes or turn.message.journal_key is not None or is_begun
             turn.ends(TurnOutcome.STOPPED, GOES_ON_LATER if kept else COME_BACK, later=kept)
             await finish(self._leave_for_later(turn))
         else:

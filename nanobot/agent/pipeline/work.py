@@ -11,6 +11,8 @@ from typing import Protocol
 
 from nanobot.agent import turn as events
 from nanobot.agent.answering import Answering
+from nanobot.agent.hook_wall import HookWall
+from nanobot.agent.hooks import TurnFacts
 from nanobot.agent.pipeline.roll_over import RollOver
 from nanobot.agent.run.cut import TAKEN_UP
 from nanobot.agent.run.hooks import ToolHook
@@ -98,6 +100,8 @@ class Parts:
     """When a session begins afresh by itself."""
     hooks: Sequence[ToolHook] = ()
     """Asked about each tool call of every turn."""
+    hook_wall: HookWall = field(default_factory=HookWall)
+    """Behind it, the hooks of plugins and programs."""
     answering: Answering | None = None
     """Takes the answers to what turns ask; None where none asks."""
     scope_of: Callable[[InboundMessage], Scope] = field(default=lambda message: OWNERS)
@@ -209,6 +213,12 @@ class Turn:
     """Whether who sees its events may answer what it asks."""
     scope: Scope = OWNERS
     """Whose memory it may be told of; from RESTORE on."""
+    hook_wall: HookWall = field(default_factory=HookWall)
+    """The hooks of the bot, and those of this turn alone."""
+    model: str | None = None
+    """The model of this turn alone, before that of its session."""
+    for_model: bool = False
+    """Whether it came as far as being meant for a model: then hooks hear of its end."""
     ending: Ending | None = None
     phase: TurnPhase = TurnPhase.RESTORE
     phase_began: float = 0.0
@@ -231,6 +241,14 @@ class Turn:
         """The session, from RESTORE on."""
         assert self.restored is not None, "a turn has its session from RESTORE on"  # noqa: S101
         return self.restored.session
+
+    @property
+    def facts(self) -> TurnFacts:
+        """The turn, as hooks are told of it."""
+        said, to = self.message, self.message.address
+        return TurnFacts(
+            self.turn_id, said.session_key, to.channel, to.chat_id, said.sender_id, said.origin, said.provenance
+        )
 
     def ends(self, outcome: TurnOutcome, text: str, error: str | None = None, *, later: bool = False) -> None:
         """So it ends, unless something comes between. What it has used stays."""
@@ -261,4 +279,5 @@ def new_turn(message: InboundMessage, sink: EventSink | None, parts: Parts, *, t
     trace = parts.traces.open_turn(turn_id, message)
     progress = Progress(used)
     emit = Emitter(turn_id, progress, trace, sink)
-    return Turn(message, emit, turn_id, trace, progress, TurnResult(TurnOutcome.FAILED, "", turn_id=turn_id))
+    result = TurnResult(TurnOutcome.FAILED, "", turn_id=turn_id)
+    return Turn(message, emit, turn_id, trace, progress, result, hook_wall=parts.hook_wall)

@@ -4,9 +4,12 @@ A pure loop over a RunSpec. It knows no screen, no storage, no bus and no config
 what must be kept goes to `record` before the next thing begins.
 """
 
+from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import replace
 
 from nanobot.agent import turn as events
+from nanobot.agent.hooks import AnswerSeen, RequestSeen
 from nanobot.agent.run.cut import (
     BROKEN_OFF,
     GO_ON,
@@ -18,13 +21,14 @@ from nanobot.agent.run.cut import (
     parts_of_answer,
     results_at_end,
 )
+from nanobot.agent.run.hooked import Ruled, facts_of, passed_calls, seen_call
 from nanobot.agent.run.loop_guard import LoopGuard
 from nanobot.agent.run.requests import Requests, Room
 from nanobot.agent.run.rows import Rows
 from nanobot.agent.run.spec import RunResult, RunSpec
 from nanobot.agent.run.speech import Speech
 from nanobot.agent.run.tool_calls import ToolBench, outcome_unknown, run_calls
-from nanobot.agent.tools.base import Effect
+from nanobot.agent.tools.base import Effect, ToolContext
 from nanobot.agent.turn import TurnOutcome
 from nanobot.errors import BudgetExceededError, ProviderError, RequestTooLongError
 from nanobot.messages.types import INTERRUPTED, least_trusted, text_of
@@ -111,7 +115,8 @@ class _Run:
             spec.emit(events.Notice(text=account_of_cut(finished, again, unknown)))
             for call in unknown:
                 self._rows.all.append(await outcome_unknown(call, bench))
-            self._rows.take_in(await run_calls(again, bench))
+            _, ruled = await passed_calls(again, spec.hook_wall, bench.context, may_change=False)
+            self._rows.take_in(await run_calls(again, replace(bench, ruled=ruled)))
         finally:
             spec.emit(events.StepEnded(step=step, finish_reason=TAKEN_UP, usage={}))
 
@@ -215,21 +220,26 @@ class _Run:
             usage, cost, reason = response.usage, response.cost_usd, response.finish_reason
             self._add_up(usage, cost)
             calls = _distinct(response) if may_call else []
+            context = self._context()
+            await spec.hook_wall.answer(lambda: _seen_answer(response, calls, context, step))
+            calls, ruled = await passed_calls(calls, spec.hook_wall, context)
             response = replace(response, tool_calls=calls)
             if calls or response.content:
                 await self._rows.keep(self._rows.of_model(response))
             if calls:
-                self._rows.take_in(await run_calls(calls, self._bench()))
+                self._rows.take_in(await run_calls(calls, self._bench(ruled)))
             return response
         finally:
             spec.emit(events.StepEnded(step=step, finish_reason=reason, usage=usage, cost_usd=cost))
 
-    def _bench(self) -> ToolBench:
+    def _context(self) -> ToolContext:
+        return replace(self._spec.context, provenance=self._rows.trust, entered=self._rows.entered)
+
+    def _bench(self, ruled: Ruled | None = None) -> ToolBench:
         spec = self._spec
-        context = replace(spec.context, provenance=self._rows.trust, entered=self._rows.entered)
         return ToolBench(
             tools=spec.tools,
-            context=context,
+            context=self._context(),
             emit=spec.emit,
             record=spec.record,
             max_result_chars=spec.model.limits.max_result_chars,
@@ -237,6 +247,8 @@ class _Run:
             calls_start=spec.calls_start,
             shown=self._requests.shown,
             hooks=spec.hooks,
+            hook_wall=spec.hook_wall,
+            ruled=ruled or {},
             rows=self._rows.all,
             entered=self._rows.enters,
         )
@@ -260,6 +272,11 @@ class _Run:
         speech = Speech(spec.emit, spec.partial)
         response: LLMResponse | None = None
         request = await self._requests.build(self._rows.all)
+        await spec.hook_wall.request(
+            lambda: RequestSeen(
+                facts_of(spec.context), self._steps - 1, spec.model.name, deepcopy(request), tuple(spec.tools.names)
+            )
+        )
         stream = spec.model.provider.chat_stream(
             request, self._schemas or None, spec.model.name, self._requests.reply, limits.temperature
         )
@@ -310,6 +327,21 @@ def _room(spec: RunSpec) -> Room:
         tools_tokens=spec.tools.tokens,
         most_rows=limits.window_messages,
         rereadable=frozenset(tool.name for tool in spec.tools if tool.effect is Effect.READ),
+    )
+
+
+def _seen_answer(
+    response: LLMResponse, calls: Sequence[ToolCallRequest], context: ToolContext, step: int
+) -> AnswerSeen:
+    shown = tuple(seen_call(call, context) for call in calls)
+    return AnswerSeen(
+        facts_of(context),
+        step,
+        response.content or "",
+        shown,
+        response.finish_reason,
+        dict(response.usage),
+        response.cost_usd,
     )
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
+from nanobot.agent.hook_wall import HookWall
 from nanobot.agent.run.allowance import MOST_ROWS
 from nanobot.agent.run.cut import Cut
 from nanobot.agent.run.hooks import ToolHook
@@ -67,6 +68,8 @@ class RunSpec:
     """What earlier runs of the session found out about its rows."""
     hooks: Sequence[ToolHook] = ()
     """Asked about each tool call before it begins."""
+    hook_wall: HookWall = field(default_factory=HookWall)
+    """Behind it, the hooks of plugins and programs."""
 
 
 Joining = Callable[[], Awaitable[list[ChatMessage]]]

@@ -5,6 +5,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from nanobot.agent.hook_wall import HookWall
+from nanobot.agent.run.hooked import Ruled, passed_result
 from nanobot.agent.run.hooks import PlannedCall, ToolHook, Verdict, judged
 from nanobot.agent.run.loop_guard import LoopGuard
 from nanobot.agent.run.shrink import stub_for
@@ -57,6 +59,9 @@ class ToolBench:
     shown: Sequence[ChatMessage] = ()
     """The last request: what stands there whole need not be shown again."""
     hooks: Sequence[ToolHook] = ()
+    hook_wall: HookWall = field(default_factory=HookWall)
+    ruled: Ruled = field(default_factory=dict)
+    """What the hooks behind that wall have said of the calls already."""
     rows: Sequence[ChatMessage] = ()
     """What stands in the window when the step begins."""
     entered: Callable[[Provenance], None] = field(default=lambda provenance: None)
@@ -84,13 +89,16 @@ async def run_calls(calls: Sequence[ToolCallRequest], bench: ToolBench) -> list[
 
 
 async def _judged(call: ToolCallRequest, bench: ToolBench) -> Verdict:
-    if not bench.hooks or call.problem is not None:
-        return Verdict()
-    reaches = await bench.tools.reaches(call.name, call.arguments, bench.context)
+    ruled = bench.ruled.get(call.id, Verdict())
+    bench.entered(ruled.entered)
+    if ruled.refusal is not None or not bench.hooks or call.problem is not None:
+        return ruled
+    context = replace(bench.context, entered=least_trusted([bench.context.entered, ruled.entered]))
+    reaches = await bench.tools.reaches(call.name, call.arguments, context)
     told = _told_by_others(call, bench) if reaches else ()
-    verdict = await judged(bench.hooks, PlannedCall(call, reaches, bench.context, bench.rows, bench.emit, told=told))
+    verdict = await judged(bench.hooks, PlannedCall(call, reaches, context, bench.rows, bench.emit, told=told))
     bench.entered(verdict.entered)
-    return verdict
+    return replace(verdict, entered=least_trusted([ruled.entered, verdict.entered]))
 
 
 def _told_by_others(call: ToolCallRequest, bench: ToolBench) -> list[ChatMessage]:
@@ -146,6 +154,8 @@ async def _run_call(call: ToolCallRequest, bench: ToolBench, verdict: Verdict) -
     bench.emit(ToolStarted(call_id=call.id, name=call.name, arguments=masked_json(call.arguments)))
     try:
         result = await _guarded(call, bench, verdict)
+        seconds = bench.context.clock.monotonic() - started
+        result = await passed_result(call, result, bench.hook_wall, bench.context, seconds)
         if is_outside(verdict.entered) and verdict.refusal is None:
             own = result.provenance or Provenance.TOOL
             result = replace(result, provenance=least_trusted([own, verdict.entered]))

@@ -66,6 +66,11 @@ class TurnTrace:
         if take is not None and not self._closed:
             take(self, event)
 
+    def heard(self, text: str) -> None:
+        """What hooks made of the message is what was asked."""
+        if "message" in self._piece.facts:
+            self._piece.facts["message"] = text
+
     def runs(self, spec: RunSpec) -> None:
         """The run begins: this is what the model is sent, beside the rows that its session keeps.
 

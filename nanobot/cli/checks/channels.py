@@ -33,7 +33,7 @@ def _is_let_in(name: str, patient: Patient) -> Iterator[Finding]:
     from nanobot.cli.channel_setup import log_in  # the engine of channels
 
     try:
-        load_channel(name)
+        load_channel(name, patient.config.plugins.disabled)
         asyncio.run(log_in(name, patient.config, patient.places, force=False))
     except NanobotError as refused:
         yield error(str(refused), f"nanobot channels login {name} --force asks for what it needs.")

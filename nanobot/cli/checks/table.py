@@ -1,6 +1,6 @@
 """All checks, one line each. A new one is a function in its file and a line here; its id is a promise to scripts."""
 
-from nanobot.cli.checks import files, model, settings, skills, stores, walls, world
+from nanobot.cli.checks import files, model, plugins, settings, skills, stores, walls, world
 from nanobot.cli.checks.findings import Check
 
 CONFIG = Check("config", "The config can be used", settings.config_can_be_used, reads_config=False)
@@ -24,6 +24,7 @@ HEALTH = (
     Check("skills", "Skills can be used", skills.skills_can_be_used),
     Check("gateway", "The gateway is well", world.gateway_is_well, reads_config=False),
     Check("programs", "Programs of MCP servers are there", world.programs_are_there),
+    Check("plugins", "Plugins are well", plugins.plugins_are_well, 30.0),
     Check("sandbox", "Commands run behind a wall", world.commands_are_walled),
 )
 """What `nanobot doctor` looks at; MCP servers and the channels that are switched on come behind it."""

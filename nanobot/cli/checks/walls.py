@@ -16,6 +16,7 @@ from pydantic import BaseModel
 from nanobot.cli.checks.findings import Finding, Patient, error, note, warning
 from nanobot.config.environment import is_pointer, secret_files, texts_in
 from nanobot.config.keys import dotted
+from nanobot.plugins import EVERY
 from nanobot.security.grants import Grants
 from nanobot.security.references import References
 from nanobot.security.secrets import is_telling, is_worth_hiding
@@ -196,6 +197,11 @@ def own_code_is_wanted(patient: Patient) -> Iterator[Finding]:
         yield warning(
             "tools.customTools is on: files in the workspace's tools/ run with all your rights, in no sandbox.",
             "Switch it off where you use none; the check of their text is a courtesy, not a wall.",
+        )
+    if EVERY in patient.config.plugins.enabled:
+        yield warning(
+            "plugins.enabled holds *: whatever package an installer brings along runs with all your rights.",
+            "Name the packages you want; `nanobot doctor plugins` has their names.",
         )
     for name, server in patient.config.tools.mcp_servers.items():
         words = [Path(server.command).name, *server.args]

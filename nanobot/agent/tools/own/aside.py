@@ -1,4 +1,7 @@
-"""Where the user's own tools run: a loop in a thread of its own, so that one that blocks holds up nobody else."""
+"""Where the user's own tools run, and what plugins bring: a loop in a thread of its own.
+
+So one that blocks holds up nobody else.
+"""
 
 import asyncio
 import threading
@@ -15,14 +18,15 @@ _TO_NOTICE_S = 1.0
 class Aside:
     """One loop for all of them; a new one where a tool blocked the last for good."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "own tools") -> None:
+        self._name = name
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def run(self, work: Coroutine[Any, Any, T], limit_s: float) -> T:
         """Have it done there. Raises what it does, and TimeoutError; cancelling it is safe."""
         loop = self._loop
         if loop is None:
-            loop = self._loop = _started()
+            loop = self._loop = _started(self._name)
         waiting = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, loop))
         try:
             async with asyncio.timeout(limit_s):
@@ -39,7 +43,7 @@ class Aside:
             self._loop = None
 
 
-def _started() -> asyncio.AbstractEventLoop:
+def _started(name: str) -> asyncio.AbstractEventLoop:
     loop = asyncio.new_event_loop()
 
     def turn() -> None:
@@ -50,7 +54,7 @@ def _started() -> asyncio.AbstractEventLoop:
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()
 
-    threading.Thread(target=turn, name="own tools", daemon=True).start()
+    threading.Thread(target=turn, name=name, daemon=True).start()
     return loop
 
 

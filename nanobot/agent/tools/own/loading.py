@@ -54,7 +54,7 @@ def _within_time(path: Path, source: str, wanted: str, allowed_dirs: Sequence[Pa
             tool = _made(path, source, allowed_dirs)
             came.append(Loaded(tool.name, tool))
         except (Exception, SystemExit) as error:  # the wall of a tool, at its making
-            said = str(error) if isinstance(error, _UnfitError) else f"{type(error).__name__}: {str(error)[:500]}."
+            said = str(error) if isinstance(error, UnfitToolError) else f"{type(error).__name__}: {str(error)[:500]}."
             came.append(Loaded(wanted, reason=said))
 
     thread = threading.Thread(target=load, name=f"loading {path.name}", daemon=True)
@@ -63,7 +63,7 @@ def _within_time(path: Path, source: str, wanted: str, allowed_dirs: Sequence[Pa
     return came[0] if came else Loaded(wanted, reason=f"Loading it took more than {_LOADED_WITHIN_S:g} s.")
 
 
-class _UnfitError(Exception):
+class UnfitToolError(Exception):
     """It is no tool. The text says why, whole sentences."""
 
 
@@ -80,25 +80,25 @@ def _made(path: Path, source: str, allowed_dirs: Sequence[Path]) -> Tool:
     own = [one for one in vars(module).values() if inspect.isclass(one) and one.__module__ == module.__name__]
     kind = next((one for one in own if issubclass(one, Tool)), None)
     if kind is None:
-        raise _UnfitError("It has no class that is a nanobot.agent.tools.base.Tool.")
+        raise UnfitToolError("It has no class that is a nanobot.agent.tools.base.Tool.")
     takes = inspect.signature(kind.__init__).parameters
     more: dict[str, Any] = {"allowed_dirs": list(allowed_dirs)} if "allowed_dirs" in takes else {}
     tool = kind(**more)
-    _check(tool)
+    check_tool(tool)
     return tool
 
 
-def _check(tool: Tool) -> None:
-    """Whether it says of itself what a tool has to say. Raises _UnfitError."""
+def check_tool(tool: Tool) -> None:
+    """Whether it says of itself what a tool has to say. Raises UnfitToolError."""
     name, text, schema = (getattr(tool, word, None) for word in ("name", "description", "parameters"))
     if not isinstance(name, str) or not _GOOD_NAME.match(name):
-        raise _UnfitError("Its `name` has to be a text of letters, digits, _ and -, 64 at most.")
+        raise UnfitToolError("Its `name` has to be a text of letters, digits, _ and -, 64 at most.")
     if not isinstance(text, str) or not text.strip():
-        raise _UnfitError("Its `description` has to be a text: the model chooses by it.")
+        raise UnfitToolError("Its `description` has to be a text: the model chooses by it.")
     if not isinstance(schema, dict) or schema.get("type") != "object":
-        raise _UnfitError('Its `parameters` have to be a JSON schema with "type": "object".')
+        raise UnfitToolError('Its `parameters` have to be a JSON schema with "type": "object".')
     if not isinstance(tool.effect, Effect):
-        raise _UnfitError("Its `effect` has to be one of nanobot.agent.tools.base.Effect.")
+        raise UnfitToolError("Its `effect` has to be one of nanobot.agent.tools.base.Effect.")
 
 
 def _wanted_name(source: str) -> str | None:
