@@ -310,7 +310,7 @@ async def test_a_server_that_says_how_small_it_is_answers_the_first_message(tmp_
 
     async with home.open() as bot:
         first = await bot.run("hello")
-        second = await bot.run("read this: " + "some words " * 500)
+        second = await bot.run("read this: " + "some words " * 400)
 
     assert (first.text, second.text) == ("Hello.", "Read.")
     replies = [request.json["max_tokens"] for request in server.chats]
