@@ -5,13 +5,15 @@ With a journal beside them, also through a crash.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Generic, TypeVar
 
 from nanobot.bus.events import Growth, InboundMessage, OutboundMessage, Receipt
 from nanobot.bus.journal import InboundState, Journal
+from nanobot.bus.late import EVERY_S, LateWrites, Write
 from nanobot.errors import StorageError
 from nanobot.utils.aio import finish
 
@@ -53,6 +55,7 @@ class _Beginning:
 
     key: str
     turn_id: str
+    matters_later = False
 
     async def write(self, journal: Journal) -> None:
         await journal.begin(self.key, self.turn_id)
@@ -65,6 +68,7 @@ class _Settlement:
     key: str
     state: InboundState
     reason: str
+    matters_later = True
 
     async def write(self, journal: Journal) -> None:
         await journal.settle(self.key, self.state, self.reason)
@@ -75,6 +79,7 @@ class _Mark:
     """Somebody waits until all before it is written."""
 
     reached: asyncio.Event = field(default_factory=asyncio.Event)
+    matters_later = False
 
     async def write(self, journal: Journal) -> None:
         try:
@@ -105,6 +110,7 @@ class MessageBus:
         """Notes on their way to the disk."""
         self._holding = 0
         """Messages out on their way to the disk: in neither queue, and not sent yet."""
+        self._late = LateWrites()
         self._refused = False
 
     @property
@@ -198,13 +204,13 @@ class MessageBus:
 
     async def sending(self, message: OutboundMessage) -> None:
         """The platform is about to be handed what of it is not in `sent_ids`. Never raises."""
-        if self._journal is not None and message.journal_id is not None:
-            await self._keep_or_tell(self._journal.sending(message.journal_id, message.sent_ids))
+        if self._journal is not None and (journal_id := message.journal_id) is not None:
+            await self._keep_or_tell(lambda journal: journal.sending(journal_id, message.sent_ids))
 
     async def showing(self, turn_id: str, growth: Growth) -> None:
         """So much is seen of the answer of this turn as it grows, or is about to be. Never raises."""
         if self._journal is not None:
-            await self._keep_or_tell(self._journal.showing(turn_id, growth))
+            await self._keep_or_tell(lambda journal: journal.showing(turn_id, growth))
 
     def shown(self, turn_id: str) -> Growth | None:
         """What was seen of the answer of this turn when a crash came; told once."""
@@ -212,15 +218,23 @@ class MessageBus:
 
     async def sent(self, message: OutboundMessage, platform_ids: tuple[str, ...]) -> None:
         """The platform has it; whoever waits for its receipt hears of it. Never raises."""
-        if self._journal is not None and message.journal_id is not None:
-            await self._keep_or_tell(self._journal.sent(message.journal_id, platform_ids))
+
+        async def write(journal: Journal) -> None:
+            if message.journal_id is not None:
+                await journal.sent(message.journal_id, platform_ids)
+
+        await self._ended(message, write)
         if message.receipt is not None:
             message.receipt.settle(platform_ids)
 
     async def failed(self, message: OutboundMessage, error: Exception) -> None:
         """The platform will not have it; whoever waits for its receipt hears of it. Never raises."""
-        if self._journal is not None and message.journal_id is not None:
-            await self._keep_or_tell(self._journal.failed(message.journal_id, str(error)))
+
+        async def write(journal: Journal) -> None:
+            if message.journal_id is not None:
+                await journal.failed(message.journal_id, str(error))
+
+        await self._ended(message, write)
         if message.receipt is not None:
             message.receipt.fail(error)
 
@@ -243,7 +257,7 @@ class MessageBus:
         """Keep what was posted, in its order: many at a time, so that they share a commit."""
         last = False
         while not last:
-            waiting = [await self._to_keep.get()]
+            waiting = [await self._next_to_keep(journal)]
             while not self._to_keep.empty():
                 waiting.append(self._to_keep.get_nowait())
             last = None in waiting
@@ -253,13 +267,27 @@ class MessageBus:
             self._holding = 0
             for one in waiting:
                 if isinstance(one, _Note):
-                    self._begin_to_write(journal, one)
-        self._begin_to_write(journal, _Mark())
+                    self._begin_to_write(one)
+        self._begin_to_write(_Mark())
         await asyncio.wait(self._writing)
+        await self._late.catch_up(journal)
 
-    def _begin_to_write(self, journal: Journal, note: _Note) -> None:
+    async def _next_to_keep(self, journal: Journal) -> OutboundMessage | _Note | None:
+        """What is to be kept next. What was refused before is tried again first, and while nothing comes."""
+        while self._late:
+            if await self._late.catch_up(journal):
+                log.info("What is on the road is written down again.")
+                self._refused = False
+            try:
+                return await asyncio.wait_for(self._to_keep.get(), EVERY_S)
+            except TimeoutError:
+                continue
+        return await self._to_keep.get()
+
+    def _begin_to_write(self, note: _Note) -> None:
         """Into the journal's hands one after the other. Nobody waits for a note, so that it may wait for company."""
-        self._writing.add(writing := asyncio.create_task(self._keep_or_tell(note.write(journal))))
+        keeping = self._keep_or_tell(note.write, later=note.matters_later)
+        self._writing.add(writing := asyncio.create_task(keeping))
         writing.add_done_callback(self._writing.discard)
 
     async def _hold(self, journal: Journal, messages: list[OutboundMessage]) -> None:
@@ -270,6 +298,8 @@ class MessageBus:
             repeated = {id(message) for message, new in zip(lasting, held, strict=True) if not new}
         except (StorageError, TypeError, ValueError, RecursionError) as error:
             self._tell_of(error)  # a person who waits matters more than the book
+            for message in lasting if isinstance(error, StorageError) else ():
+                self._late.put(partial(_hold_late, message))
         for message in messages:
             if id(message) in repeated:
                 if message.receipt is not None:
@@ -287,15 +317,32 @@ class MessageBus:
         except RuntimeError:  # closed: the journal has it for the next start
             log.debug("a message out waits for the next start")
 
-    async def _keep_or_tell(self, writing: Awaitable[None]) -> None:
-        """See it to the disk; where that refuses, say so and go on."""
+    async def _ended(self, message: OutboundMessage, write: Write) -> None:
+        """A message went out, or never will. Of one that is not held yet it is written behind that it is."""
+        if self._journal is None or not message.kind.lasts:
+            return
+        if message.journal_id is None and self._late:
+            self._late.put(write)
+        else:
+            await self._keep_or_tell(write, later=True)
+
+    async def _keep_or_tell(self, write: Write, *, later: bool = False) -> None:
+        """See it to the disk; where that refuses, say so and go on. `later`: it is tried again."""
+        assert self._journal is not None  # noqa: S101 who has none has nothing to write
         try:
-            await writing
+            await write(self._journal)
         except StorageError as error:
             self._tell_of(error)
+            if later:
+                self._late.put(write)
 
     def _tell_of(self, error: Exception) -> None:
         """Once: a full disk refuses everything, and the log is on it too."""
         if not self._refused:
             log.error("What is on the road is not written down any more: %s", error)
         self._refused = True
+
+
+async def _hold_late(message: OutboundMessage, journal: Journal) -> None:
+    if message.journal_id is None:
+        await journal.hold([message])

@@ -216,6 +216,36 @@ async def test_a_person_is_answered_also_when_the_disk_refuses_to_keep_the_answe
     assert (message.content, message.journal_id) == ("here you are", None)
 
 
+async def test_what_a_full_disk_refused_is_written_when_it_takes_it_again(tmp_path: Path):
+    path = tmp_path / "journal.db"
+    refusing = "CREATE TRIGGER {0} BEFORE {1} BEGIN SELECT RAISE(ABORT, 'disk full'); END"
+    async with open_journal(path) as journal:
+        bus = MessageBus(journal)
+        async with bus.open():
+            asked = inbound(1)
+            await bus.publish_inbound(asked)
+            await bus.consume_inbound()
+            with sqlite3.connect(path, isolation_level=None) as other:
+                other.execute(refusing.format("no_reply", "INSERT ON outbound"))
+                other.execute(refusing.format("no_end", "UPDATE ON inbound"))
+            answer = reply("here you are")
+            answer.answers = asked.journal_key
+            bus.post_outbound(answer)
+            bus.settle(asked, InboundState.ANSWERED)
+            went = await bus.consume_outbound()
+            assert went is answer
+            await bus.sent(answer, ("9",))
+            await bus.kept()
+            with sqlite3.connect(path, isolation_level=None) as other:
+                other.execute("DROP TRIGGER no_reply")
+                other.execute("DROP TRIGGER no_end")
+    async with open_journal(path) as journal:
+        counts = await journal.counts()
+
+        assert (await journal.unsent(), await journal.unsettled()) == ([], [])
+        assert (counts.answered, counts.queued) == (1, 0)
+
+
 async def test_what_a_crash_left_unsent_is_the_first_thing_on_the_road(tmp_path: Path):
     async with open_journal(tmp_path / "journal.db") as journal:
         await journal.hold([reply("from before", "t1")])
