@@ -13,7 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 
 from nanobot.agent.context import with_attachments
-from nanobot.agent.handover import handover_of
+from nanobot.agent.handover import handover_of, told_by_others
 from nanobot.agent.pipeline.left_over import (
     MOST_TRIES,
     TurnKeepsDyingError,
@@ -251,6 +251,7 @@ class Pipeline:
             keep_window=lambda window: keep_window(turn.session, first, window),
             remembered=self._remembered_of(turn.session.key),
             hooks=parts.hooks,
+            told=told_by_others(turn.session.metadata, turn.session.key, turn.scope),
         )
         turn.trace.runs(spec)
         with calling_for(_call_context(turn)):

@@ -239,6 +239,7 @@ class _Run:
             hooks=spec.hooks,
             rows=self._rows.all,
             entered=self._rows.enters,
+            told=spec.told,
         )
 
     async def _join(self) -> None:

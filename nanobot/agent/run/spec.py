@@ -67,6 +67,8 @@ class RunSpec:
     """What earlier runs of the session found out about its rows."""
     hooks: Sequence[ToolHook] = ()
     """Asked about each tool call before it begins."""
+    told: Sequence[ChatMessage] = ()
+    """What `system` holds of others' words, as rows of no turn."""
 
 
 Joining = Callable[[], Awaitable[list[ChatMessage]]]
