@@ -152,7 +152,7 @@ async def build_runtime(
         return (*hooks, *_hooks(home, questions, grants, answerers, upkeep))
 
     handing_on = HandingOn()
-    around = Surroundings(config.agents.defaults, bus, context, box.policies, hooks_with, answering)
+    around = Surroundings(config.agents.defaults, bus, context, box.policies, hooks_with, answering, upkeep.look)
     subagents = Subagents(home.places.tasks, around, handing_on)
     box.tools.register(SpawnTool(subagents.spawner))
     desk = Desk(

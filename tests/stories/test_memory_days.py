@@ -92,6 +92,20 @@ async def test_what_the_agent_writes_with_its_tools_is_a_version_that_can_be_tak
     assert place.read_bytes() == b"- Likes tea.\r\n"
 
 
+async def test_what_a_subagent_writes_beside_an_editor_is_the_agent_s(tmp_path: Path):
+    MemoryStore(tmp_path / "workspace").write_long_term("- Likes tea.\n")
+    write = calls(("write_file", {"path": "memory/MEMORY.md", "content": "- Likes coffee.\n"}))
+    script = calls(("spawn", {"task": "Note that I like coffee", "wait": True})), write, "Noted.", "Done."
+    async with open_bot(tmp_path, *script) as bot:
+        await bot.say("have it noted")
+        why = await bot.say("/memory why coffee")
+        log = await bot.say("/memory log")
+
+    assert "written by the agent subagent:" in why
+    assert "Likes tea" in log
+    assert "agent" in log.splitlines()[0]
+
+
 async def test_a_guest_sees_and_forgets_only_what_their_own_chat_remembers(tmp_path: Path):
     memory = MemoryStore(tmp_path / "workspace")
     memory.write_long_term("- Secret of Ann.\n")
