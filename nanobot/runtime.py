@@ -169,6 +169,7 @@ async def build_runtime(
         restart=restart,
         scope_of=scope_of,
         stop_children=subagents.stop_of,
+        forget_children=subagents.forget_of,
         memory=upkeep,
         more={**upkeep.commands(), "search": search_command(archive), "tasks": subagents.command},
     )

@@ -14,6 +14,8 @@ from nanobot.utils.text import clip
 HANDOVER = "handover"
 OLD_SUMMARY = "_last_summary"
 """Keys of a session's metadata."""
+FORGOTTEN = "forgotten"
+"""There too: the keys of reports that come from before the session was reset, and are told to nobody."""
 _MOST = 4_000
 
 

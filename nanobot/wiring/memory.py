@@ -8,8 +8,8 @@ import logging
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from functools import cache, partial
 from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -185,11 +185,16 @@ class Upkeep:
         self.tidying.forget(key)
         editor = MemoryEditor(self._memory_of(asked.scope), self._clock, asked.message.sender_id or "terminal")
         try:
-            await asyncio.to_thread(self.tidying.forget_archived, key)
+            waited = await self.tidying.forget_archived(key)
+            cleared = await asyncio.to_thread(editor.clear)
         except OSError as error:
             raise refusal("What waits to be remembered cannot be forgotten", error) from error
-        cleared = await asyncio.to_thread(editor.clear)
-        return cleared, (lambda: asyncio.to_thread(editor.undo)) if cleared else None
+        finally:
+            self.tidying.go_on()
+        restore = (lambda: asyncio.to_thread(editor.undo)) if cleared else None
+        if waited:
+            cleared.append(f"{counted(waited, 'earlier conversation')} that waited to be remembered; kept")
+        return cleared, restore
 
     def commands(self) -> dict[str, CommandEntry]:
         """What a chat may ask of its memory."""

@@ -264,6 +264,26 @@ async def test_after_new_everything_of_the_old_session_goes_into_memory(tmp_path
     assert len(minded.requests) == 1
 
 
+async def test_what_is_just_being_taken_in_is_forgotten_by_a_reset(tmp_path: Path):
+    pause = Pause()
+    minded = Minded(pause, saving("Other.", "- Likes pears."))
+    async with bot_with(tmp_path, minded) as bot:
+        await bot.say("plums")
+        await bot.say("/new")
+        await bot.say("pears", "cli:other")
+        await bot.say("/new", "cli:other")
+        async with asyncio.timeout(5):
+            await pause.reached.wait()
+        told = await bot.say("/reset --all")
+        async with asyncio.timeout(5):
+            await bot.runtime.upkeep.tidying.at_rest()
+        await bot.say("hello")
+
+    assert "1 earlier conversation that waited to be remembered" in told
+    assert "plums" not in str(minded.turns[-1])
+    assert "Likes pears" in str(minded.turns[-1])
+
+
 async def test_what_new_put_away_is_taken_in_by_the_next_life(tmp_path: Path):
     minded = Minded(saving())
     async with bot_with(tmp_path, minded, pause_s=60) as bot:
