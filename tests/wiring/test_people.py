@@ -86,6 +86,8 @@ def test_a_group_that_only_the_message_tells_of_is_no_place_for_the_owners_memor
     config = Config.model_validate({"channels": {"discord": {"enabled": True, "token": "x", "allowFrom": ["7"]}}})
 
     assert [scope_of(config, pairing, sessions, one) for one in (said, due)] == [Scope("discord:55")] * 2
+    sessions.archive("discord:55")
+    assert scope_of(config, pairing, sessions, due) == Scope("discord:55")  # also once it was begun afresh
 
 
 def test_a_report_is_told_in_the_scope_it_was_worked_in_whatever_is_known_of_the_chat_by_then(tmp_path: Path):
