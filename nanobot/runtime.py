@@ -160,7 +160,7 @@ async def build_runtime(
         return (*hooks, *_hooks(home, questions, grants, answerers, upkeep), SkillUse(context.skills))
 
     handing_on = HandingOn()
-    around = Surroundings(config.agents.defaults, bus, context, box.policies, hooks_with, answering)
+    around = Surroundings(config.agents.defaults, bus, context, box.policies, hooks_with, answering, upkeep.look)
     subagents = Subagents(home.places.tasks, around, handing_on)
     box.tools.register(SpawnTool(subagents.spawner))
     plugins = await _plugins(home, box.tools)
@@ -183,6 +183,7 @@ async def build_runtime(
         restart=restart,
         scope_of=scope_of,
         stop_children=subagents.stop_of,
+        forget_children=subagents.forget_of,
         memory=upkeep,
         more={
             **upkeep.commands(),

@@ -17,7 +17,7 @@ from itertools import accumulate
 from typing import Protocol
 from weakref import WeakValueDictionary
 
-from nanobot.agent.handover import HANDOVER, OLD_SUMMARY
+from nanobot.agent.handover import HANDOVER, OLD_SUMMARY, handover_of, kept, trust_of
 from nanobot.agent.memory import MemoryStore
 from nanobot.agent.memory_book import Source
 from nanobot.agent.save_memory import Saved, Transcript, ask_for_both, lines_of, own_transcript, transcript_of
@@ -25,7 +25,7 @@ from nanobot.agent.scope import Scope
 from nanobot.agent.vitals import Vitals
 from nanobot.errors import NanobotError, ProviderError
 from nanobot.messages.tokens import estimate_tokens
-from nanobot.messages.types import ChatMessage, is_our_word
+from nanobot.messages.types import ChatMessage, is_our_word, least_trusted
 from nanobot.providers.base import CallContext, LLMProvider, calling_for
 from nanobot.session.manager import Session
 from nanobot.utils.aio import finish
@@ -303,7 +303,7 @@ class Consolidator:
             return None
         share = weights[cut.ends[-1] - 1] / max(weights[-1], 1)
         return _Plan(session.key, session.created_at, session.last_consolidated, scope, cut, share,
-                     str(session.metadata.get("model") or ""), str(session.metadata.get(HANDOVER) or ""))  # fmt: skip
+                     str(session.metadata.get("model") or ""), handover_of(session.metadata))  # fmt: skip
 
     async def _ask(self, plan: "_Plan") -> "_Asked":
         memory = self._memory_of(plan.scope)
@@ -333,7 +333,8 @@ class Consolidator:
         await asyncio.to_thread(self._write, asked)
         before = session.metadata.get(HANDOVER)
         if asked.saved.handover:
-            session.metadata[HANDOVER] = asked.saved.handover
+            trust = least_trusted([trust_of(session.metadata, session.key), asked.own.provenance])
+            session.metadata[HANDOVER] = kept(asked.saved.handover, trust)
         else:
             session.metadata.pop(HANDOVER, None)  # what it said of this part is over
         session.metadata.pop(OLD_SUMMARY, None)

@@ -50,6 +50,8 @@ class Course:
     """The tool that it used last."""
     said_aside: bool = False
     """Whether the person hears of the end by the answer to their own word."""
+    forgotten: bool = False
+    """Whether nothing is to be said of it any more, to the model neither."""
 
     def end(self, wants: Wants) -> None:
         """End it early. What a person stopped is not taken up again."""

@@ -7,12 +7,41 @@ A session that the original design consolidated says it in `_last_summary`.
 from collections.abc import Mapping
 from typing import Any
 
+from nanobot.agent.scope import Scope
+from nanobot.messages.types import ChatMessage, Provenance, is_outside, least_trusted
 from nanobot.utils.text import clip
 
 HANDOVER = "handover"
 OLD_SUMMARY = "_last_summary"
 """Keys of a session's metadata."""
+FORGOTTEN = "forgotten"
+"""There too: the keys of reports that come from before the session was reset, and are told to nobody."""
 _MOST = 4_000
+
+
+def kept(text: str, provenance: Provenance) -> str | dict[str, str]:
+    """The note as metadata keeps it: where others' words may be in it, it says whose."""
+    return {"text": text, "provenance": provenance.value} if is_outside(provenance) else text
+
+
+def trust_of(metadata: Mapping[str, Any], session_key: str) -> Provenance:
+    """Whose words the note may hold. What the original wrote down is as trusted as what people wrote there."""
+    found = metadata.get(HANDOVER)
+    if isinstance(found, dict):
+        return least_trusted([str(found.get("provenance", Provenance.PERSON))])
+    if found or not metadata.get(OLD_SUMMARY):
+        return Provenance.OWNER
+    return Provenance.OWNER if session_key.startswith("cli:") else Provenance.PERSON
+
+
+def told_by_others(metadata: Mapping[str, Any], session_key: str, scope: Scope) -> list[ChatMessage]:
+    """The note as a row of no turn, where it may hold words of others: in a chat in which they write, always."""
+    text, trust = handover_of(metadata), trust_of(metadata, session_key)
+    if not scope.is_owners:
+        trust = least_trusted([trust, Provenance.PERSON])
+    if not text or not is_outside(trust):
+        return []
+    return [{"role": "tool", "name": "what was said here earlier", "content": text, "provenance": trust}]
 
 
 def handover_of(metadata: Mapping[str, Any]) -> str:

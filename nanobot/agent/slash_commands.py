@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from nanobot.agent.context_report import ContextReport
-from nanobot.agent.handover import handover_of
+from nanobot.agent.handover import FORGOTTEN, handover_of
 from nanobot.agent.run.spec import Model
 from nanobot.agent.scope import OWNERS, Scope
 from nanobot.agent.session_window import open_window
@@ -184,6 +184,8 @@ class Desk:
     scope_of: Callable[[InboundMessage], Scope] = field(default=lambda message: OWNERS)
     stop_children: Callable[[InboundMessage], Awaitable[Sequence[str]]] | None = None
     """Stops the subagents of a word's session; what each was called. None where there are none."""
+    forget_children: Callable[[str], Awaitable[tuple[Sequence[str], Sequence[str]]]] | None = None
+    """Stops all subagents of a session; what each was called, and the keys of reports that may be on their way."""
     memory: Memory | None = None
     """None where nothing is remembered beyond a session."""
     troubles: Callable[[], Sequence[str]] = field(default=lambda: ())
@@ -289,6 +291,7 @@ class SlashCommands:
     async def _reset_all(self, asked: Asked) -> str:
         """Everything that a prompt of this chat would say of the past: all of it, or nothing where the disk refuses."""
         desk, key, count = self._desk, asked.session.key, asked.session.message_count
+        note = handover_of(asked.session.metadata)
         cleared, restore = await desk.memory.clear(asked) if desk.memory is not None else ([], None)
         try:
             archived = await asyncio.to_thread(desk.sessions.archive, key)
@@ -299,12 +302,23 @@ class SlashCommands:
         desk.vitals.forget(key)
         if archived is not None:
             kept = f"this conversation ({counted(count, 'message')}; kept: nanobot sessions show {archived.stem})"
-            cleared = [kept, "its handover note, goals and counters", *cleared]
+            cleared = [kept, *(["its note on where it stands"] if note else []), *cleared]
+        cleared += await self._forget_children(asked.session)
         if not cleared:
             return "There was nothing to clear."
         back = " /memory undo brings the memory back." if restore is not None else ""
         what = "\n".join(f"- {one}" for one in cleared)
         return f"Cleared:\n{what}\nThe files that you write yourself (AGENTS.md, SOUL.md, USER.md) stay.{back}"
+
+    async def _forget_children(self, session: Session) -> list[str]:
+        """Stop what works for it; a report that is on its way already is known when it comes."""
+        if self._desk.forget_children is None:
+            return []
+        labels, reports = await self._desk.forget_children(session.key)
+        if reports:
+            session.metadata[FORGOTTEN] = list(reports)
+            await self._desk.sessions.append(session)
+        return [f"what worked in the background: {', '.join(labels)}"] if labels else []
 
     async def _stop(self, asked: Asked) -> str:
         return "Nothing is running."  # the loop answers it while something is

@@ -195,6 +195,24 @@ class SubagentManager:
         await self._stopped(courses)
         return [one.task for one in courses]
 
+    async def forget_of(self, session_key: str) -> tuple[list[Task], list[str]]:
+        """Stop all that works for this session, and tell of none, also of what has ended. Those that were stopped, and
+        the keys of reports that may be on their way. Raises StorageError.
+        """
+        await self.take_up(session_key)
+        courses = [one for one in self._courses.values() if _is_of(one.task, session_key)]
+        stopped = [one for one in courses if not one.task.state.is_over]
+        for course in courses:
+            course.said_aside = course.forgotten = True
+        await self._stopped(stopped)
+        since = self._clock.now().timestamp() - _LISTED_S
+        try:
+            done = await asyncio.to_thread(lambda: self._store.done_tasks(since=since))
+        except OSError as error:
+            raise refusal("The tasks cannot be read", error) from error
+        keys = [task.journal_key for task in (*done, *(one.task for one in courses)) if _is_of(task, session_key)]
+        return [one.task for one in stopped], list(dict.fromkeys(keys))
+
     async def stop_task(self, task_id: str, session_key: str) -> bool:
         """Stop this one; False where it does not run here. Whoever asked for it in another session gets a report."""
         course = self._courses.get(task_id)
@@ -364,7 +382,7 @@ class SubagentManager:
             await self._given(course)
         if task.reported:
             return
-        if course.given:
+        if course.given or course.forgotten:
             await self._filed(task)
             return
         if course.said_aside:

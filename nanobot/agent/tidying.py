@@ -105,6 +105,8 @@ class Tidying:
         self._rests: dict[str, _Rest] = {}
         self._kept_rests = waiting.with_name("tidying.json")
         self._news: dict[str, list[str]] = {}
+        self._taken_in = ""
+        """The archived session that is being taken in."""
         self._looked = False
         self._knows_rests = False
         self._closed = False
@@ -137,11 +139,23 @@ class Tidying:
         self._rests.pop(session_key, None)
         self._news.pop(session_key, None)
 
-    def forget_archived(self, session_key: str) -> None:
-        """What waits in the archive of this session is not to come into memory. Blocks. Raises OSError."""
-        for stem in self._archive.read():
-            if stem.startswith(f"{stem_of(session_key)}-"):
-                self._archive.change(stem, None)
+    async def forget_archived(self, session_key: str) -> int:
+        """What waits in the archive of this session, or is just being taken in, is not to come into memory; how many
+        conversations that were. The others wait for `go_on`. Raises OSError.
+        """
+        own = f"{stem_of(session_key)}-"
+        if self._taken_in.startswith(own) and (task := self._at_work.get("")) is not None:
+            task.cancel()
+            await asyncio.wait([task])
+        waiting = await asyncio.to_thread(self._archive.read)
+        for stem in (found := [stem for stem in waiting if stem.startswith(own)]):
+            await asyncio.to_thread(self._archive.change, stem, None)
+        return len(found)
+
+    def go_on(self) -> None:
+        """Take in what waits in the archive."""
+        if self._archive.path.exists():
+            self._begin("", self._take_in_archive)
 
     def news_of(self, session_key: str) -> Sequence[str]:
         """What the person in this session should know, once."""
@@ -287,8 +301,10 @@ class Tidying:
             tried: set[str] = set()
             while (found := next((one for one in self._archive.read() if one not in tried), None)) is not None:
                 tried.add(found)
+                self._taken_in = found
                 await self._take_in(found)
         finally:
+            self._taken_in = ""
             lock.release()
 
     async def _take_in(self, stem: str) -> None:

@@ -50,6 +50,8 @@ class InboundMessage:
     """Whether it is plainly meant for the bot: named, replied to, called by a command or a button."""
     plainly: str = ""
     """What its person is told where no model can put it in words: a report must reach them all the same."""
+    scope: str = ""
+    """Of a report, the chat for which it was worked: it is told there. Empty: the owner."""
 
     @classmethod
     def from_owner(
@@ -94,6 +96,7 @@ class InboundMessage:
             bool(told.get("in_group", False)),
             bool(told.get("is_mentioned", False)),
             str(told.get("plainly", "")),
+            str(told.get("scope", "")),
         )
 
     @property
@@ -270,7 +273,7 @@ class OutboundMessage:
 
 _LEFT_OUT = {
     "media", "metadata", "session_key_override", "message_id", "thread_id", "quiet", "journal_key", "in_group",
-    "is_mentioned", "plainly",
+    "is_mentioned", "plainly", "scope",
 }  # fmt: skip
 _OPTIONAL = ("reply_to", "media", "metadata", "turn_id", "thread_id", "answers")
 """What a message in, and one out, does not say where it is empty."""

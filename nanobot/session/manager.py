@@ -9,8 +9,9 @@ import asyncio
 import contextlib
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import datetime
+from glob import escape
 from pathlib import Path
 from typing import Any, cast
 from weakref import WeakValueDictionary
@@ -21,6 +22,7 @@ from nanobot.session.folder import SessionFolder
 from nanobot.session.lines import Row, encode
 from nanobot.session.reader import Anchor, Print, locate, open_end, read_all, read_from
 from nanobot.session.records import apply_record, changeable, key_in, listing_of, record_of
+from nanobot.session.stems import stem_of
 from nanobot.session.types import Session, Stored, print_of
 from nanobot.session.writer import Append, GroupCommit, append_all
 from nanobot.utils.aio import finish
@@ -34,6 +36,8 @@ _CACHED = 64
 """Sessions kept in memory while nobody holds them."""
 _CACHED_ROWS = 6_000
 """Rows that they may have together."""
+_HEAD = 1 << 16
+"""Bytes of an archived session that tell what kind of chat it was."""
 _READ_AT_ONCE = 1 << 15
 """Bytes of a file that is read where we stand: to change to another thread and back costs more."""
 
@@ -213,6 +217,12 @@ class SessionManager:
         """The file of this stem in the archive, if it is there."""
         path = self.folder / "archive" / f"{stem}.jsonl"
         return path if path.is_file() else None
+
+    def archived_heads(self, key: str) -> Iterator[bytes]:
+        """How the archived sessions of this key begin. Blocks."""
+        for path in (self.folder / "archive").glob(f"{escape(stem_of(key))}-*.jsonl"):
+            with contextlib.suppress(OSError), path.open("rb") as file:
+                yield file.read(_HEAD)
 
     def read(self, path_or_key: Path | str) -> Session | None:
         """A whole session to look at, live or archived, all its messages read; None if there is none."""

@@ -8,6 +8,7 @@ import logging
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -83,6 +84,8 @@ class Upkeep:
         self._seen: dict[Scope, tuple[object, ...]] = {}
         """By scope, how its files stood when they were written down last."""
         self._stores: dict[Scope, MemoryStore] = {}
+        self._by_agent: dict[Scope, tuple[str, Sequence[ChatMessage]]] = {}
+        """Scopes that a tool call has changed since: of which session, and the rows of its turn."""
         self._notes: set[asyncio.Task[None]] = set()
         self._idle_s = defaults.idle_compact_after_minutes * 60
         self._clock = clock
@@ -90,6 +93,10 @@ class Upkeep:
     def saved(self, session: Session, scope: Scope) -> None:
         """A turn has let go of this session: see what is due, and whether it changed its memory."""
         self.tidying.saved(session)
+        self.look(session, scope)
+
+    def look(self, session: Session, scope: Scope) -> None:
+        """The same where nothing of the session goes into memory, as of a subagent's."""
         known = self._seen.get(scope)
         if known is not None and known != self._stamps(scope):
             last = session.last_message
@@ -106,9 +113,17 @@ class Upkeep:
         scope = planned.context.scope
         if planned.call.name in _WRITERS and self._seen.get(scope) != self._stamps(scope):
             await self._note(scope)
-        if not planned.reaches:
-            return Verdict()
-        return await asyncio.to_thread(self._words_of_others, planned)
+        verdict = await asyncio.to_thread(self._words_of_others, planned) if planned.reaches else Verdict()
+        if planned.call.name in _WRITERS:
+            return replace(verdict, when_done=(partial(self._done, planned),))
+        return verdict
+
+    def _done(self, planned: PlannedCall) -> None:
+        """A call that may write is over; turns beside it must not take its change for an editor's."""
+        context = planned.context
+        if self._seen.get(context.scope) != self._stamps(context.scope):
+            rows = [row for row in planned.rows if row.get("turn_id") == context.turn_id]
+            self._by_agent[context.scope] = (context.session_key, rows)
 
     def _words_of_others(self, planned: PlannedCall) -> Verdict:
         """Whether a call repeats what is remembered and was not the owner's own: it does not become theirs by that."""
@@ -126,13 +141,16 @@ class Upkeep:
 
     async def _note(self, scope: Scope, session_key: str = "", rows: Sequence[ChatMessage] = ()) -> None:
         """Write down how the memory stands now; whose doing that is, these rows of a turn say."""
-        stamps = self._stamps(scope)
+        stamps, known = self._stamps(scope), self._by_agent.pop(scope, None)
+        by_agent = known is not None or any(map(_may_write_memory, rows))
+        if known is not None and known[0] != session_key:
+            session_key, rows = known
 
         def note() -> None:
             from nanobot.agent.memory_book import By, Source
 
-            by = By.AGENT if any(map(_may_write_memory, rows)) else By.HAND
-            self._memory_of(scope).note_changes(by, Source(session_key, rows=rows if by is By.AGENT else ()))
+            by = By.AGENT if by_agent else By.HAND
+            self._memory_of(scope).note_changes(by, Source(session_key, rows=rows if by_agent else ()))
 
         try:
             await finish(asyncio.to_thread(note))
@@ -167,11 +185,16 @@ class Upkeep:
         self.tidying.forget(key)
         editor = MemoryEditor(self._memory_of(asked.scope), self._clock, asked.message.sender_id or "terminal")
         try:
-            await asyncio.to_thread(self.tidying.forget_archived, key)
+            waited = await self.tidying.forget_archived(key)
+            cleared = await asyncio.to_thread(editor.clear)
         except OSError as error:
             raise refusal("What waits to be remembered cannot be forgotten", error) from error
-        cleared = await asyncio.to_thread(editor.clear)
-        return cleared, (lambda: asyncio.to_thread(editor.undo)) if cleared else None
+        finally:
+            self.tidying.go_on()
+        restore = (lambda: asyncio.to_thread(editor.undo)) if cleared else None
+        if waited:
+            cleared.append(f"{counted(waited, 'earlier conversation')} that waited to be remembered; kept")
+        return cleared, restore
 
     def commands(self) -> dict[str, CommandEntry]:
         """What a chat may ask of its memory."""

@@ -56,6 +56,8 @@ def scope_of(config: Config, pairing: PairingStore, sessions: SessionManager, me
     the chat the answer goes to. Where nobody can say who reads there, it is the chat's.
     """
     chat = message.address
+    if message.scope and message.origin is Origin.SUBAGENT:  # who reads there may not be known any more
+        return Scope(message.scope)
     if chat.channel not in config.channels.switched_on():  # the terminal, a program of the owner's
         return OWNERS
     own = Scope(f"{chat.channel}:{chat.chat_id}")
@@ -69,13 +71,18 @@ def scope_of(config: Config, pairing: PairingStore, sessions: SessionManager, me
 
 def _was_group(sessions: SessionManager, chat: Address) -> bool:
     """Whether somebody has spoken there as in a group: a job's message does not say it."""
-    return any(row.get("in_group") for row in _rows_of(sessions, chat))
+    if any(row.get("in_group") for row in _rows_of(sessions, chat)):
+        return True
+    return any(b'"in_group"' in head for key in _keys_of(chat) for head in sessions.archived_heads(key))
+
+
+def _keys_of(chat: Address) -> list[str]:
+    key = f"{chat.channel}:{chat.chat_id}"
+    return [key, f"{key}:{chat.thread_id}"] if chat.thread_id else [key]
 
 
 def _rows_of(sessions: SessionManager, chat: Address) -> list[ChatMessage]:
-    key = f"{chat.channel}:{chat.chat_id}"
-    keys = [key, f"{key}:{chat.thread_id}"] if chat.thread_id else [key]
-    return [row for one in map(sessions.read, keys) if one is not None for row in one.messages]
+    return [row for one in map(sessions.read, _keys_of(chat)) if one is not None for row in one.messages]
 
 
 def scope_of_row(config: Config, pairing: PairingStore, session_key: str, row: ChatMessage) -> Scope:

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 _OWNERS_OWN = frozenset({"cli", "sdk", "api", "heartbeat", "unified"})
 """What session keys begin with where nobody but the owner writes."""
-_AT_WORK = frozenset({"cron", "subagent"})
-"""Of those that others may have asked for: jobs and background work."""
+_JOB, _SUBAGENT = "cron", "subagent"
+"""Of those that others may have asked for."""
 _SHOWN = 10
 _FIRST_S, _EVERY_S, _AGAIN_S = 60.0, 1800.0, 5.0
 """When the index is first brought up to date where nobody asked, how often then, and when where it was too much."""
@@ -100,18 +100,22 @@ class ScopedArchive:
 
 
 def may_tell(config: Config, pairing: PairingStore, scope: Scope, file: "IndexedFile") -> bool:
-    """Whether what stands in a file may be told in this scope: a chat is told of itself; the owner of everything but
-    what somebody else said alone with the bot.
+    """Whether what stands in a file may be told in this scope: a chat is told of itself and of what worked for it; the
+    owner of everything but what somebody else said alone with the bot, or had done there.
     """
     if file.source.kind == "memory":
         whose, name = file.source.folder, file.source.path.name
         return whose == scope.folder or (not whose and name == "SHARED.md")
+    channel, _, chat = file.key.partition(":")
+    if channel == _SUBAGENT and file.scopes != {""}:
+        [worked_for] = file.scopes if len(file.scopes) == 1 else [""]
+        is_known = not file.outside or _is_group(*_parted(worked_for))
+        return bool(worked_for) and (is_known if scope.is_owners else scope.chat == worked_for)
     if not scope.is_owners:
         return file.key == scope.chat or file.key.startswith(f"{scope.chat}:")
-    channel, _, chat = file.key.partition(":")
-    if channel in _OWNERS_OWN:
+    if channel in _OWNERS_OWN or channel == _SUBAGENT:
         return True
-    if channel in _AT_WORK:
+    if channel == _JOB:
         return not file.outside
     people = pairing.people(channel)
     if (
@@ -142,6 +146,11 @@ def _told(found: "Found", text: str) -> str:
     head: Iterable[str] = ["Nothing holds all of these words; this holds some of them:"] if found.is_loose else ()
     tail = () if found.is_whole else ("The index is still being made; try again in a minute.",)
     return "\n\n".join([*head, *lines, *tail]) or f"{text[:200]!r} was found nowhere."
+
+
+def _parted(chat: str) -> tuple[str, str]:
+    channel, _, name = chat.partition(":")
+    return channel, name
 
 
 def _is_group(channel: str, chat: str) -> bool:

@@ -97,4 +97,5 @@ def _report(task: Task) -> InboundMessage:
         quiet=task.quiet,
         journal_key=task.journal_key,
         plainly=task_words.plainly(task),
+        scope=task.scope.chat,
     )

@@ -9,6 +9,7 @@ from typing import Any
 from nanobot.agent.delivery import Delivery, DeliveryPolicy
 from nanobot.agent.pipeline.left_over import fates_of, message_of
 from nanobot.agent.pipeline.phases import Pipeline
+from nanobot.agent.pipeline.roll_over import RollOver
 from nanobot.agent.pipeline.work import Ending, Parts, Turn, new_turn
 from nanobot.agent.run.handing_on import HandingOn
 from nanobot.agent.run.outside import provenance_of
@@ -50,7 +51,8 @@ class TaskTurns:
             turns_folder=parts.turns_folder / "subagents",
             hooks=(handing_on, *around.hooks(Answerers(around.answering, self._tasks.get))),
             scope_of=lambda message: self._tasks[message.session_key].scope,
-            saved=lambda session, scope: None,
+            roll_over=RollOver(),
+            saved=around.look,
             children=None,
         )
         depth = around.defaults.subagent_depth

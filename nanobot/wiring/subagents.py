@@ -88,6 +88,15 @@ class Subagents:
             return []
         return [task.label for task in await self.manager.stop_of(said.session_key, partial(_may_stop, said))]
 
+    async def forget_of(self, session_key: str) -> tuple[list[str], list[str]]:
+        """Stop what works for this session, and let nothing be told of it: what each was called, and the keys of
+        reports that may be on their way. Raises StorageError.
+        """
+        if not self.is_made and not await asyncio.to_thread(self._folder.is_dir):
+            return [], []
+        stopped, keys = await self.manager.forget_of(session_key)
+        return [task.label for task in stopped], keys
+
     # --- for screens
 
     async def all_told(self, session_key: str) -> None:

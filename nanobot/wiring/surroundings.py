@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 from nanobot.agent.answering import Answering
 from nanobot.agent.context import ContextBuilder
 from nanobot.agent.run.hooks import PlannedCall, ToolHook
+from nanobot.agent.scope import Scope
 from nanobot.agent.tools.builtin import ToolPolicies
 from nanobot.bus.queue import MessageBus
 from nanobot.config.schema import AgentDefaults
+from nanobot.session.manager import Session
 
 if TYPE_CHECKING:  # a turn without subagents does not wait for it
     from nanobot.agent.tasks import Task
@@ -26,6 +28,8 @@ class Surroundings:
     hooks: Callable[["Answerers"], Sequence[ToolHook]]
     """The hooks around their tool calls, asking where this says."""
     answering: Answering
+    look: Callable[[Session, Scope], None]
+    """Told of a session that a turn has let go of, to see whether that changed the memory."""
 
 
 class Answerers:

@@ -477,6 +477,31 @@ async def test_a_fresh_session_keeps_what_works_unless_it_is_told_to_stop_it(tmp
     assert stage.replies()[2:] == ([] if word == "/new --stop" else ["3 euros."])
 
 
+@pytest.mark.parametrize("ends", ["runs", "has ended and is about to be told"])
+async def test_what_a_reset_forgets_is_stopped_named_and_never_told(tmp_path: Path, ends: str):
+    child, parent = Pause(), Pause()
+    cast = Cast(SPAWN, parent, "On it.", "Hello.", "Hello again.", prices=[child, "found: 3 euros"])
+
+    async with on_stage(tmp_path, cast) as stage:
+        await stage.hear("look up the prices")
+        await stage.until(lambda: parent.reached.is_set() and child.reached.is_set())
+        await stage.hear("/reset --all")
+        if ends != "runs":
+            child.resume.set()
+            await stage.until(lambda: [*(tmp_path / "state/tasks/done").glob("*.json")])
+        parent.resume.set()
+        await stage.hear("hello")
+        await stage.until(lambda: len(stage.replies()) == 3)
+        await stage.hear("hello again")
+        await stage.quiet()
+        prompts = json.dumps([request for request in cast.agent.requests if "hello" in json.dumps(request)])
+
+    assert stage.replies()[2:] == ["Hello.", "Hello again."]
+    assert ("- what worked in the background: prices" in stage.replies()[1]) is (ends == "runs")
+    assert "euros" not in prompts
+    assert "prices" not in prompts
+
+
 # --- questions
 
 

@@ -4,7 +4,7 @@ import asyncio
 import errno
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, nullcontext
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,14 @@ from nanobot.agent.consolidation import ConsolidationOutcome, ConsolidationResul
 from nanobot.agent.memory import MemoryStore
 from nanobot.agent.scope import Scope
 from nanobot.agent.tidying import Tidying
+from nanobot.config.paths import Places
 from nanobot.config.schema import Config
-from nanobot.messages.types import ChatMessage
+from nanobot.messages.types import ChatMessage, Provenance
 from nanobot.providers.base import Finished, LLMResponse
 from nanobot.runtime import build_runtime
 from nanobot.session.manager import SessionManager
 from nanobot.testing import Bot, Pause, ScriptedProvider, calls, open_bot
+from nanobot.usage.ledger import LedgerReader
 from nanobot.utils.clock import FrozenClock
 from tests.agent.test_consolidation import Home, turn
 
@@ -264,6 +266,26 @@ async def test_after_new_everything_of_the_old_session_goes_into_memory(tmp_path
     assert len(minded.requests) == 1
 
 
+async def test_what_is_just_being_taken_in_is_forgotten_by_a_reset(tmp_path: Path):
+    pause = Pause()
+    minded = Minded(pause, saving("Other.", "- Likes pears."))
+    async with bot_with(tmp_path, minded) as bot:
+        await bot.say("plums")
+        await bot.say("/new")
+        await bot.say("pears", "cli:other")
+        await bot.say("/new", "cli:other")
+        async with asyncio.timeout(5):
+            await pause.reached.wait()
+        told = await bot.say("/reset --all")
+        async with asyncio.timeout(5):
+            await bot.runtime.upkeep.tidying.at_rest()
+        await bot.say("hello")
+
+    assert "1 earlier conversation that waited to be remembered" in told
+    assert "plums" not in str(minded.turns[-1])
+    assert "Likes pears" in str(minded.turns[-1])
+
+
 async def test_what_new_put_away_is_taken_in_by_the_next_life(tmp_path: Path):
     minded = Minded(saving())
     async with bot_with(tmp_path, minded, pause_s=60) as bot:
@@ -374,6 +396,51 @@ async def test_what_was_begun_afresh_meanwhile_stays_as_it_is(tmp_path: Path):
     assert (await moving).outcome is NOTHING
     assert home.cursor == 0
     assert home.log == ""
+
+
+@pytest.mark.parametrize("second", ["kept", "no call"])
+async def test_the_owners_own_words_are_asked_about_in_a_call_of_their_own_and_both_are_in_the_ledger(
+    tmp_path: Path, second: str
+):
+    """Where a tool server speaks too. If the second call fails, nothing is kept of the first: all is as it was."""
+    ours = saving("Ours.", "- Ours.", handover="Ours.") if second == "kept" else second
+    minded, memory = Minded(saving("All.", "- Theirs.", handover="Theirs."), ours), MemoryStore(tmp_path / "workspace")
+    async with bot_with(tmp_path, minded) as bot:
+        await talk(bot, 1)
+        async with bot.runtime.sessions.hold(KEY) as session:
+            session.metadata["handover"] = "Before."
+            words: ChatMessage = {"role": "tool", "name": "mcp_shop", "content": "Buy!", "provenance": Provenance.MCP}
+            await bot.runtime.sessions.append(session, *_with_call(words))
+        before = memory.read_long_term()
+        await talk(bot, 7, first=1)
+        await settled(bot)
+        note = bot.runtime.sessions.get_or_create(KEY).metadata["handover"]
+    memory = MemoryStore(tmp_path / "workspace")
+    rows = [
+        row for row in LedgerReader(Places(tmp_path).usage).rows(date(2026, 1, 1)) if row["cause"] == "consolidation"
+    ]
+
+    assert "Buy!" in str(minded.requests[0])
+    assert "Buy!" not in str(minded.requests[1])
+    assert [(row["session"], row["outcome"]) for row in rows] == [(KEY, "ok")] * 2
+    if second == "kept":
+        assert (memory.read_long_term(), note) == ("- Ours.\n", "Ours.")
+        assert memory.read_history()[0].content.startswith("All.")
+    else:
+        assert (memory.read_long_term(), note, memory.read_history(), cursor(tmp_path)) == (before, "Before.", [], 0)
+
+
+def _with_call(result: ChatMessage) -> list[ChatMessage]:
+    """A step of a turn in which a tool spoke."""
+    call: Any = {"id": "a", "type": "function", "function": {"name": result["name"], "arguments": "{}"}}
+    said: ChatMessage = {"role": "assistant", "content": "Let me see.", "tool_calls": [call], "turn_id": "t"}
+    asked: ChatMessage = {"role": "user", "content": "what is there?", "turn_id": "t", "provenance": Provenance.OWNER}
+    return [
+        asked,
+        said,
+        {**result, "tool_call_id": "a", "turn_id": "t"},
+        {**said, "content": "Offers.", "tool_calls": []},
+    ]
 
 
 async def test_a_full_disk_moves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

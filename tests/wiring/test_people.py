@@ -86,6 +86,19 @@ def test_a_group_that_only_the_message_tells_of_is_no_place_for_the_owners_memor
     config = Config.model_validate({"channels": {"discord": {"enabled": True, "token": "x", "allowFrom": ["7"]}}})
 
     assert [scope_of(config, pairing, sessions, one) for one in (said, due)] == [Scope("discord:55")] * 2
+    sessions.archive("discord:55")
+    assert scope_of(config, pairing, sessions, due) == Scope("discord:55")  # also once it was begun afresh
+
+
+def test_a_report_is_told_in_the_scope_it_was_worked_in_whatever_is_known_of_the_chat_by_then(tmp_path: Path):
+    """After `/new` nothing says any more that others read in that channel of Discord."""
+    pairing = PairingStore(Places(tmp_path), FrozenClock(datetime(2026, 3, 1)))
+    config = Config.model_validate({"channels": {"discord": {"enabled": True, "token": "a", "allowFrom": ["7"]}}})
+    report = InboundMessage("discord", "7", "5", "done", origin=Origin.SUBAGENT, scope="discord:5")
+
+    found = scope_of(config, pairing, SessionManager(tmp_path), InboundMessage.from_json(report.to_json()))
+
+    assert found == Scope("discord:5")
 
 
 def test_where_nobody_is_known_as_owner_a_stranger_who_writes_alone_is_not_told_the_owners(tmp_path: Path):

@@ -81,6 +81,25 @@ def test_each_is_told_of_their_own(workspace: Path):
     assert told(found, GUEST) == {"telegram:8", "memory telegram:8", "all"}
 
 
+def test_a_subagent_s_words_are_told_where_it_worked_for(workspace: Path):
+    """The owner's also where a page was in them; a guest's own to nobody else; a group's to it and the owner."""
+    sessions = SessionManager(workspace)
+    for key, provenance, scope in (
+        ("subagent:own", "owner", {}),
+        ("subagent:web", "web", {}),
+        ("subagent:group", "person", {"scope": GROUP.chat}),
+        ("subagent:guest", "person", {"scope": GUEST.chat}),
+    ):
+        session = sessions.get_or_create(key)
+        session.add_message("user", f"canary of {key}", provenance=provenance, origin="subagent", **scope)
+        sessions.save(session)
+    found = archive(workspace, owners={"telegram": ["9"]}, allowed=["*"])
+
+    by_subagents = [{name for name in told(found, scope) if name.startswith("sub")} for scope in (OWNERS, GROUP, GUEST)]
+
+    assert by_subagents == [{"subagent:own", "subagent:web", "subagent:group"}, {"subagent:group"}, {"subagent:guest"}]
+
+
 def test_where_nobody_is_known_as_the_owner_no_private_chat_is_told(workspace: Path):
     found = archive(workspace, owners={}, allowed=["*"])
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 
 from nanobot.agent.context import with_attachments
-from nanobot.agent.handover import handover_of
+from nanobot.agent.handover import FORGOTTEN, handover_of, told_by_others
 from nanobot.agent.pipeline.hooked import denied, end_seen, let_in
 from nanobot.agent.pipeline.left_over import (
     MOST_TRIES,
@@ -154,6 +154,9 @@ class Pipeline:
 
     async def _command(self, turn: Turn) -> TurnPhase:
         """Answer a word to nanobot. What was cut off waits for the next message, unless it is to be forgotten."""
+        if turn.message.journal_key in turn.session.metadata.get(FORGOTTEN, ()):
+            turn.ends(TurnOutcome.ANSWERED, "")
+            return TurnPhase.SAVE
         commands, command = self._parts.commands, parse_command(turn.message.content)
         if command is None:
             return TurnPhase.BUILD
@@ -273,6 +276,7 @@ class Pipeline:
             remembered=self._remembered_of(turn.session.key),
             hooks=parts.hooks,
             hook_wall=turn.hook_wall,
+            told=told_by_others(turn.session.metadata, turn.session.key, turn.scope),
         )
         turn.trace.runs(spec)
         with calling_for(_call_context(turn)):

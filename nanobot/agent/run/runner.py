@@ -251,6 +251,7 @@ class _Run:
             ruled=ruled or {},
             rows=self._rows.all,
             entered=self._rows.enters,
+            told=spec.told,
         )
 
     async def _join(self) -> None:

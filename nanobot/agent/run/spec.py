@@ -70,6 +70,8 @@ class RunSpec:
     """Asked about each tool call before it begins."""
     hook_wall: HookWall = field(default_factory=HookWall)
     """Behind it, the hooks of plugins and programs."""
+    told: Sequence[ChatMessage] = ()
+    """What `system` holds of others' words, as rows of no turn."""
 
 
 Joining = Callable[[], Awaitable[list[ChatMessage]]]

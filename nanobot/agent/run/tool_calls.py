@@ -66,6 +66,8 @@ class ToolBench:
     """What stands in the window when the step begins."""
     entered: Callable[[Provenance], None] = field(default=lambda provenance: None)
     """Told where the words of each result come from, whatever else it was made of."""
+    told: Sequence[ChatMessage] = ()
+    """What the system prompt holds of others' words, as rows of no turn."""
 
     def effect_of(self, call: ToolCallRequest) -> Effect:
         """What a crash may repeat of this call; of a tool that is gone, nothing."""
@@ -95,7 +97,7 @@ async def _judged(call: ToolCallRequest, bench: ToolBench) -> Verdict:
         return ruled
     context = replace(bench.context, entered=least_trusted([bench.context.entered, ruled.entered]))
     reaches = await bench.tools.reaches(call.name, call.arguments, context)
-    told = _told_by_others(call, bench) if reaches else ()
+    told = [*bench.told, *(_told_by_others(call, bench) if reaches else ())]
     verdict = await judged(bench.hooks, PlannedCall(call, reaches, context, bench.rows, bench.emit, told=told))
     bench.entered(verdict.entered)
     return replace(verdict, entered=least_trusted([ruled.entered, verdict.entered]))

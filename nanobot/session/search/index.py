@@ -36,13 +36,14 @@ from nanobot.utils.refusals import refusal
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-_VERSION = 1
+_VERSION = 2
 """Of the tables and of how text becomes words: an index of another one is made anew."""
 _SCHEMA = """
 CREATE TABLE files (
     id INTEGER PRIMARY KEY, path TEXT NOT NULL UNIQUE, kind TEXT NOT NULL, archived INTEGER NOT NULL,
     folder TEXT NOT NULL, key TEXT NOT NULL, stamp TEXT NOT NULL, read_to INTEGER NOT NULL,
-    head INTEGER NOT NULL, tail INTEGER NOT NULL, outside INTEGER NOT NULL, senders TEXT NOT NULL);
+    head INTEGER NOT NULL, tail INTEGER NOT NULL, outside INTEGER NOT NULL, senders TEXT NOT NULL,
+    scopes TEXT NOT NULL);
 CREATE TABLE rows (
     id INTEGER PRIMARY KEY AUTOINCREMENT, file INTEGER NOT NULL, at INTEGER NOT NULL, size INTEGER NOT NULL,
     nth INTEGER NOT NULL, time REAL NOT NULL, role TEXT NOT NULL);
@@ -112,6 +113,8 @@ class IndexedFile:
     outside: bool = False
     """Whether others than the owner wrote in it."""
     senders: frozenset[str] = frozenset()
+    scopes: frozenset[str] = frozenset()
+    """The chats whose memory its turns were told of; the empty one is the owner's."""
 
     @property
     def name(self) -> str:
@@ -255,13 +258,14 @@ class OpenIndex:
 
     def _all_files(self) -> list[IndexedFile]:
         rows = self._db.execute(
-            "SELECT id, path, kind, archived, folder, key, stamp, read_to, head, tail, outside, senders FROM files"
+            "SELECT id, path, kind, archived, folder, key, stamp, read_to, head, tail, outside, senders, scopes"
+            " FROM files"
         )
         return [
             IndexedFile(
                 row[0],
                 Source(row[1], _KINDS[row[2]], bool(row[3]), row[4]),
-                row[5], row[6], row[7], row[8], row[9], bool(row[10]), _senders(row[11]),
+                row[5], row[6], row[7], row[8], row[9], bool(row[10]), _names(row[11]), _names(row[12]),
             )
             for row in rows
         ]  # fmt: skip
@@ -405,8 +409,8 @@ class OpenIndex:
         if before is None:
             key = key_of(source.path.stem) if source.kind is Kind.SESSION else ""
             made = self._db.execute(
-                "INSERT INTO files (path, kind, archived, folder, key, stamp, read_to, head, tail, outside, senders)"
-                " VALUES (?, ?, ?, ?, ?, '', 0, 0, 0, 0, '[]')",
+                "INSERT INTO files (path, kind, archived, folder, key, stamp, read_to, head, tail, outside, senders,"
+                " scopes) VALUES (?, ?, ?, ?, ?, '', 0, 0, 0, 0, '[]', '[]')",
                 (source.place, source.kind, source.archived, source.folder, key),
             )
             before = IndexedFile(int(made.lastrowid or 0), source, key, "", 0, 0, 0)
@@ -446,10 +450,11 @@ class OpenIndex:
         source = state.source
         self._db.execute(
             "UPDATE files SET path = ?, kind = ?, archived = ?, folder = ?, key = ?, stamp = ?, read_to = ?, head = ?,"
-            " tail = ?, outside = ?, senders = ? WHERE id = ?",
+            " tail = ?, outside = ?, senders = ?, scopes = ? WHERE id = ?",
             (
                 source.place, source.kind, source.archived, source.folder, state.key, state.stamp, state.read_to,
-                state.head, state.tail, state.outside, json.dumps(sorted(state.senders)), state.id,
+                state.head, state.tail, state.outside, json.dumps(sorted(state.senders)),
+                json.dumps(sorted(state.scopes)), state.id,
             ),
         )  # fmt: skip
 
@@ -498,13 +503,13 @@ def _will_pass(error: sqlite3.Error) -> bool:
 
 
 @lru_cache(maxsize=10_000)
-def _senders(told: str) -> frozenset[str]:
+def _names(told: str) -> frozenset[str]:
     return frozenset(json.loads(told))
 
 
 def _conversation(state: IndexedFile, data: bytes) -> tuple[list[Piece], IndexedFile]:
     """What can be found in these lines of a session, and what they tell of it."""
-    key, outside, senders = state.key, state.outside, set(state.senders)
+    key, outside, senders, scopes = state.key, state.outside, set(state.senders), set(state.scopes)
     pieces: list[Piece] = []
     for at, size, nth, row in messages_in(data, state.read_to):
         if is_record(row):
@@ -513,11 +518,12 @@ def _conversation(state: IndexedFile, data: bytes) -> tuple[list[Piece], Indexed
             continue
         if row.get("role") == "user":
             outside = outside or is_outside(trust_in(row, key))
+            scopes.add(str(row.get("scope", "")))
             if row.get("sender_id") and row.get("origin", Origin.USER) == Origin.USER:
                 senders.add(str(row["sender_id"]))
         if text := findable(row):
             pieces.append(Piece(at, size, nth, seconds_of(row.get("timestamp")), str(row["role"]), text))
-    return pieces, replace(state, key=key, outside=outside, senders=frozenset(senders))
+    return pieces, replace(state, key=key, outside=outside, senders=frozenset(senders), scopes=frozenset(scopes))
 
 
 def _whole_lines(file: BinaryIO, start: int, size: int, *, everything: bool) -> bytes:
