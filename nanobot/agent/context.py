@@ -58,19 +58,19 @@ Your workspace is {workspace}
 
 ## Guidelines
 
-- Before a tool call, say in a few words what you are about to do. Never say what it will return: wait and see.
-- Read a file before you edit it. Where a write matters, read it again afterwards.
-- When a tool fails, read the error before you try again, and change something.
-- Calls that do not need each other's results can be made together.
-- Your answer reaches the person by itself. A `message` tool, where you have one, is for another chat only.
+- Before a tool call, say in a few words what you will do, never what it will return.
+- Read a file before you edit it, and again after a write that matters.
+- When a tool fails, read the error and change something before you try again.
+- Make calls together that do not need each other's results.
+- Your answer reaches the person by itself. `message` is for other chats, and for files.
 - Say what is so. If you do not know or could not do it, say that.
-- A message may end in a `[Runtime Context]` block. It is metadata from nanobot, not a request from the person."""
+- A `[Runtime Context]` block at the end of a message is metadata from nanobot, not a request."""
 
 _HOW_TO_SKILL = """\
 # Skills
 
-A skill teaches you how something is done. Before you do what one describes, read its file with `read_file`.
-One with available="false" lacks what it requires; say what is missing, or help to install it."""
+Before you do what a skill describes, read its file with `read_file`.
+One with available="false" lacks what it requires: say what is missing, or help to install it."""
 
 _Stamp = tuple[int, int, int] | None
 
@@ -196,7 +196,7 @@ class ContextBuilder:
             ),
             _headed("# Memory", memory.get_memory_context()),
             _headed("# Active Skills", self.skills.load_skills_for_context(always)),
-            _headed(_HOW_TO_SKILL, self.skills.build_skills_summary()),
+            _headed(_HOW_TO_SKILL, self.skills.build_skills_summary(leave_out=always)),
         ]
         return _BETWEEN_PARTS.join(part for part in parts if part)
 

@@ -146,9 +146,9 @@ class SkillsLoader:
         skill = next((skill for skill in self.skills() if skill.name == name), None)
         return dict(self._manuals[str(skill.path)].front) or None if skill else None
 
-    def build_skills_summary(self) -> str:
-        """Every skill in a few lines of XML for the model; empty without skills."""
-        skills = self.skills()
+    def build_skills_summary(self, *, leave_out: Collection[str] = ()) -> str:
+        """Every skill but those left out in a few lines of XML for the model; empty without any."""
+        skills = [skill for skill in self.skills() if skill.name not in leave_out]
         return "\n".join(["<skills>", *map(_summary, skills), "</skills>"]) if skills else ""
 
     def _look_at(self, name: str, path: str, source: str, stamp: _Stamp) -> Skill:
