@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -150,7 +151,7 @@ class PriceTable:
             made_of = [_SHAPE, str(source), state.st_size, state.st_mtime_ns]
             rows = self._read_copy(made_of)
             if rows is None:
-                rows = _slim(json.loads(source.read_bytes()))
+                rows = _slim_table(source, *made_of[2:])
                 self._write_copy(made_of, rows)
             return rows
         except (OSError, ValueError, RecursionError) as error:
@@ -198,6 +199,12 @@ def _other_names(rows: Mapping[str, Any]) -> dict[str, str]:
 
 def _plain(name: str) -> str:
     return name.lower().replace(".", "-")
+
+
+@lru_cache(maxsize=1)
+def _slim_table(source: Path, size: int, changed_ns: int) -> dict[str, Any]:
+    """What we keep of a table; made once in a process, whatever number of bots live in it. Not to be changed."""
+    return _slim(json.loads(source.read_bytes()))
 
 
 def _slim(table: Any) -> dict[str, Any]:
