@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from nanobot.config.paths import use_config
 from nanobot.security.vault import forget_all
 from nanobot.testing import Bot, open_bot
 
@@ -62,6 +63,7 @@ def no_outside(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPat
     for name in [*os.environ]:
         if name.upper().endswith(("_API_KEY", "_PROXY")) or name.startswith("NANOBOT_"):
             monkeypatch.delenv(name)
+    use_config(None)  # a command of an earlier test may have chosen one for its process, which is this one
 
 
 @pytest.fixture(autouse=True)

@@ -247,6 +247,7 @@ def _warm_up() -> None:
         if not any(part in name for part in _COLD):
             importlib.import_module(name)
     importlib.import_module("nanobot.config.schema").Config.model_rebuild()
+    importlib.import_module("nanobot.usage.prices").PriceTable().load()
     gc.freeze()  # what is there now stays out of the garbage collector's rounds, and in pages that all share
 
 

@@ -58,13 +58,13 @@ Your workspace is {workspace}
 
 ## Guidelines
 
-- Before a tool call, say in a few words what you are about to do. Never say what it will return: wait and see.
-- Read a file before you edit it. Where a write matters, read it again afterwards.
-- When a tool fails, read the error before you try again, and change something.
-- Calls that do not need each other's results can be made together.
-- Your answer reaches the person by itself. A `message` tool, where you have one, is for another chat only.
+- Before a tool call, say in a few words what you will do, never what it will return.
+- Read a file before you edit it, and again after a write that matters.
+- When a tool fails, read the error and change something before you try again.
+- Make calls together that do not need each other's results.
+- Your answer reaches the person by itself. `message` is for other chats, and for files.
 - Say what is so. If you do not know or could not do it, say that.
-- A message may end in a `[Runtime Context]` block. It is metadata from nanobot, not a request from the person."""
+- A `[Runtime Context]` block at the end of a message is metadata from nanobot, not a request."""
 
 _HOW_TO_SKILL = """\
 # Skills

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -150,8 +151,8 @@ class PriceTable:
             made_of = [_SHAPE, str(source), state.st_size, state.st_mtime_ns]
             rows = self._read_copy(made_of)
             if rows is None:
-                rows = _slim(json.loads(source.read_bytes()))
-                self._write_copy(made_of, rows)
+                rows, copied = _made_of(source, *made_of[2:])
+                self._write_copy(copied)
             return rows
         except (OSError, ValueError, RecursionError) as error:
             log.warning("No prices of models are known: %s", error)
@@ -169,11 +170,11 @@ class PriceTable:
         rows: dict[str, Any] = data["models"]
         return rows
 
-    def _write_copy(self, made_of: list[Any], rows: dict[str, Any]) -> None:
+    def _write_copy(self, text: str) -> None:
         if self._copy is None:
             return
         with suppress(OSError):  # it is made again next time
-            write_in_place(self._copy, json.dumps({"made_of": made_of, "models": rows}, separators=(",", ":")))
+            write_in_place(self._copy, text)
 
 
 def _names(model: str, prefixes: list[str]) -> Iterator[str]:
@@ -198,6 +199,14 @@ def _other_names(rows: Mapping[str, Any]) -> dict[str, str]:
 
 def _plain(name: str) -> str:
     return name.lower().replace(".", "-")
+
+
+@lru_cache(maxsize=1)
+def _made_of(source: Path, size: int, changed_ns: int) -> tuple[dict[str, Any], str]:
+    """What we keep of a table, and the text of its copy; made once in a process, whatever number of bots live in it."""
+    rows = _slim(json.loads(source.read_bytes()))
+    made_of = [_SHAPE, str(source), size, changed_ns]
+    return rows, json.dumps({"made_of": made_of, "models": rows}, separators=(",", ":"))
 
 
 def _slim(table: Any) -> dict[str, Any]:

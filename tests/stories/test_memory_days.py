@@ -45,7 +45,8 @@ class Clerk(Minded):
         return saving(" ".join(heard) or "Nothing.", f"{'' if memory == '(empty)' else memory}\n{facts}")
 
 
-async def test_canaries_of_three_people_a_group_and_the_terminal_never_meet(tmp_path: Path):
+@pytest.mark.parametrize("rounds", [10, pytest.param(30, marks=pytest.mark.slow)])
+async def test_canaries_of_three_people_a_group_and_the_terminal_never_meet(tmp_path: Path, rounds: int):
     """Everybody's words are consolidated, again and again; each prompt holds the canary of its own chat alone."""
     config: dict[str, Any] = {
         "agents": {"defaults": {"memoryWindow": 16}},
@@ -57,7 +58,7 @@ async def test_canaries_of_three_people_a_group_and_the_terminal_never_meet(tmp_
         Config.model_validate(config), data_dir=tmp_path, workspace=tmp_path / "workspace", provider=clerk, environ={}
     ) as runtime:
         bot = Bot(runtime, clerk)
-        for number in range(12):
+        for number in range(rounds):
             turns = [say(bot, said(f"canary-{who} is {number}", who, chat)) for who, chat in people.items()]
             turns.append(say(bot, said(f"canary-group is {number}", "ben", "-100")))
             turns.append(bot.say(f"canary-owner is {number}"))

@@ -65,24 +65,24 @@ class CronTool(Tool):
 
     name = "cron"
     description = (
-        "Reminders and recurring jobs. add takes message (what you are told when it is due, in a turn of its own) and "
-        "one of at, every_seconds, cron_expr. The answer goes to this chat."
+        "Reminders and recurring jobs. add takes message, said to you when due, and one of at, every_seconds, "
+        "cron_expr; your answer then goes to this chat."
     )
     parameters = takes(
         "action",
         action=string("What to do", enum=list(ACTIONS)),
-        message=string("What to do or say then"),
+        message=string("What to do then"),
         name=string("Short name"),
         every_seconds=number("Interval", minimum=1),
-        cron_expr=string("Such as `0 9 * * 1-5`"),
-        tz=string("IANA time zone (default: the user's)"),
-        at=string("Once, at an ISO time such as 2026-12-24T18:00"),
-        deliver=boolean("false: work in silence, send nothing"),
+        cron_expr=string("Like 0 9 * * 1-5"),
+        tz=string("IANA zone (default: the user's)"),
+        at=string("Once, like 2026-12-24T18:00"),
+        deliver=boolean("false: send nothing"),
         notify=string(
-            "When to send: on_change if the answer differs, on_alert if there is something to report",
+            "on_change: if the answer differs; on_alert: if there is something to report",
             enum=["always", "on_change", "on_alert", "never"],
         ),
-        job_id=string("For remove, enable, disable, run"),
+        job_id=string("Of the job to change or run"),
     )
     effect = Effect.ONCE
 

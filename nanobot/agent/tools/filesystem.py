@@ -44,14 +44,14 @@ class ReadFileTool(Tool):
 
     name = "read_file"
     description = (
-        "Read a file. Text comes as lines numbered `number<TAB>text`; a long one in pages: read on with `offset`. "
-        "PDF, Word, Excel, PowerPoint and notebooks come as text too, pictures are shown."
+        "Read a file: text as `number<TAB>line`, a long one in pages (read on with offset); PDF, Word, Excel, "
+        "PowerPoint and notebooks as text; pictures as they are."
     )
     parameters = takes(
         "path",
         path=string("Relative to the workspace"),
         offset=integer("First line, from 1"),
-        limit=integer("Most lines (default 2000)"),
+        limit=integer("Lines (default 2000)"),
     )
     effect = Effect.READ
     provenance = Provenance.FILE
@@ -130,15 +130,12 @@ class WriteFileTool(Tool):
     """A whole file, written in one step."""
 
     name = "write_file"
-    description = (
-        "Write a whole file; missing folders are made, a file that exists is replaced. "
-        "To change a part of a file use edit_file."
-    )
+    description = "Write a whole file, in place of one that exists; folders are made. To change a part use edit_file."
     parameters = takes(
         "path",
         "content",
         path=string("Relative to the workspace"),
-        content=string("All of its text"),
+        content=string("Its text"),
     )
     effect = Effect.REPEATABLE
 
@@ -171,17 +168,17 @@ class EditFileTool(Tool):
 
     name = "edit_file"
     description = (
-        "Replace old_text by new_text. It must stand in the file exactly once, indentation included (no line numbers): "
-        "take in lines around it to make it unique, or set replace_all."
+        "Replace old_text, which must be in the file exactly once, indentation included: add lines around it to make "
+        "it unique, or set replace_all."
     )
     parameters = takes(
         "path",
         "old_text",
         "new_text",
-        path=string("File to change"),
-        old_text=string("Exact text to replace"),
-        new_text=string("What to put there; empty deletes"),
-        replace_all=boolean("Replace all of them"),
+        path=string("The file"),
+        old_text=string("As in the file, without line numbers"),
+        new_text=string("In its place; empty deletes"),
+        replace_all=boolean("Wherever it stands"),
     )
     effect = Effect.ONCE
 
@@ -212,13 +209,12 @@ class ListDirTool(Tool):
 
     name = "list_dir"
     description = (
-        "List a folder, sorted; folders end in `/`, files show their size. "
-        "Folders like .git and node_modules are named but not entered."
+        "List a folder: folders end in `/`, files show their size. .git, node_modules and the like are not entered."
     )
     parameters = takes(
         "path",
-        path=string("Folder to list; `.` is the workspace"),
-        recursive=boolean("Also folders below"),
+        path=string("`.` is the workspace"),
+        recursive=boolean("Also below"),
         max_entries=integer("Default 200"),
     )
     effect = Effect.READ

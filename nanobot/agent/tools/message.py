@@ -44,16 +44,16 @@ class MessageTool(Tool):
     name = "message"
     aliases = ("message_user",)
     description = (
-        "Send a message to a chat, with files if need be. To answer who you talk with, just answer: use this for "
-        "another chat (channel and chat_id), or to send files here. It says whether the platform has it."
+        "Send a message to another chat (channel and chat_id), or files to this one; to answer here, just answer. "
+        "It says whether the platform has it."
     )
     parameters = takes(
         "content",
-        content=string("Text in Markdown"),
-        channel=string("Such as telegram (default: here)"),
-        chat_id=string("Id or name (@ann, #general; default: this chat)"),
-        media=array("Paths of files"),
-        buttons=array("Labels; a pressed one comes back as a message"),
+        content=string("Markdown"),
+        channel=string("Like telegram (default: here)"),
+        chat_id=string("Id or name, like @ann, #general (default: here)"),
+        media=array("File paths"),
+        buttons=array("Labels; one pressed comes as a message"),
     )
     effect = Effect.ONCE
 

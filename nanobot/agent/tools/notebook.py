@@ -42,15 +42,15 @@ class NotebookEditTool(Tool):
 
     name = "notebook_edit"
     description = (
-        "Change a cell of a Jupyter notebook: replace its source, insert a new cell behind it, or delete it. "
-        "read_file shows numbers and ids."
+        "Change a cell of a Jupyter notebook: replace its source, insert a cell after it, delete it. read_file shows "
+        "numbers and ids."
     )
     parameters = takes(
         "path",
-        path=string("The .ipynb file"),
-        cell=string("Number (from 0) or id; none: insert at the start"),
-        mode=string("Default: replace", enum=["replace", "insert", "delete"]),
-        source=string("Its new text"),
+        path=string("An .ipynb file"),
+        cell=string("Number from 0, or id; none: insert first"),
+        mode=string("Default replace", enum=["replace", "insert", "delete"]),
+        source=string("New text"),
         cell_type=string("Its kind", enum=["code", "markdown", "raw"]),
     )
     effect = Effect.ONCE

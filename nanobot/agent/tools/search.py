@@ -33,13 +33,13 @@ class GlobTool(Tool):
 
     name = "glob"
     description = (
-        "Find files by name. `*.py` finds them in every folder, `src/**/*.py` below src; `{a,b}` and `[abc]` work too. "
-        "Folders like .git and node_modules are left out."
+        "Find files by name: `*.py` in every folder, `src/**/*.py` below src; `{a,b}` and `[abc]` work. .git, "
+        "node_modules and the like are left out."
     )
     parameters = takes(
         "pattern",
-        pattern=string("Such as `docs/*.md`"),
-        path=string("Folder (default: the workspace)"),
+        pattern=string("Like docs/*.md"),
+        path=string("Folder (default: workspace)"),
         max_results=integer("Default 200"),
     )
     effect = Effect.READ
@@ -104,18 +104,18 @@ class GrepTool(Tool):
 
     name = "grep"
     description = (
-        "Search files for a regular expression; rows come as `path:line: text`. "
-        "Binary files, .git, node_modules and the like are left out."
+        "Search text files for a regular expression; rows are `path:line: text`. .git, node_modules and the like are "
+        "left out."
     )
     parameters = takes(
         "pattern",
-        pattern=string("Matched in each line"),
-        path=string("File or folder (default: the workspace)"),
-        glob=string("Only files like `*.py`"),
-        ignore_case=boolean("Ignore case"),
-        literal=boolean("pattern is plain text"),
-        context=integer("Lines around each match", minimum=0),
-        files_only=boolean("Only names of files"),
+        pattern=string("Matched line by line"),
+        path=string("File or folder (default: workspace)"),
+        glob=string("Only files like *.py"),
+        ignore_case=boolean("In any case"),
+        literal=boolean("No regular expression"),
+        context=integer("Lines around each", minimum=0),
+        files_only=boolean("Names of files only"),
         max_results=integer("Default 100"),
     )
     effect = Effect.READ

@@ -89,15 +89,15 @@ class SessionSearchTool(Tool):
 
     name = "session_search"
     description = (
-        'Find what was said in earlier conversations and memory notes. Ask for a few telling words; "quotes" keep some '
+        'Find what was said in earlier conversations and memory notes. Use a few telling words; "quotes" keep some '
         "together, meet* finds meeting."
     )
     parameters = takes(
         "query",
-        query=string("Words"),
-        count=integer("How many (8)"),
-        since=string("ISO date: not before"),
-        around=integer("A result's number: shows what was said around it"),
+        query=string("What to find"),
+        count=integer("Default 8"),
+        since=string("From this date, like 2026-12-24"),
+        around=integer("Number of a result, to see what was said around it"),
     )
     effect = Effect.READ
 

@@ -98,13 +98,13 @@ class ExecTool(Tool):
 
     name = "exec"
     description = (
-        "Run a shell command, without terminal or input. It writes in the workspace and its own /tmp. Start what must "
-        "outlive it with `nohup ... >file 2>&1 &`."
+        "Run a shell command, without terminal or input. It writes in the workspace and its own /tmp. What must "
+        "outlive it: `nohup ... >file 2>&1 &`."
     )
     parameters = takes(
         "command",
         command=string("The command"),
-        working_dir=string("Where to run (default: the workspace)"),
+        working_dir=string("Default: the workspace"),
         timeout=number("Seconds, at most 600"),
         needs=array("Asks the owner for a folder to write, a device, a socket, `network`"),
     )

@@ -36,12 +36,12 @@ class SpawnTool(Tool):
 
     name = "spawn"
     description = (
-        "Hand a task to a subagent. It works in the background; its result comes to you as a message, with wait as "
-        "this call's. Several run side by side."
+        "Hand a task to a subagent. It works in the background, several side by side; its result comes as a message, "
+        "with wait as this call's."
     )
     parameters = takes(
         "task",
-        task=string("All it needs: it sees none of this talk"),
+        task=string("All it must know: it sees none of this talk"),
         label=string("In a few words"),
         wait=boolean("Wait for it"),
     )

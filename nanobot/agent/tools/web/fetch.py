@@ -38,8 +38,8 @@ class WebFetchTool(Tool):
     description = "Fetch a page of the web as readable text."
     parameters = takes(
         "url",
-        url=string("The whole URL, with https://"),
-        extractMode=string("How (default markdown)", enum=["markdown", "text"]),
+        url=string("With https://"),
+        extractMode=string("Default markdown", enum=["markdown", "text"]),
         maxChars=integer("Most characters", minimum=100),
     )
     effect = Effect.READ
