@@ -44,8 +44,7 @@ class MessageTool(Tool):
     name = "message"
     aliases = ("message_user",)
     description = (
-        "Send a message to another chat (channel and chat_id), or files to this one; to answer here, just answer. "
-        "It says whether the platform has it."
+        "Send a message to another chat (channel and chat_id), or files to this one; to answer here, just answer."
     )
     parameters = takes(
         "content",
