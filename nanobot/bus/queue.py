@@ -55,7 +55,6 @@ class _Beginning:
 
     key: str
     turn_id: str
-    matters_later = False
 
     async def write(self, journal: Journal) -> None:
         await journal.begin(self.key, self.turn_id)
@@ -68,7 +67,6 @@ class _Settlement:
     key: str
     state: InboundState
     reason: str
-    matters_later = True
 
     async def write(self, journal: Journal) -> None:
         await journal.settle(self.key, self.state, self.reason)
@@ -79,7 +77,6 @@ class _Mark:
     """Somebody waits until all before it is written."""
 
     reached: asyncio.Event = field(default_factory=asyncio.Event)
-    matters_later = False
 
     async def write(self, journal: Journal) -> None:
         try:
@@ -286,7 +283,7 @@ class MessageBus:
 
     def _begin_to_write(self, note: _Note) -> None:
         """Into the journal's hands one after the other. Nobody waits for a note, so that it may wait for company."""
-        keeping = self._keep_or_tell(note.write, later=note.matters_later)
+        keeping = self._keep_or_tell(note.write, later=isinstance(note, _Settlement))
         self._writing.add(writing := asyncio.create_task(keeping))
         writing.add_done_callback(self._writing.discard)
 
