@@ -15,7 +15,7 @@ from typing import Any
 
 from nanobot.agent.facts import Fact, facts_in, key_of, without
 from nanobot.agent.memory import MemoryStore
-from nanobot.agent.memory_book import By, Source, is_like
+from nanobot.agent.memory_book import By, Source
 from nanobot.agent.mistakes import Mistake, TurnLooked, lesson_of, looked_at, mistakes_among
 from nanobot.messages.types import ChatMessage
 from nanobot.utils.clock import Clock
@@ -65,11 +65,11 @@ class Lessons:
         self._file = file
         self._clock = clock
 
-    def learn(self, session_key: str, rows: Sequence[ChatMessage]) -> None:
-        """A turn of the owner's has ended, and these are its rows. Raises NanobotError or OSError; then nothing of it
-        is counted.
+    def learn(self, session_key: str, rows: Sequence[ChatMessage], earlier: Sequence[ChatMessage] = ()) -> None:
+        """A turn of the owner's has ended, and these are its rows; `earlier` is what stood before them. Raises
+        NanobotError or OSError; then nothing of it is counted.
         """
-        looked = looked_at(rows)
+        looked = looked_at(rows, earlier)
         if looked is None or not (looked.mistakes or self._file.exists()):
             return
         make_private_folder(self._file.parent)
@@ -95,7 +95,7 @@ class Lessons:
         count.sessions = list(dict.fromkeys([*count.sessions, session_key]))[-2:]
         if count.is_often and not count.lesson:
             line = lesson_of(mistake, count.times, count.first, today)
-            if self._taught(line, session_key):
+            if self._taught(line, f"{mistake.subject}: {mistake.what} (", session_key):
                 count.lesson = line
 
     def _mended(self, counts: dict[str, Count], looked: TurnLooked) -> None:
@@ -109,11 +109,11 @@ class Lessons:
                 self._untaught(count.lesson)
                 del counts[key]
 
-    def _taught(self, line: str, session_key: str) -> bool:
+    def _taught(self, line: str, says: str, session_key: str) -> bool:
         """Whether it is in memory now, or never will be: somebody has forgotten it. False where there is no room."""
         memory = self._memory
         with memory.book.at_work():
-            if any(is_like(line, forgotten) for forgotten, _ in memory.book.forgotten()):
+            if any(says in forgotten for forgotten, _ in memory.book.forgotten()):
                 return True
             text = self._text()
             if key_of(line) in {fact.key for fact in facts_in(text)}:
@@ -153,10 +153,11 @@ class Lessons:
         ]
 
     def _text(self) -> str:
-        try:
-            return self._memory.memory_file.read_bytes().decode("utf-8", "surrogateescape")
-        except FileNotFoundError:
-            return ""
+        """MEMORY.md, as it goes into the book: past any link that a command may have put in its place."""
+        self._memory.note_changes()
+        book, name = self._memory.book, self._memory.memory_file.name
+        last = next((change for change in reversed(book.changes()) if change.file == name), None)
+        return (book.text(last.after if last is not None else None) or b"").decode("utf-8", "surrogateescape")
 
     def _load(self) -> dict[str, Count]:
         try:

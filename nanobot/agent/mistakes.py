@@ -107,8 +107,11 @@ _SHAPES = (
 )  # fmt: skip
 
 
-def looked_at(rows: Sequence[ChatMessage]) -> TurnLooked | None:
-    """What the rows of one turn teach, as far as all words in it were the owner's or made here; None for nothing."""
+def looked_at(rows: Sequence[ChatMessage], earlier: Sequence[ChatMessage] = ()) -> TurnLooked | None:
+    """What the rows of one turn teach, as far as all words in it were the owner's or made here; None for nothing.
+
+    A program that `earlier` words from outside have named is none of ours.
+    """
     if not rows or rows[0]["role"] != "user" or is_our_word(rows[0]):
         return None  # nobody knows who asked
     calls: dict[str, tuple[str, dict[str, Any]]] = {}
@@ -129,10 +132,11 @@ def looked_at(rows: Sequence[ChatMessage]) -> TurnLooked | None:
                 done.append((call_of[0], command, mistake))
     if not done:
         return None
+    named = _named_outside(earlier) if any(mistake is not None for _, _, mistake in done) else frozenset()
     mistakes = [
-        replace(mistake, worked=_what_worked(mistake, command, done[at + 1 :]))
+        replace(mistake, worked=_what_worked(mistake, command, done[at + 1 :], named))
         for at, (_, command, mistake) in enumerate(done)
-        if mistake is not None
+        if mistake is not None and mistake.program not in named
     ]
     well = frozenset(
         (tool, program)
@@ -178,7 +182,15 @@ def _base(program: str) -> str:
     return program.rpartition("/")[2]
 
 
-def _what_worked(mistake: Mistake, command: str, later: Sequence[tuple[str, str, Mistake | None]]) -> str:
+def _named_outside(rows: Sequence[ChatMessage]) -> frozenset[str]:
+    """The words that could be a program, of those that came from outside."""
+    outside = (row for row in rows if row["role"] != "system" and is_outside(row.get("provenance", Provenance.PERSON)))
+    return frozenset(_base(word.rstrip(".")) for row in outside for word in _NAME.findall(text_of(row["content"])))
+
+
+def _what_worked(
+    mistake: Mistake, command: str, later: Sequence[tuple[str, str, Mistake | None]], named: frozenset[str]
+) -> str:
     """What stood in the place of the program in a later command that ends the same and went well; else nothing."""
     words = command.split()
     at = next((at for at, word in enumerate(words) if _base(word) == mistake.program), None)
@@ -193,7 +205,8 @@ def _what_worked(mistake: Mistake, command: str, later: Sequence[tuple[str, str,
         begin = next((n for n, (one, two) in enumerate(zip(words[:at], instead, strict=False)) if one != two), at)
         put = instead[begin : len(instead) - same]
         put = put[: len(put) - (len(rest) - same)] if same < len(rest) else put
-        if put and len(put) <= _MOST_WORDS and all(map(_NAME.fullmatch, put)) and put != [words[at]]:
+        fits = all(_NAME.fullmatch(word) and _base(word) not in named for word in put)
+        if put and len(put) <= _MOST_WORDS and fits and put != [words[at]]:
             return " ".join(put)
     return ""
 

@@ -120,14 +120,14 @@ class Upkeep:
 
     def _learn(self, session: Session) -> None:
         """See whether a mistake keeps coming back. A turn without one is looked at only where some were made before."""
-        rows = _last_turn(session)
+        rows, earlier = _last_turn(session)
         failed = any("failure" in row for row in rows)
         if not failed and not (any(row["role"] == "tool" for row in rows) and self._has_lessons()):
             return
 
         async def learn() -> None:
             try:
-                await finish(asyncio.to_thread(lambda: self._lessons().learn(session.key, rows)))
+                await finish(asyncio.to_thread(lambda: self._lessons().learn(session.key, rows, earlier)))
             except (NanobotError, OSError) as error:
                 log.warning("What went wrong in a turn could not be kept: %s", error)
 
@@ -275,14 +275,15 @@ def others_facts(memory: MemoryStore) -> tuple[str, Provenance]:
     return "\n".join(fact.text for fact in found), least_trusted(outside[fact.key] for fact in found)
 
 
-def _last_turn(session: Session) -> list[ChatMessage]:
-    """The rows of the turn that this session had last, as far as they are in memory."""
+def _last_turn(session: Session) -> tuple[list[ChatMessage], list[ChatMessage]]:
+    """The rows of the turn that this session had last, and those before it, as far as they are in memory."""
     last = session.last_message
     turn_id = last.get("turn_id") if last is not None else None
     if not turn_id:
-        return []
+        return [], []
     near = session.since(session.message_count - min(session.rows_in_memory, _LONGEST_TURN))
-    return [row for row in near if row.get("turn_id") == turn_id]
+    begin = next((at for at, row in enumerate(near) if row.get("turn_id") == turn_id), len(near))
+    return near[begin:], near[:begin]
 
 
 def _may_write_memory(row: ChatMessage) -> bool:
