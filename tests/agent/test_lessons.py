@@ -270,10 +270,10 @@ def test_what_goes_well_again_leaves_for_the_archive_and_may_be_learned_again(bo
 def test_lessons_take_no_room_of_a_persons_facts_and_are_no_more_than_so_many(bot: Bot):
     facts = "".join(f"- Fact number {n} of the owner, who wants it kept.\n" for n in range(36))
     bot.memory.write_long_term(facts)
-    bot.lives(*(turn(n * 10 + t, fails(f"prog{n}")) for n in range(4) for t in range(3)))
+    bot.lives(*(turn(t, *(fails(f"prog{n}") for n in range(4))) for t in range(3)))
     crowded = bot.memory.read_long_term()
     bot.memory.write_long_term("- One fact.\n")
-    bot.lives(*(turn(n * 10 + t, fails(f"other{n}")) for n in range(20) for t in range(3)))
+    bot.lives(*(turn(t, *(fails(f"other{n}") for n in range(20))) for t in range(3)))
 
     assert crowded.startswith(facts)
     assert len(crowded.encode()) <= bot.memory.budget_bytes
@@ -315,7 +315,7 @@ def test_a_count_that_cannot_be_read_is_begun_anew(bot: Bot, damaged: bytes):
 
 
 def test_the_count_is_private_bounded_and_forgets_what_is_long_past(bot: Bot):
-    bot.lives(*(turn(n, fails(f"p{n}")) for n in range(MOST_COUNTED + 5)))
+    bot.lives(turn(1, *(fails(f"p{n}") for n in range(MOST_COUNTED + 5))))
     most = len(json.loads(bot.file.read_text("utf-8")))
     bot.clock.advance(100 * DAY)
     bot.lives(turn(900, fails()))

@@ -12,7 +12,7 @@ from nanobot.agent.review import Review, SubagentReviewer
 from nanobot.agent.roles import SHEETS, Role
 from nanobot.agent.tools.base import Effect, Tool, ToolContext
 from nanobot.messages.types import Provenance
-from nanobot.providers.errors import ModelOverloadedError
+from nanobot.providers.errors import AuthenticationError, ModelOverloadedError
 from nanobot.testing import Pause, calls
 from tests.agent.casts import Cast, Stage, defaults, on_stage
 
@@ -273,7 +273,7 @@ async def test_a_planner_gives_the_steps_in_their_order(tmp_path: Path):
     ("says", "trouble"),
     [
         (["I would begin with a poem."], "The planner gave no task list that could be read."),
-        ([ModelOverloadedError("busy")] * 2, "The planning ended without a result (failed)."),
+        ([AuthenticationError("no key")], "The planning ended without a result (failed)."),
     ],
 )
 async def test_without_a_list_there_is_no_plan_and_it_is_said_why(tmp_path: Path, says: list[Any], trouble: str):
