@@ -7,7 +7,7 @@ and takes no room that a person's facts have. By code: no model is asked. The me
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from datetime import timedelta
 from pathlib import Path
@@ -17,7 +17,7 @@ from nanobot.agent.facts import Fact, facts_in, key_of, without
 from nanobot.agent.memory import MemoryStore
 from nanobot.agent.memory_book import By, Source
 from nanobot.agent.mistakes import Mistake, TurnLooked, lesson_of, looked_at, mistakes_among
-from nanobot.messages.types import ChatMessage
+from nanobot.messages.types import ChatMessage, Provenance
 from nanobot.utils.clock import Clock
 from nanobot.utils.files import make_private_folder, write_atomic
 from nanobot.utils.locks import locked
@@ -59,8 +59,18 @@ class Count:
 class Lessons:
     """What the owner's bot has learned from its mistakes."""
 
-    def __init__(self, memory: MemoryStore, file: Path, clock: Clock) -> None:
-        """`memory` is the owner's; `file` is where mistakes are counted."""
+    def __init__(
+        self,
+        memory: MemoryStore,
+        file: Path,
+        clock: Clock,
+        *,
+        others_write: Callable[[str], bool] = lambda session_key: True,
+    ) -> None:
+        """`memory` is the owner's; `file` is where mistakes are counted. `others_write` says of a session whether
+        somebody who is not known as the owner may be somebody else.
+        """
+        self._others_write = others_write
         self._memory = memory
         self._file = file
         self._clock = clock
@@ -69,7 +79,8 @@ class Lessons:
         """A turn of the owner's has ended, and these are its rows; `earlier` is what stood before them. Raises
         NanobotError or OSError; then nothing of it is counted.
         """
-        looked = looked_at(rows, earlier)
+        asked_by_person = any(row["role"] == "user" and row.get("provenance") == Provenance.PERSON for row in rows)
+        looked = looked_at(rows, earlier, person_is_owner=asked_by_person and not self._others_write(session_key))
         if looked is None or not (looked.mistakes or self._file.exists()):
             return
         make_private_folder(self._file.parent)
