@@ -13,7 +13,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from nanobot.agent.facts import Fact, facts_in, key_of, without
+from nanobot.agent.facts import Fact, facts_in, key_of, with_item, without
 from nanobot.agent.memory import MemoryStore
 from nanobot.agent.memory_book import By, Source
 from nanobot.agent.mistakes import Mistake, TurnLooked, lesson_of, looked_at, mistakes_among
@@ -132,7 +132,7 @@ class Lessons:
             own = self._own(text)
             gone = own[: max(len(own) + 1 - MOST_LESSONS, 0)]
             while True:
-                data = _with_line(without(text, gone), line).encode("utf-8", "surrogateescape")
+                data = with_item(without(text, gone), SECTION, line).encode("utf-8", "surrogateescape")
                 if len(data) <= memory.budget_bytes:
                     break
                 if len(gone) == len(own):
@@ -198,22 +198,6 @@ def _count_of(told: dict[str, Any]) -> Count:
     if [type(value) for value in asdict(count).values()] != [str, str, int, list, list, int, str]:
         raise TypeError(f"not a count: {told}")
     return count
-
-
-def _with_line(text: str, line: str) -> str:
-    """The text with one more lesson, at the end of their section."""
-    lines = text.splitlines(keepends=True)
-    end = "\r\n" if lines and lines[0].endswith("\r\n") else "\n"
-    own = [fact for fact in facts_in(text) if fact.heading == SECTION]
-    heading = next((at for at, one in enumerate(lines) if one.strip() == f"## {SECTION}"), None)
-    if own or heading is not None:
-        at = own[-1].end if own else (heading or 0) + 1
-        put = f"- {line}{end}" if own else f"{end}- {line}{end}"
-        if at and not lines[at - 1].endswith(("\n", "\r")):
-            lines[at - 1] += end
-        return "".join([*lines[:at], put, *lines[at:]])
-    gap = "" if not text else end if text.endswith("\n") else end * 2
-    return f"{text}{gap}## {SECTION}{end}{end}- {line}{end}"
 
 
 def _without_empty_section(text: str) -> str:

@@ -327,6 +327,18 @@ def test_a_lesson_leaves_before_any_fact_of_a_person(bot: Bot):
     assert lesson.importance < fact.importance - 5
 
 
+def test_a_lesson_is_no_models_to_drop_when_memory_is_written_anew(bot: Bot):
+    bot.memory.write_long_term("- The owner likes tea.\n")
+    bot.lives(*(turn(n, fails()) for n in range(3)))
+
+    bot.memory.take_in("They moved.", "- The owner lives in Rome.\n", instead_of=bot.memory.read_long_term())
+
+    assert bot.memory.read_long_term() == (
+        "- The owner lives in Rome.\n\n## Lessons\n\n"
+        "- [2026-11-20] exec `python`: no such command (3 times since 2026-11-20)\n"
+    )
+
+
 def test_the_section_stays_where_a_person_has_put_it(bot: Bot):
     bot.memory.memory_file.write_bytes(b"# Memory\r\n\r\n## Lessons\r\n\r\n- Mine.\r\n\r\n## Home\r\n\r\n- A cat.\r\n")
 
@@ -369,6 +381,17 @@ def test_turns_without_mistakes_write_nothing(bot: Bot):
 
 
 # --- in a bot
+
+
+async def test_what_a_subagent_got_wrong_counts_for_the_session_that_asked(tmp_path: Path):
+    cast = Cast(calls(("spawn", {"task": "run", "wait": True})), "Done.", run=[RUN, "could not"])
+
+    async with on_stage(tmp_path, cast, config={"tools": {"exec": {"sandbox": "none"}}}) as stage:
+        await stage.hear("have it run")
+        await stage.quiet()
+
+    (count,) = json.loads((tmp_path / "state/lessons.json").read_text("utf-8")).values()
+    assert (count["times"], count["sessions"]) == (1, ["cli:direct"])
 
 
 async def test_a_bot_learns_from_its_turns_and_the_next_prompt_says_so(tmp_path: Path):

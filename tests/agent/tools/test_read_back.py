@@ -316,6 +316,25 @@ async def test_the_config_says_whether_it_is_done(tmp_path: Path, review: bool):
     assert text == "1 2\n" or not review
 
 
+async def test_a_model_whose_write_went_wrong_is_told_and_mends_it(tmp_path: Path):
+    writes = calls(("write_file", {"path": "a.txt", "content": "one\n"}))
+    async with open_bot(tmp_path, writes, writes, "Done.", config=Config.model_validate(defaults(review=True))) as bot:
+        file, right = bot.runtime.workspace / "a.txt", bot.runtime.tools.get("write_file")
+        assert right is not None
+
+        def wrong() -> None:
+            file.write_text("on", "utf-8")
+            bot.runtime.tools.register(right)
+
+        bot.runtime.tools.register(Writes("write_file", wrong))
+        await bot.say("write it")
+        told = [text_of(row["content"]) for row in bot.provider.requests[-1] if row["role"] == "tool"]
+
+    assert "a.txt is not as meant: it has 2 bytes, not 4; it differs from line 1 on." in told[0]
+    assert told[1].endswith(AS_MEANT)
+    assert file.read_text("utf-8") == "one\n"
+
+
 async def test_what_subagents_write_is_read_back_too(tmp_path: Path):
     writes = calls(("write_file", {"path": "a.txt", "content": "a"}))
     cast = Cast(calls(("spawn", {"task": "write", "wait": True})), "Done.", write=[writes, "written"])
