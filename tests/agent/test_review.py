@@ -82,8 +82,9 @@ async def test_a_reviewer_looks_itself_and_its_pass_is_told_with_reasons_cost_an
     ]
 
 
-async def test_what_is_sent_back_says_what_has_to_change(tmp_path: Path):
-    judge, *_ = await judged(tmp_path, LOOK, "**VERDICT: SEND BACK**\n\n- It does not rhyme.")
+@pytest.mark.parametrize("first", ["**VERDICT: SEND BACK**", "\n```\nVerdict: send_back.", "# VERDICT: FAIL"])
+async def test_what_is_sent_back_says_what_has_to_change(tmp_path: Path, first: str):
+    judge, *_ = await judged(tmp_path, LOOK, f"{first}\n\n- It does not rhyme.")
 
     assert [(one.passed, one.reasons) for one in judge.reviews] == [(False, "- It does not rhyme.")]
 
@@ -97,6 +98,7 @@ async def test_what_is_sent_back_says_what_has_to_change(tmp_path: Path):
         "VERDICT: PASS?\u200b maybe",
         "PASS",
         "VERDICT: PASSABLE",
+        "---",
     ],
 )
 async def test_what_cannot_be_read_is_no_verdict_and_no_pass(tmp_path: Path, said: str):
