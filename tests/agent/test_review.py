@@ -89,6 +89,15 @@ async def test_what_is_sent_back_says_what_has_to_change(tmp_path: Path, first: 
     assert [(one.passed, one.reasons) for one in judge.reviews] == [(False, "- It does not rhyme.")]
 
 
+async def test_what_a_reviewer_says_was_done_others_did_and_nobody_doubts_it(tmp_path: Path):
+    judge, cast, _ = await judged(tmp_path, "VERDICT: PASS\nThe file poem.txt was written, and I sent the mail.")
+
+    assert [(one.passed, one.reasons) for one in judge.reviews] == [
+        (True, "The file poem.txt was written, and I sent the mail.")
+    ]
+    assert len(cast.children[REVIEW].requests) == 1
+
+
 @pytest.mark.parametrize(
     "said",
     [
