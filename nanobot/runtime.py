@@ -53,6 +53,7 @@ from nanobot.utils.clock import Clock, SystemClock, zone_named
 from nanobot.utils.garbage import seldom_collected
 from nanobot.utils.workspace import open_workspace
 from nanobot.wiring import people
+from nanobot.wiring.background import Background
 from nanobot.wiring.goals import Goals
 from nanobot.wiring.jobs import cron_desk, cron_service
 from nanobot.wiring.loop import loop_policy
@@ -101,6 +102,8 @@ class Runtime:
     """What was said before, to be found."""
     subagents: Subagents
     goals: Goals
+    background: Background
+    """What goes on beside the turns."""
     upkeep: Upkeep
     """What keeps memory in order, in the background."""
     troubles: Callable[[], list[str]]
@@ -261,6 +264,7 @@ async def build_runtime(
             archive,
             subagents,
             goals,
+            Background(goals, subagents),
             upkeep,
             troubles,
         )

@@ -19,6 +19,10 @@ class DeliveryPolicy:
     """Whether the reply goes out; else only where somebody's message has joined the turn."""
 
 
+OF_GOALS = DeliveryPolicy(progress=False, replies=False)
+"""For turns that work at a goal: its people hear of its end, and what they are asked meanwhile."""
+
+
 class Delivery:
     """A sink for one turn. The reply goes out once, when the turn has ended."""
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 
-from nanobot.agent.delivery import Delivery, DeliveryPolicy, hint
+from nanobot.agent.delivery import OF_GOALS, Delivery, DeliveryPolicy, hint
 from nanobot.agent.earlier import sort_out
 from nanobot.agent.hooks import Hook
 from nanobot.agent.idle import IdleWatch
@@ -410,9 +410,7 @@ class AgentLoop:
     def _delivery(self, message: InboundMessage) -> Delivery | None:
         if message.quiet:
             return None
-        policy = self._policy.delivery(message.channel)
-        if message.origin is Origin.GOAL:  # its people hear of the end, and what they are asked
-            policy = DeliveryPolicy(progress=False, replies=False)
+        policy = OF_GOALS if message.origin is Origin.GOAL else self._policy.delivery(message.channel)
         return Delivery(self.bus, message, policy)
 
 

@@ -4,14 +4,16 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from nanobot.agent.delivery import OF_GOALS, Delivery
 from nanobot.agent.goals.goal import Goal
 from nanobot.agent.loop import AgentLoop
-from nanobot.agent.pipeline.left_over import words_of
+from nanobot.agent.pipeline.left_over import left_over_turns, words_of
 from nanobot.agent.pipeline.work import Parts
 from nanobot.agent.turn import TurnResult
 from nanobot.bus.events import InboundMessage, OutboundKind, OutboundMessage
 from nanobot.bus.queue import MessageBus
 from nanobot.errors import StorageError
+from nanobot.messages.types import Origin
 
 if TYPE_CHECKING:
     from nanobot.wiring.subagents import Subagents
@@ -28,6 +30,13 @@ class GoalTurns:
     async def run(self, message: InboundMessage) -> TurnResult:
         """Run it in its session's lane."""
         return await self._loop.serve(message)
+
+    async def resume(self, session_key: str) -> TurnResult | None:
+        """Take up the turn that was cut off. Another one than a goal's waits for its person."""
+        left = (await asyncio.to_thread(left_over_turns, self._parts.turns_folder)).get(session_key)
+        if left is None or left.message.origin is not Origin.GOAL:
+            return None
+        return await self._loop.resume(session_key, Delivery(self._bus, left.message, OF_GOALS))
 
     async def quiet(self, session_key: str) -> None:
         """Until its lane is free."""

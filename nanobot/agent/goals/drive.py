@@ -45,6 +45,10 @@ class Turns(Protocol):
         """Run it in its session's lane; nothing of its reply is sent. Never raises for a failure."""
         ...
 
+    async def resume(self, session_key: str) -> TurnResult | None:
+        """Take up the goal's turn that was cut off, as `run` would; None where none was."""
+        ...
+
     async def quiet(self, session_key: str) -> None:
         """Wait until no turn of this session runs."""
         ...
@@ -113,8 +117,8 @@ class Drive:
         """Until it is over, waits, or nanobot ends. `taken_up`: an earlier life may have died in one of its turns."""
         goal = self.goal
         await self._turns.quiet(goal.session_key)
-        if taken_up and goal.state is GoalState.ACTIVE and goal.claim is not None:
-            await self._claimed(await self._turns.last_words(goal.session_key))
+        if taken_up and goal.state is GoalState.ACTIVE and not await self._taken_up():
+            return
         while goal.state is GoalState.ACTIVE and not self._ends():
             if goal.spent:
                 await self.end(GoalState.LIMIT, goal.spent, self._said)
@@ -150,11 +154,24 @@ class Drive:
             goal.note.following = found
         await self._save(goal)
 
+    async def _taken_up(self) -> bool:
+        """What an earlier life was at; False where nanobot ends."""
+        goal, steps = self.goal, self.goal.steps
+        result = await self._turns.resume(goal.session_key)
+        if result is not None and result.text:
+            return await self._after(result, steps)
+        if goal.claim is not None:  # the turn that claimed it has ended, here or before
+            await self._claimed(await self._turns.last_words(goal.session_key))
+        return not self._ends()
+
     async def _turn(self) -> bool:
         """One turn, and what it means for the goal; False where nanobot ends."""
+        self.touched, steps = False, self.goal.steps
+        return await self._after(await self._turns.run(message_of(self.goal)), steps)
+
+    async def _after(self, result: TurnResult, steps: int) -> bool:
+        """What a turn means for the goal, before which it had made so many steps; False where nanobot ends."""
         goal = self.goal
-        self.touched, steps = False, goal.steps
-        result = await self._turns.run(message_of(goal))
         if result.later or (result.outcome is TurnOutcome.STOPPED and self._ends()):
             return False
         goal.turns += 1

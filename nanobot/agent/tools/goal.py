@@ -107,16 +107,16 @@ class GoalTool(Tool):
 
     name = "goal"
     description = (
-        "Work on something over many turns, by yourself, until it is reached. begin; note how far it is; finish with a "
-        "check that proves it; ask the person and wait; drop what cannot be done."
+        "Work on something over many turns by yourself, until a check proves it: begin when asked to go on until "
+        "something holds."
     )
     parameters = takes(
         "action",
-        action={"type": "string", "enum": ["begin", "note", "finish", "ask", "drop"]},
+        action=string(enum=["begin", "note", "finish", "ask", "drop"]),
         text=string("What to reach, to ask, or why to drop it"),
-        done={"type": "string"},
-        doing={"type": "string"},
-        next={"type": "string"},
+        done=string(),
+        doing=string(),
+        next=string(),
         check=string("`command: ...`, `file: PATH` or `page: URL`"),
         expect=string("Text it must show"),
     )
