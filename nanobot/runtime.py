@@ -29,6 +29,7 @@ from nanobot.agent.run.skill_use import SkillUse
 from nanobot.agent.slash_commands import Desk, SlashCommands
 from nanobot.agent.tools.builtin import ToolPolicies, build_tools
 from nanobot.agent.tools.cron import CronTool
+from nanobot.agent.tools.goal import GoalTool
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.tools.session_search import SessionSearchTool
 from nanobot.agent.tools.spawn import SpawnTool
@@ -52,6 +53,8 @@ from nanobot.utils.clock import Clock, SystemClock, zone_named
 from nanobot.utils.garbage import seldom_collected
 from nanobot.utils.workspace import open_workspace
 from nanobot.wiring import people
+from nanobot.wiring.background import Background
+from nanobot.wiring.goals import Goals
 from nanobot.wiring.jobs import cron_desk, cron_service
 from nanobot.wiring.loop import loop_policy
 from nanobot.wiring.memory import Upkeep
@@ -98,6 +101,9 @@ class Runtime:
     archive: ScopedArchive
     """What was said before, to be found."""
     subagents: Subagents
+    goals: Goals
+    background: Background
+    """What goes on beside the turns."""
     upkeep: Upkeep
     """What keeps memory in order, in the background."""
     troubles: Callable[[], list[str]]
@@ -151,7 +157,12 @@ async def build_runtime(
     chains = chains or Chains(home.environ, home.places.state, metered=spending.metered)
     models = ConfiguredModels(config, chains, model, provider, spending.metered)
     vitals, questions, grants = Vitals(clock), Questions(clock), Grants(home.places.grants, clock)
-    answering = Answering(questions, partial(people.no_owner_here, home.pairing), people.is_group)
+    answering = Answering(
+        questions,
+        partial(people.no_owner_here, home.pairing),
+        people.is_group,
+        on_behalf=lambda context: goals.on_behalf(context),  # noqa: PLW0108 they come later
+    )
     scope_of = partial(people.scope_of, config, home.pairing, home.sessions)
     upkeep = Upkeep(config, home.places, context.memory, home.sessions, models, home.pairing, vitals, clock)
     bus = bus or MessageBus()
@@ -163,6 +174,8 @@ async def build_runtime(
     around = Surroundings(config.agents.defaults, bus, context, box.policies, hooks_with, answering, upkeep.look)
     subagents = Subagents(home.places.tasks, around, handing_on)
     box.tools.register(SpawnTool(subagents.spawner))
+    goals = Goals(home.places.goals, around, subagents)
+    box.tools.register(GoalTool(goals.keeper, box.tools.get))
     plugins = await _plugins(home, box.tools)
     hook_wall = HookWall(_walled(home, plugins), config.plugins.hook_timeout_s).and_these(own_hooks)
 
@@ -184,12 +197,14 @@ async def build_runtime(
         scope_of=scope_of,
         stop_children=subagents.stop_of,
         forget_children=subagents.forget_of,
+        goals=goals,
         memory=upkeep,
         more={
             **upkeep.commands(),
             **skills_command(context.skills),
             "search": search_command(archive),
             "tasks": subagents.command,
+            "goal": goals.command,
         },
         troubles=troubles,
     )
@@ -217,6 +232,7 @@ async def build_runtime(
         saved=upkeep.saved,
         news_of=upkeep.tidying.news_of,
         children=subagents,
+        goals=goals,
     )
 
     def lane(session_key: str) -> AbstractAsyncContextManager[object]:
@@ -225,7 +241,8 @@ async def build_runtime(
     idle = upkeep.idle_watch(lane)
     loop = AgentLoop(bus, parts, loop_policy(config, home.environ, streams), idle)
     subagents.join(loop, parts)
-    async with _alive(home, parts, models, loop, idle, archive, subagents, upkeep, plugins):
+    goals.join(loop, parts)
+    async with _alive(home, parts, models, loop, idle, archive, subagents, goals, upkeep, plugins):
         yield Runtime(
             config,
             data_dir,
@@ -246,6 +263,8 @@ async def build_runtime(
             box.servers,
             archive,
             subagents,
+            goals,
+            Background(goals, subagents),
             upkeep,
             troubles,
         )
@@ -367,6 +386,7 @@ async def _alive(
     idle: IdleWatch | None,
     archive: ScopedArchive,
     subagents: Subagents,
+    goals: Goals,
     upkeep: Upkeep,
     plugins: "Plugins | None",
 ) -> AsyncIterator[None]:
@@ -382,8 +402,10 @@ async def _alive(
         lives.push_async_callback(parts.traces.close)
         lives.push_async_callback(upkeep.close)
         lives.push_async_callback(subagents.let_go)
+        lives.push_async_callback(goals.let_go)
         lives.push_async_callback(loop.stop)
         lives.push_async_callback(subagents.close)
+        lives.callback(goals.close)
         if idle is not None:
             lives.push_async_callback(idle.close)
         yield

@@ -53,7 +53,7 @@ _STATES = {
     TurnOutcome.REFUSED: TaskState.FAILED,
     TurnOutcome.FAILED: TaskState.FAILED,
 }
-_NOBODY_LATER = (Origin.CRON, Origin.HEARTBEAT, Origin.API)
+_NOBODY_LATER = (Origin.CRON, Origin.HEARTBEAT, Origin.API, Origin.GOAL)
 """Why turns exist whose end is the last that is heard of them: what their subagents find has to be part of it."""
 _SIGN_S = 60.0
 """A turn that waits says at least so often that it does."""

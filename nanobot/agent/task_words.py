@@ -76,10 +76,11 @@ class SubagentPrompt:
         return _PROMPT.format(system=system, workspace=self.workspace, steps=self.steps).rstrip()
 
     def runtime_context(
-        self, channel: str, chat_id: str, history: Sequence[ChatMessage], *, scope: Scope = OWNERS
+        self, channel: str, chat_id: str, history: Sequence[ChatMessage], *, scope: Scope = OWNERS, goal: str = ""
     ) -> str:
         """The time; a subagent speaks in no chat."""
-        return self.clock_block(scope)
+        block = self.clock_block(scope)
+        return f"{goal}\n\n{block}" if goal else block
 
 
 def label_of(task: str, label: str | None) -> str:

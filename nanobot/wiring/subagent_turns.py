@@ -31,7 +31,7 @@ from nanobot.wiring.surroundings import Answerers, Surroundings
 
 STEPS = 15
 """Model calls that a subagent has."""
-WITHHELD = frozenset({"message", "spawn", "cron"})
+WITHHELD = frozenset({"message", "spawn", "cron", "goal"})
 """Tools that subagents have not: they speak to nobody, and make no work that outlives them."""
 
 

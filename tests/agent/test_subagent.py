@@ -86,7 +86,7 @@ async def test_a_subagent_speaks_to_nobody_makes_no_work_and_knows_only_its_task
         own = {tool["function"]["name"] for tool in cast.children["prices"].tools[0]}
         (request,) = cast.children["prices"].requests
 
-    assert agents - own == {"spawn", "cron"}
+    assert agents - own == {"spawn", "cron", "goal"}
     assert own - agents == set()
     assert "tulips" not in str(request)
     assert len(str(request[0]["content"])) < 1_500

@@ -123,6 +123,8 @@ class _Run:
     async def _until_answer(self) -> RunResult:
         said, nudged, continued, broken = self._said, False, 0, 0
         while self._steps < self._spec.model.limits.max_steps:
+            if self._steps and (why := self._spec.enough()):
+                return await self._give_up(why)
             try:
                 response = await self._step()
             except BudgetExceededError as error:
