@@ -61,6 +61,7 @@ from nanobot.wiring.memory import Upkeep
 from nanobot.wiring.models import ConfiguredModels
 from nanobot.wiring.policies import tool_policies
 from nanobot.wiring.recall import ScopedArchive, search_command
+from nanobot.wiring.review import read_back_of
 from nanobot.wiring.skills import skills_command, skills_of
 from nanobot.wiring.sources import mcp_servers, own_tools
 from nanobot.wiring.subagents import Subagents
@@ -324,6 +325,7 @@ def _toolbox(home: _Home) -> _Toolbox:
     is_private = partial(people.is_owners_own, config, home.pairing, home.sessions)
     policies = tool_policies(config, home.data_dir, home.workspace, is_private=is_private, environ=home.environ)
     policies = replace(policies, words_of=book.of, mark_changed=book.mark_changed, watch_reading=book.reading)
+    policies = replace(policies, watch=read_back_of(config, home.workspace, policies.paths))
     tools = build_tools(policies)
 
     @cache

@@ -14,6 +14,7 @@ from typing import Any
 
 from nanobot.agent import task_words
 from nanobot.agent.courses import Course, Wants
+from nanobot.agent.roles import SHEETS, Role
 from nanobot.agent.subagent_ports import Reports, SubagentPolicy, Turns
 from nanobot.agent.tasks import Life, Task, TaskState, TaskStore
 from nanobot.agent.tools.base import SUBAGENT_SESSION, ToolContext, ToolResult
@@ -113,12 +114,22 @@ class SubagentManager:
         return task_words.started(asked, before if self._places.locked() else 0)
 
     async def run(self, task: str, label: str | None = None, *, ctx: ToolContext) -> ToolResult:
-        """Have it done while the caller waits; the result. One like it that runs is waited for instead.
+        """As `see_through`, for a worker: its result in words."""
+        ended = await self.see_through(task, label, ctx=ctx)
+        failed = ended.state in (TaskState.FAILED, TaskState.STOPPED)
+        return ToolResult(task_words.inline(ended), error=failed, provenance=ended.seen)
+
+    async def see_through(
+        self, task: str, label: str | None = None, *, role: Role = Role.WORKER, ctx: ToolContext
+    ) -> Task:
+        """Have it done while the caller waits; how it ended. One like it that runs is waited for instead. Raises
+        NanobotError where it cannot begin.
 
         Cancelled, it stops the subagent; where nanobot ends, that goes on at the next start.
         """
         asker = self._parent_of(ctx)
         asked = _task_of(task, label, ctx, ctx.address, asker)
+        asked.role = role
         asked.waited = True
         course, _ = await self._found_or_opened(asked)
         course.waiters += 1
@@ -138,8 +149,7 @@ class SubagentManager:
             if not course.waiters:
                 course.served.set()
         course.given = True
-        failed = course.task.state in (TaskState.FAILED, TaskState.STOPPED)
-        return ToolResult(task_words.inline(course.task), error=failed, provenance=course.task.seen)
+        return course.task
 
     def must_wait(self, ctx: ToolContext) -> bool:
         """Whether this turn's end is the last that anybody hears of it."""
@@ -382,7 +392,7 @@ class SubagentManager:
             await self._given(course)
         if task.reported:
             return
-        if course.given or course.forgotten:
+        if course.given or course.forgotten or not SHEETS[task.role].reports:
             await self._filed(task)
             return
         if course.said_aside:
@@ -472,10 +482,14 @@ class SubagentManager:
             log.warning("how far subagent %s is cannot be written down: %s", task.id, error)
 
     def _like(self, asked: Task) -> Course | None:
-        """One that does the same for the same session; or did, for this very turn, and nobody was told yet."""
+        """One that does the same for the same session; or did, for this very turn, and nobody was told yet. What was
+        judged once is judged again: the same words may tell of other work by now.
+        """
         for course in self._courses.values():
             task = course.task
-            if task.parent != asked.parent or _same_words(task) != _same_words(asked) or task.reported:
+            if (task.parent, task.role) != (asked.parent, asked.role) or _same_words(task) != _same_words(asked):
+                continue
+            if task.reported or (course.given and task.role is not Role.WORKER):
                 continue
             if not task.state.is_over or (task.state is TaskState.DONE and task.turn_id == asked.turn_id):
                 return course

@@ -5,7 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from nanobot.agent.roles import Role
 from nanobot.agent.tasks import Task
+from nanobot.agent.tools.base import ToolContext
 from nanobot.agent.turn import EventSink, TurnResult
 from nanobot.messages.types import Provenance
 
@@ -23,6 +25,17 @@ class SubagentPolicy:
     most_open: int = 64
     """Tasks that run and wait together."""
     keep_days: int = 30
+
+
+class Subagents(Protocol):
+    """Where subagents with a role come from."""
+
+    async def see_through(self, task: str, label: str | None = None, *, role: Role, ctx: ToolContext) -> Task:
+        """Have it done while the caller waits; the task as it ended. Raises NanobotError where it cannot begin.
+
+        Cancelled, it stops the subagent; where nanobot ends, that goes on at the next start.
+        """
+        ...
 
 
 class Trial(Protocol):

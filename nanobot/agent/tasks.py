@@ -15,6 +15,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from nanobot.agent.roles import Role
 from nanobot.agent.scope import OWNERS, Scope
 from nanobot.agent.tools.base import SUBAGENT_SESSION
 from nanobot.bus.events import Address
@@ -82,6 +83,7 @@ class Task:
     seen: Provenance = Provenance.TOOL
     """The least trusted words that the subagent has seen."""
     reported: bool = False
+    role: Role = Role.WORKER
 
     @property
     def session_key(self) -> str:
@@ -106,7 +108,7 @@ class Task:
         given = {name: value for name, value in told.items() if name in known}
         given["address"] = Address(*told["address"])
         given["scope"] = Scope(str(told.get("scope", "")))
-        kinds = {"asker": Provenance, "seen": Provenance, "origin": Origin, "state": TaskState}
+        kinds = {"asker": Provenance, "seen": Provenance, "origin": Origin, "state": TaskState, "role": Role}
         return cls(**given | {name: kind(told[name]) for name, kind in kinds.items() if name in told})
 
 

@@ -1,7 +1,7 @@
 """The turns of subagents: through the same pipeline as everybody's, with tools, prompt and limits of their own."""
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Collection, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -11,6 +11,7 @@ from nanobot.agent.pipeline.left_over import fates_of, message_of
 from nanobot.agent.pipeline.phases import Pipeline
 from nanobot.agent.pipeline.roll_over import RollOver
 from nanobot.agent.pipeline.work import Ending, Parts, Turn, new_turn
+from nanobot.agent.roles import SHEETS, Role
 from nanobot.agent.run.handing_on import HandingOn
 from nanobot.agent.run.outside import provenance_of
 from nanobot.agent.run.spec import Model
@@ -29,8 +30,6 @@ from nanobot.messages.types import Origin, Provenance, least_trusted
 from nanobot.session.checkpoint import Checkpoint
 from nanobot.wiring.surroundings import Answerers, Surroundings
 
-STEPS = 15
-"""Model calls that a subagent has."""
 WITHHELD = frozenset({"message", "spawn", "cron", "goal"})
 """Tools that subagents have not: they speak to nobody, and make no work that outlives them."""
 
@@ -43,11 +42,9 @@ class TaskTurns:
         self._handing_on = handing_on
         self._tasks: dict[str, Task] = {}
         """By session, those that run."""
-        self._steps = steps = min(STEPS, around.defaults.max_tool_iterations)
+        self._tools = parts.tools
         self._parts = replace(
             parts,
-            models=_Limited(parts.models, steps),
-            prompt=SubagentPrompt(parts.workspace, steps, lambda scope: around.context.runtime_context(scope=scope)),
             turns_folder=parts.turns_folder / "subagents",
             hooks=(handing_on, *around.hooks(Answerers(around.answering, self._tasks.get))),
             scope_of=lambda message: self._tasks[message.session_key].scope,
@@ -55,12 +52,8 @@ class TaskTurns:
             saved=around.look,
             children=None,
         )
-        depth = around.defaults.subagent_depth
-        spawn = parts.tools.get("spawn")
-        self._pipelines = [
-            Pipeline(replace(self._parts, tools=_tools(around.policies, parts.tools, spawn if may else None)))
-            for may in (level < depth for level in range(1, depth + 1))
-        ]
+        self._pipelines: dict[tuple[Role, bool], Pipeline] = {}
+        """By role, and whether it may have subagents of its own."""
 
     async def begin(self, task: Task, words: str, watch: EventSink) -> "_Trial | _Ended":
         """Begin a try, or go on with it."""
@@ -99,11 +92,32 @@ class TaskTurns:
         vitals, key = self._parts.vitals, task.session_key
         vitals.running.add(key)
         try:
-            return await self._pipelines[min(task.depth, len(self._pipelines)) - 1].run(turn)
+            return await self._pipeline_for(task).run(turn)
         finally:
             turn.let_go()
             vitals.running.discard(key)
             self._tasks.pop(key, None)
+
+    def _pipeline_for(self, task: Task) -> Pipeline:
+        role, may_spawn = task.role, task.depth < self._around.defaults.subagent_depth
+        pipeline = self._pipelines.get((role, may_spawn))
+        if pipeline is None:
+            parts, around, steps = self._parts, self._around, self._steps_of(role)
+            only = SHEETS[role].tools
+            spawn = self._tools.get("spawn") if may_spawn else None
+            parts = replace(
+                parts,
+                models=_Limited(parts.models, steps),
+                prompt=SubagentPrompt(
+                    parts.workspace, steps, lambda scope: around.context.runtime_context(scope=scope), role
+                ),
+                tools=_tools(around.policies, self._tools, spawn) if only is None else _some(around.policies, only),
+            )
+            pipeline = self._pipelines[role, may_spawn] = Pipeline(parts)
+        return pipeline
+
+    def _steps_of(self, role: Role) -> int:
+        return min(SHEETS[role].steps, self._around.defaults.max_tool_iterations)
 
     def _left(self, task: Task) -> tuple[str, InboundMessage] | None:
         """The turn that a crash cut off, and its message."""
@@ -119,10 +133,10 @@ class TaskTurns:
             return None
         mine = [row for row in rows if row.get("turn_id") == fate.turn_id and row["role"] == "assistant"]
         error = mine[-1].get("error")
-        steps = sum(bool(row.get("tool_calls")) for row in mine)
+        steps, most = sum(bool(row.get("tool_calls")) for row in mine), self._steps_of(task.role)
         if error in _OUTCOMES:
             return TurnResult(_OUTCOMES[error], fate.answer, turn_id=fate.turn_id)
-        outcome = TurnOutcome.FAILED if error else TurnOutcome.PARTIAL if steps >= self._steps else TurnOutcome.ANSWERED
+        outcome = TurnOutcome.FAILED if error else TurnOutcome.PARTIAL if steps >= most else TurnOutcome.ANSWERED
         return TurnResult(outcome, fate.answer, error, fate.turn_id)
 
     def _prepared(self, task: Task) -> None:
@@ -237,6 +251,14 @@ def _tools(policies: ToolPolicies, main: ToolRegistry, spawn: Tool | None) -> To
     if spawn is not None:
         registry.register(spawn)
     registry.add_source(_Others(main, frozenset(registry.names)))
+    return registry
+
+
+def _some(policies: ToolPolicies, names: Collection[str]) -> ToolRegistry:
+    """The built-in tools of these names and no others, wherever they would come from."""
+    registry = build_tools(policies)
+    for name in set(registry.names).difference(names):
+        registry.unregister(name)
     return registry
 
 

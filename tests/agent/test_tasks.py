@@ -7,6 +7,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nanobot.agent.roles import Role
 from nanobot.agent.scope import Scope
 from nanobot.agent.tasks import Life, Task, TaskState, TaskStore, counts_of
 from nanobot.bus.events import Address
@@ -36,6 +37,7 @@ def task(name: str, life: Life, *, parent: str = "cli:direct", state: TaskState 
         result=st.text(),
         cost_usd=st.none() | st.floats(0, 1e6),
         seen=st.sampled_from(Provenance),
+        role=st.sampled_from(Role),
     )
 )
 def test_a_task_comes_back_as_it_was(one: Task):
