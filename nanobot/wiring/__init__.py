@@ -6,5 +6,5 @@ may what in which chat, skills which there are, jobs opens the calendar, plugins
 remembered in order, loop says how much is done at once and what is sent of it, recall what was said before and who may
 be told. review looks at what was done. subagents has what is done beside the conversation: subagent_turns,
 subagent_reports and the surroundings of both. goals has what a session works at by itself, and goal_turns where that
-runs; background is all of it, for screens.
+runs; task_goals what subagents have to do with it; background is all of it, for screens.
 """

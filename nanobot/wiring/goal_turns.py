@@ -1,7 +1,6 @@
 """Where the turns of goals run, how their people are told, who helps with them."""
 
 import asyncio
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nanobot.agent.delivery import OF_GOALS, Delivery
@@ -9,6 +8,9 @@ from nanobot.agent.goals.goal import Goal
 from nanobot.agent.loop import AgentLoop
 from nanobot.agent.pipeline.left_over import left_over_turns, words_of
 from nanobot.agent.pipeline.work import Parts
+from nanobot.agent.planning import Plan, SubagentPlanner
+from nanobot.agent.review import Review, SubagentReviewer
+from nanobot.agent.tools.base import ToolContext
 from nanobot.agent.turn import TurnResult
 from nanobot.bus.events import InboundMessage, OutboundKind, OutboundMessage
 from nanobot.bus.queue import MessageBus
@@ -61,14 +63,6 @@ class GoalTurns:
         return words_of(rows[: said[-1] + 1]) if said else ""
 
 
-@dataclass(frozen=True, slots=True)
-class _NoReview:
-    """Nobody has looked."""
-
-    passed: bool | None = None
-    reasons: str = ""
-
-
 class GoalTeam:
     """The planner and the reviewer: subagents of the session, with eyes and no hands."""
 
@@ -76,10 +70,27 @@ class GoalTeam:
         self._subagents = subagents
         self._parts = parts
 
-    async def plan(self, goal: Goal) -> str:
+    async def plan(self, goal: Goal) -> Plan:
         """A list of tasks."""
-        return ""
+        return await SubagentPlanner(self._subagents.manager).plan(goal.text, ctx_of=self._context(goal))
 
-    async def review(self, goal: Goal, result: str) -> _NoReview:
+    async def review(self, goal: Goal, result: str) -> Review:
         """Read the result with fresh eyes."""
-        return _NoReview()
+        reviewer, check = SubagentReviewer(self._subagents.manager), str(goal.claim or "")
+        return await reviewer.review(goal.text, result, check=check, ctx_of=self._context(goal))
+
+    def _context(self, goal: Goal) -> ToolContext:
+        """A turn of the goal's, as far as subagents want to know."""
+        return ToolContext(
+            session_key=goal.session_key,
+            address=goal.address,
+            turn_id=f"goal-{goal.id}-{goal.turns}",
+            workspace=self._parts.workspace,
+            clock=self._parts.clock,
+            entered=goal.noted,
+            asker=goal.asker,
+            origin=Origin.GOAL,
+            sender_id=goal.sender_id,
+            attended=goal.attended,
+            scope=goal.scope,
+        )

@@ -5,14 +5,14 @@ Nothing is kept here: what every turn brought is in the goal, on the disk before
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from nanobot.agent.goals import words
 from nanobot.agent.goals.goal import Goal, GoalState
 from nanobot.agent.turn import TurnOutcome, TurnResult
 from nanobot.bus.events import InboundMessage
-from nanobot.messages.types import Origin
+from nanobot.messages.types import Origin, Provenance, least_trusted
 from nanobot.utils.text import clip_line
 
 log = logging.getLogger(__name__)
@@ -72,15 +72,34 @@ class Review(Protocol):
 
     @property
     def reasons(self) -> str:
-        """Why not."""
+        """Why not; or why there is no verdict."""
+        ...
+
+    @property
+    def provenance(self) -> Provenance:
+        """The least trusted words that they have seen."""
+        ...
+
+
+class Plan(Protocol):
+    """What a planner said."""
+
+    @property
+    def steps(self) -> Sequence[str]:
+        """What is to be done, in order; empty where there is no plan."""
+        ...
+
+    @property
+    def provenance(self) -> Provenance:
+        """As of a review."""
         ...
 
 
 class Team(Protocol):
     """Who helps with a goal."""
 
-    async def plan(self, goal: Goal) -> str:
-        """A list of tasks; empty where none came of it. Never raises."""
+    async def plan(self, goal: Goal) -> Plan:
+        """A list of tasks. Never raises."""
         ...
 
     async def review(self, goal: Goal, result: str) -> Review:
@@ -147,11 +166,12 @@ class Drive:
     async def _plan(self) -> None:
         goal = self.goal
         found = await self._team.plan(goal)
-        if self._ends():
+        if self._ends() or goal.state is not GoalState.ACTIVE:
             return
         goal.planned = True
-        if found and not goal.note.following:
-            goal.note.following = found
+        if found.steps:
+            goal.note.following = words.listed(found.steps)
+            goal.noted = least_trusted([goal.noted, found.provenance])
         await self._save(goal)
 
     async def _taken_up(self) -> bool:
@@ -207,9 +227,10 @@ class Drive:
         goal = self.goal
         if goal.review:
             review = await self._team.review(goal, said)
-            if self._ends():
+            if self._ends() or goal.state is not GoalState.ACTIVE:
                 return
             goal.objections = "" if review.passed else review.reasons
+            goal.noted = least_trusted([goal.noted, review.provenance])
             if review.passed is False and goal.sent_back < MOST_SENT_BACK:
                 goal.sent_back += 1
                 goal.claim = None

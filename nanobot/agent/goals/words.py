@@ -1,5 +1,7 @@
 """What is said of goals: to the model in the turns that work at them and beside a person's message, and to people."""
 
+from collections.abc import Sequence
+
 from nanobot.agent.goals.goal import Goal, GoalState
 from nanobot.usage.types import dollars
 from nanobot.utils.text import clip_line, counted
@@ -131,11 +133,16 @@ def _is(goal: Goal) -> str:
     return said if said.startswith("waits") else f"is {said}" if goal.state is not GoalState.LIMIT else said
 
 
+def listed(steps: Sequence[str]) -> str:
+    """A plan, as a note keeps it."""
+    return "\n" + "\n".join(f"- [ ] {step}" for step in steps)
+
+
 def done(goal: Goal, said: str) -> str:
     """The report of one that was reached."""
     proof = f"(Goal reached, checked by {goal.claim}; {used(goal)}.)"
     if goal.objections:
-        proof += f"\n(A reviewer still objects: {goal.objections})"
+        proof += f"\n(A reviewer was not content: {goal.objections})"
     return f"{said.strip() or title(goal)}\n\n{proof}"
 
 
