@@ -9,5 +9,6 @@ answers (in which words) -> loop, earlier (what a crash left), intake and lanes 
 (work beside the conversation), of which review and planning ask; and beside the turns tidying (when), idle ->
 consolidation -> save_memory and handover (old messages go into memory) -> remembering (what of it is kept), facts
 (what a memory says), memory_book (every version of it) -> memory_editing and memory_words (a memory in a person's
-hands), and hooks -> hook_wall, command_hook (what plugins and programs see, change and deny).
+hands), mistakes (what failed in a turn) -> lessons (what of it is remembered), and hooks -> hook_wall, command_hook
+(what plugins and programs see, change and deny).
 """

@@ -45,6 +45,8 @@ class By(StrEnum):
     FORGET = "forget"
     UNDO = "undo"
     SHARE = "share"
+    LESSON = "lesson"
+    """A mistake that kept coming back, or does no more."""
     RESET = "reset"
 
 

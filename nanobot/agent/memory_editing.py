@@ -24,6 +24,7 @@ _HOW = {
     By.AGENT: "written by the agent",
     By.HAND: "written by hand, or before nanobot kept book",
     By.SHARE: "shared by the owner",
+    By.LESSON: "learned from a mistake that kept coming back",
     By.UNDO: "brought back",
     By.FORGET: "left when something else was forgotten",
     By.RESET: "left by a reset",

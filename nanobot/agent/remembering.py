@@ -14,8 +14,8 @@ from nanobot.messages.shown import shown_text
 from nanobot.utils.clock import Clock
 
 _LONG_DAYS = 60.0
-_OF = {By.HAND: 3.0, By.SHARE: 3.0, By.AGENT: 1.5}
-"""What it adds to a fact's importance who wrote it: what a person wrote by hand leaves last."""
+_OF = {By.HAND: 3.0, By.SHARE: 3.0, By.AGENT: 1.5, By.LESSON: -10.0}
+"""What it adds to a fact's importance who wrote it: what a person wrote by hand leaves last, a lesson before any."""
 
 
 @dataclass(frozen=True, slots=True)

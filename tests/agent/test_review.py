@@ -1,6 +1,7 @@
 """Reviews and plans: fresh eyes that read and change nothing, and an answer that is either readable or none."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -221,6 +222,26 @@ async def test_a_review_that_nanobots_end_cut_off_goes_on_and_gives_its_verdict_
     assert [one.passed for one in judge.reviews] == [True]
     assert again.reports("telegram:7") == []
     assert [one["state"] for one in filed(tmp_path)] == ["done"]
+
+
+async def test_a_review_that_was_killed_goes_on_and_gives_its_verdict_once(tmp_path: Path):
+    pause = Pause()
+    async with on_stage(tmp_path / "a", Cast(JUDGE, **{REVIEW: [LOOK, pause]})) as stage:
+        stage.runtime.tools.register(Judge(stage))
+        await stage.hear("a poem, please", chat="7", channel="telegram")
+        await pause.reached.wait()
+        shutil.copytree(tmp_path / "a", tmp_path / "b")  # what a kill leaves is what is on the disk, and no lock held
+
+    cast = Cast(JUDGE, "Here it is.", **{REVIEW: [PASS]})
+    async with on_stage(tmp_path / "b", cast) as again:
+        judge = Judge(again)
+        again.runtime.tools.register(judge)
+        await again.until(lambda: again.replies("7"))
+        await again.quiet()
+
+    assert [one.passed for one in judge.reviews] == [True]
+    assert again.replies("7") == ["Here it is."] and again.reports("telegram:7") == []
+    assert [one["state"] for one in filed(tmp_path / "b")] == ["done"]
 
 
 async def test_a_verdict_that_nobody_waits_for_any_more_is_kept_and_said_to_nobody(tmp_path: Path):
