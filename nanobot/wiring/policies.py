@@ -19,7 +19,6 @@ from nanobot.security.network import NetworkPolicy
 from nanobot.utils.clock import zone_named
 from nanobot.wiring.walls import path_policy
 
-
 _SPARE_S = 300.0
 """Beyond the longest silence that the config allows: its own limit has to come first, since that says what was slow."""
 _HOOKS = 12
