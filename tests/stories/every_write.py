@@ -26,7 +26,7 @@ import sys
 import tempfile
 import traceback
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -92,6 +92,8 @@ class Kind:
     """Whether the model's answers break off."""
     plugged: bool = False
     """Whether hooks, a subagent and a search have their part in it."""
+    same_ids: bool = False
+    """Whether the model's server gives the calls of each answer the same ids, as some do."""
     slow: bool = False
     """Whether each piece of what the model says is written at once, as it is when it speaks slowly."""
 
@@ -104,6 +106,7 @@ KINDS = {
     "slow": Kind(slow=True),
     "broken": Kind(slow=True, breaks_off=True, joins=True),
     "plugged": Kind(plugged=True),
+    "same ids": Kind(same_ids=True),
 }
 kind = KINDS["plain"]
 
@@ -111,6 +114,12 @@ kind = KINDS["plain"]
 def plan() -> list[list[tuple[str, str]]]:
     """The steps of the turn, each some calls: a tool and a label."""
     return PLUGGED if kind.plugged else PLAN
+
+
+def step_of(call: Mapping[str, Any]) -> int:
+    """Which step of the plan made this call, as its words tell."""
+    said = str(call["function"]["arguments"])
+    return next((at for at, step in enumerate(plan()) if any(f'"{label}' in said for _, label in step)), -1)
 
 
 def arguments_of(name: str, label: str) -> dict[str, Any]:
@@ -184,7 +193,7 @@ class Planned(LLMProvider):
             self.problems.append("no message of a person is in the request")
         if estimate_tokens(messages) > kind.window:
             self.problems.append("a request is above the window")
-        steps = [int(call["id"][1]) for row in messages for call in row.get("tool_calls") or ()]
+        steps = [step_of(call) for row in messages for call in row.get("tool_calls") or ()]
         done = max(steps, default=-1) + 1
         if done == 1 and kind.joins:
             self.say_more()
@@ -196,8 +205,9 @@ class Planned(LLMProvider):
             if broken:
                 raise StreamCutError("cut")
         wanted = plan()[done] if done < len(plan()) else []
+        first = "c" if kind.same_ids else f"c{done}"
         calls = [
-            ToolCallRequest(f"c{done}{at}", name, arguments_of(name, label)) for at, (name, label) in enumerate(wanted)
+            ToolCallRequest(f"{first}{at}", name, arguments_of(name, label)) for at, (name, label) in enumerate(wanted)
         ]
         yield Finished(LLMResponse(text + " ", calls, "tool_calls" if calls else "stop"))
 
@@ -356,6 +366,13 @@ def look(home: Path, before: Counter[str], said: list[str], counts: Counter[str]
             problems.append(f"{label} had its result and ran again")
         if label in results and not marks[label]:
             problems.append(f"{label} has a result and never ran")
+    called: dict[str, str] = {}
+    for row in rows:
+        called = {call["id"]: call["function"]["arguments"] for call in row.get("tool_calls") or ()} or called
+        if "Outcome unknown" in str(row["content"]) and not any(
+            label in called[row["tool_call_id"]] for label in marks
+        ):
+            counts["unknown and never ran"] += 1
     counts["unknown"] += sum("Outcome unknown" in str(row["content"]) for row in rows if row["role"] == "tool")
     users = [str(row["content"]) for row in rows if row["role"] == "user" and row.get("origin") != "system"]
     if kind.plugged:
