@@ -59,7 +59,7 @@ from nanobot.wiring.jobs import cron_desk, cron_service
 from nanobot.wiring.loop import loop_policy
 from nanobot.wiring.memory import Upkeep
 from nanobot.wiring.models import ConfiguredModels
-from nanobot.wiring.policies import tool_policies
+from nanobot.wiring.policies import patience_of, tool_policies
 from nanobot.wiring.recall import ScopedArchive, search_command
 from nanobot.wiring.review import read_back_of
 from nanobot.wiring.skills import skills_command, skills_of
@@ -220,7 +220,7 @@ async def build_runtime(
         workspace=workspace,
         turns_folder=home.places.turns,
         traces=TraceWriter(TraceFolder(home.places.traces, home.redactor), clock, workspace),
-        patience=patience or Patience(),
+        patience=patience or patience_of(config),
         roll_over=RollOver(
             config.agents.defaults.session_max_mb << 20,
             config.agents.defaults.session_max_days,

@@ -214,7 +214,8 @@ async def test_a_model_that_failed_is_asked_once_more_and_nothing_is_done_twice(
 
     assert (task["state"], task["tries"]) == ("done", 2)
     assert [row["role"] for row in transcript].count("tool") == 1
-    assert "do nothing twice" in told(cast.children["prices"].requests[-1][-1])
+    asked_again = told(cast.children["prices"].requests[-1][-1])
+    assert asked_again.startswith("Your task:\nprices: look them up") and "do nothing twice" in asked_again
 
 
 @pytest.mark.parametrize(
