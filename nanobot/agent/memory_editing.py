@@ -62,7 +62,9 @@ class MemoryEditor:
         self._memory.note_changes()
         origins = self._memory.book.origins()
         return [
-            self._known(fact, path.name, origins.get(fact.key)) for path in self._files() for fact in _facts_of(path)
+            self._known(fact, path.name, origins.get(fact.key))
+            for path in self._files()
+            for fact in facts_in(self._memory.text_of(path))
         ]
 
     def state(self) -> str:
@@ -85,7 +87,12 @@ class MemoryEditor:
             self._memory.note_changes()
             places = [*self._files(), self._memory.archive_file]
             found = _matching(
-                wanted, [self._known(fact, path.name, None) for path in places for fact in _facts_of(path)]
+                wanted,
+                [
+                    self._known(fact, path.name, None)
+                    for path in places
+                    for fact in facts_in(self._memory.text_of(path))
+                ],
             )
             keys = {known.fact.key for known in found}
             if not keys:
@@ -98,7 +105,7 @@ class MemoryEditor:
             gone: dict[str, Fact] = {}
             group = None
             for path in places:
-                text = _text_of(path)
+                text = self._memory.text_of(path)
                 out = [fact for fact in facts_in(text) if fact.key in keys]
                 if out:
                     gone |= {fact.key: fact for fact in out}
@@ -140,7 +147,7 @@ class MemoryEditor:
                     else NanobotError("Several facts have these words. Name one by its id.")
                 )
             fact = next(iter(keys.values()))
-            text = _text_of(self._memory.shared_file)
+            text = self._memory.text_of(self._memory.shared_file)
             if fact.key in {one.key for one in facts_in(text)}:
                 raise NanobotError("It is shared already.")
             line_end = "" if not text or text.endswith("\n") else "\n"
@@ -173,7 +180,7 @@ class MemoryEditor:
         return [
             Found(path.name, number, line.strip())
             for path in dict.fromkeys(names)
-            for number, line in enumerate(_text_of(path).splitlines(), 1)
+            for number, line in enumerate(self._memory.text_of(path).splitlines(), 1)
             if wanted and all(word in line.casefold() for word in wanted)
         ]
 
@@ -256,18 +263,6 @@ def _matching(wanted: str, facts: Sequence[Known]) -> list[Known]:
 
 def _unknown(wanted: str) -> NanobotError:
     return NanobotError(f"No fact is called {clip_line(wanted, _SHOWN)!r} or has these words. /memory lists them.")
-
-
-def _facts_of(path: Path) -> list[Fact]:
-    return facts_in(_text_of(path))
-
-
-def _text_of(path: Path) -> str:
-    """The text of a file, whatever bytes it holds; they come out again as they went in."""
-    try:
-        return path.read_bytes().decode("utf-8", "surrogateescape")
-    except OSError:
-        return ""
 
 
 def _minute(told: str) -> str:

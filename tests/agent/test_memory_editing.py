@@ -1,6 +1,8 @@
 """A memory in a person's hands: where a fact came from, forgetting it, sharing it, taking a change back."""
 
+import os
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -201,3 +203,20 @@ def test_over_five_hundred_sessions_ninety_five_of_a_hundred_facts_are_answerabl
 
     assert answerable >= 95
     assert size <= 8_192
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links take rights there")
+def test_what_a_command_put_into_a_chats_folder_leads_to_no_other_memory(home: Home):
+    home.memory.write_long_term("- canary\n")
+    chat = Home(home.memory.memory_dir.parent, Scope("telegram:-100"))
+    chat.memory.memory_dir.mkdir(parents=True)
+    for name in ("MEMORY.md", "HISTORY.md", "2026-01-01.md"):
+        (chat.memory.memory_dir / name).symlink_to("../../MEMORY.md")
+    os.mkfifo(chat.memory.archive_file)
+
+    assert chat.editor.search("canary") == []
+    assert "canary" not in chat.memory.get_memory_context()
+    for change in (chat.editor.facts, chat.editor.clear, partial(chat.memory.append_history, "words for the owner")):
+        with pytest.raises(NanobotError):
+            change()
+    assert home.text == "- canary\n"

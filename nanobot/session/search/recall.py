@@ -137,7 +137,7 @@ class Recall:
         if file is None:
             return None
         try:
-            data = index.read(file.source, place)
+            data = index.read(file, place)
         except OSError:
             return None
         if file.source.kind is Kind.MEMORY:

@@ -318,3 +318,16 @@ def change_the_middle_of(path: Path | None) -> None:
     old = b'"old 150"'
     assert old in data
     path.write_bytes(data.replace(old, b'"unread"'.ljust(len(old))))
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links take rights there")
+def test_a_file_that_became_a_link_since_it_was_read_shows_nothing_of_where_it_leads(place: Place):
+    note = place.memory / "chats" / "a-1" / "2026-01-01.md"
+    note.parent.mkdir(parents=True)
+    (place.memory / "MEMORY.md").write_text("- what the owner told in private, and nobody else\n", encoding="utf-8")
+    note.write_text(f"decoy {'x' * 60}\n", encoding="utf-8")
+    assert len(place.find("decoy")) == 1
+    note.unlink()
+    note.symlink_to("../../MEMORY.md")
+
+    assert place.find("decoy") == []
