@@ -19,6 +19,8 @@ _CJK = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
 _FILLERS = frozenset({"the", "very", "really", "also"})
 _ARTICLES = frozenset({"a", "an"})
 _WHO = frozenset({"user", "owner"})
+BOM = "\ufeff"
+"""What some editors begin a text with."""
 _DIGITS = "0123456789abcdefghjkmnpqrstvwxyz"
 _ID_LENGTH = 5
 
@@ -53,7 +55,7 @@ class Fact:
 
 def facts_in(text: str) -> list[Fact]:
     """The facts of a memory, from the first line to the last."""
-    lines = text.splitlines()
+    lines = text.removeprefix(BOM).splitlines()
     found: list[Fact] = []
     heading, fenced, commented = "", False, False
     for at, line in enumerate(lines):
@@ -135,7 +137,8 @@ def without(text: str, gone: Sequence[Fact]) -> str:
     """The text without these facts; every other byte stays."""
     lines = text.splitlines(keepends=True)
     cut = {at for fact in gone for at in range(fact.begin, fact.end)}
-    return "".join(line for at, line in enumerate(lines) if at not in cut)
+    mark = BOM if 0 in cut and text.startswith(BOM) else ""
+    return mark + "".join(line for at, line in enumerate(lines) if at not in cut)
 
 
 def merged(text: str) -> str:

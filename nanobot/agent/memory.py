@@ -417,6 +417,11 @@ def _entries_of_jsonl(text: str) -> Iterator[HistoryEntry]:
             yield HistoryEntry(_minute(row.get("timestamp")), content.strip())
 
 
+def said_in(line: str) -> str:
+    """What a line of history.jsonl says; empty where it says nothing."""
+    return "".join(entry.content for entry in _entries_of_jsonl(line))
+
+
 def _minute(timestamp: object) -> str:
     try:
         return f"{datetime.fromisoformat(str(timestamp)):%Y-%m-%d %H:%M}"

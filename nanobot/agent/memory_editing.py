@@ -10,8 +10,8 @@ from datetime import datetime
 from pathlib import Path
 
 from nanobot.agent.facts import Fact, facts_in, id_of, key_of, without, words_of
-from nanobot.agent.memory import MemoryStore
-from nanobot.agent.memory_book import By, Change, Origin, Source
+from nanobot.agent.memory import MemoryStore, said_in
+from nanobot.agent.memory_book import By, Change, Origin, Source, is_first_look
 from nanobot.agent.remembering import importance_of
 from nanobot.errors import NanobotError
 from nanobot.utils.clock import Clock
@@ -176,13 +176,18 @@ class MemoryEditor:
         """The lines of all its files in which these words stand, in any case."""
         wanted = text.casefold().split()
         folder = self._memory.memory_dir
-        names = [*self._all_files(), self._memory.history_file, *sorted(folder.glob("????-??-??.md"), reverse=True)]
+        logs = [self._memory.history_file, folder / "history.jsonl"]
+        names = [*self._all_files(), *logs, *sorted(folder.glob("????-??-??.md"), reverse=True)]
         return [
             Found(path.name, number, line.strip())
             for path in dict.fromkeys(names)
-            for number, line in enumerate(self._memory.text_of(path).splitlines(), 1)
+            for number, line in enumerate(self._lines_of(path), 1)
             if wanted and all(word in line.casefold() for word in wanted)
         ]
+
+    def _lines_of(self, path: Path) -> list[str]:
+        lines = self._memory.text_of(path).splitlines()
+        return [said_in(line) for line in lines] if path.suffix == ".jsonl" else lines
 
     def log(self) -> list[Change]:
         """All changes, the newest first."""
@@ -241,7 +246,8 @@ def told_change(change: Change) -> str:
     shown = "; ".join(what[:4]) + (f"; and {len(what) - 4} more" if len(what) > 4 else "")
     back = f" of {change.undoes}" if change.undoes is not None else ""
     who = f" ({change.who})" if change.who else ""
-    return f"{change.number}  {_minute(change.at)}  {change.by}{back}{who} {change.file}: {shown or 'other text'}"
+    shown = shown or ("as it was found" if is_first_look(change) else "other text")
+    return f"{change.number}  {_minute(change.at)}  {change.by}{back}{who} {change.file}: {shown}"
 
 
 def _matching(wanted: str, facts: Sequence[Known]) -> list[Known]:
