@@ -239,7 +239,7 @@ class MemoryBook:
         for change in reversed(self.changes()):
             if change.undoes is not None:
                 undone.add(change.undoes)
-            elif change.number not in undone and change.before != change.after and not _is_first_look(change):
+            elif change.number not in undone and change.before != change.after and not is_first_look(change):
                 first = change.group or change.number
                 return [one for one in self.changes() if first in (one.number, one.group) and one.number not in undone]
         return []
@@ -288,7 +288,8 @@ def is_like(fact: str, other: str) -> bool:
     return bool(one and two) and len(one & two) >= _ALIKE * min(len(one), len(two))
 
 
-def _is_first_look(change: Change) -> bool:
+def is_first_look(change: Change) -> bool:
+    """Whether it only says how a file stood when it was seen first."""
     return change.by is By.HAND and change.before is None
 
 
