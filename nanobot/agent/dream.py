@@ -9,7 +9,7 @@ Reading order: wiring/dreams (when) -> Dream.run -> tidy_memory (the call) -> me
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -269,10 +269,13 @@ class Dream:
         return plan
 
     def _plan_of(self, state: DreamState, news: News, most: int) -> _Plan | None:
+        fit = [at for at, entry in enumerate(news.entries) if self._is_for(entry)]
+        if not fit and not self._agent_wrote(state):
+            return None
+        self._memory.note_changes()
         text = (self._memory.bytes_of(self._memory.memory_file) or b"").decode("utf-8", "surrogateescape")
         facts = {fact.key: fact for fact in facts_in(text.removeprefix("\ufeff"))}
-        fit = [at for at, entry in enumerate(news.entries) if self._is_for(entry)]
-        if not facts or not (fit or self._agent_wrote(state)):
+        if not facts:
             return None
         chosen = fit[:most]
         end = news.end if len(chosen) == len(fit) else news.ends[chosen[-1]]
@@ -397,15 +400,24 @@ class Dream:
                 change = memory.change(memory.archive_file, (old or b"") + block, By.DREAM)
                 group = change.number if change is not None else None
             change = memory.change(memory.memory_file, data, By.DREAM, _MadeOf(told=told), group=group)
-        except NanobotError:
-            with suppress(NanobotError):
-                if memory.bytes_of(memory.memory_file) == data:
-                    memory.put(memory.memory_file, raw)
+        except NanobotError as error:
+            if not self._is_taken_back(raw, data):
+                log.warning("%s", error)  # it is done, and cannot be undone: the next look writes that down
+                return one
             with suppress(NanobotError):
                 if block and memory.bytes_of(memory.archive_file) == (old or b"") + block:
                     memory.change(memory.archive_file, old, By.RESTORE)
             raise
         return replace(one, change=change.number if change is not None else None)
+
+    def _is_taken_back(self, raw: bytes, data: bytes) -> bool:
+        """Whether MEMORY.md is as it was, after a change that could not be written down."""
+        with suppress(NanobotError):
+            if self._memory.bytes_of(self._memory.memory_file) != data:
+                return True
+            self._memory.put(self._memory.memory_file, raw)
+            return True
+        return False
 
     def _for_archive(self, old: bytes, made: Sequence[Tidied]) -> bytes:
         """What is added to the archive: what is not there yet."""
@@ -518,7 +530,7 @@ class Dream:
                 raise NanobotError("The memory was cleared after that pass. /memory undo brings it back.")
             data = _carried(memory.book.text(change.before) or b"", memory.book.text(change.after) or b"", data)
             if change.forgot:
-                data = _forgetting(data, change.forgot)
+                data = _forgetting(data, [*change.forgot, *_made_of(change.forgot, back)])
         return data
 
     def _unarchived(self, one: Pass, who: str, group: int | None) -> None:
@@ -581,6 +593,13 @@ def _forgetting(data: bytes, forgot: Sequence[str]) -> bytes:
     text = data.decode("utf-8", "surrogateescape")
     gone = [fact for fact in facts_in(text) if any(is_like(fact.text, words) for words in forgot)]
     return without(text, gone).encode("utf-8", "surrogateescape")
+
+
+def _made_of(forgot: Sequence[str], passes: Sequence[Pass]) -> Iterator[str]:
+    """What these passes made the forgotten facts of."""
+    for edit in (edit for one in passes for edit in one.edits if edit.after):
+        if any(is_like(edit.after, words) for words in forgot):
+            yield from edit.before
 
 
 def _nothing_to_restore(number: int | None, standing: Sequence[Pass]) -> str:
