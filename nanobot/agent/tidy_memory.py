@@ -280,8 +280,8 @@ class _Judge:
 _SMALL = frozenset(
     re.findall(
         r"\w+",
-        "a an and are as at be been by did do does for from had has have he her his i in into is it its my of on or she "
-        "since that the their them they this to until was were which who with you your user owner s",
+        "a an and are as at be been by did do does for from had has have he her his i in into is it its my of on or "
+        "she since that the their them they this to until was were which who with you your user owner s",
     )
 )
 """Words that claim nothing."""

@@ -206,7 +206,7 @@ class Dreams:
         chats = [scope for name in names if (scope := _scope_named(name)) is not None]
         if len(chats) < len(names):
             known = {Path(scope.folder).name for scope in chats}
-            keys = {":".join(one["key"].split(":")[:2]) for one in self._sessions.list_sessions()}
+            keys = {key for one in self._sessions.list_sessions() for key in _heads_of(one["key"])}
             chats += [Scope(key) for key in sorted(keys) if Path(Scope(key).folder).name in {*names} - known]
         return [OWNERS, *chats]
 
@@ -259,3 +259,9 @@ def _scope_named(folder: str) -> Scope | None:
     stem, dash, _ = folder.rpartition("-")
     scope = Scope(key_of(stem)) if dash and stem else None
     return scope if scope is not None and Path(scope.folder).name == folder else None
+
+
+def _heads_of(key: str) -> list[str]:
+    """The chats whose session this may be: a thread may be named behind the chat."""
+    parts = key.split(":")
+    return [":".join(parts[:end]) for end in range(2, len(parts) + 1)]
