@@ -91,10 +91,12 @@ class Pass:
     """Hashes of MEMORY.md."""
     archived: str = ""
     """What was added to ARCHIVE.md."""
+    since: int = 0
+    """The last change in the book before it."""
     change: int | None = None
     """Its number in the book."""
     restored: int | None = None
-    """The change in the book that took it back."""
+    """The change in the book that took it back; 0 where there was nothing to change for that."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -154,11 +154,14 @@ class MemoryStore:
                 self._write(file, data)
             return self.book.note(file.name, data, by, source or NOWHERE, **noted)
 
-    def put(self, file: Path, data: bytes) -> None:
-        """Put these bytes there and say nothing of it in the book: for who takes back what it could not note. Raises
-        StorageError.
+    def put(self, file: Path, data: bytes | None) -> None:
+        """Put these bytes there, None for no file, and say nothing of it in the book: the archive has no versions of
+        its own, and what could not be noted is taken back unnoted. Raises StorageError.
         """
-        self._write(file, data)
+        if data is None:
+            self._remove(file)
+        else:
+            self._write(file, data)
 
     def bytes_of(self, file: Path) -> bytes | None:
         """What a file of it holds, None where there is none. Raises StorageError."""

@@ -25,7 +25,7 @@ from nanobot.utils.files import make_private_folder, write_atomic
 
 if TYPE_CHECKING:
     from nanobot.agent.consolidation import Models
-    from nanobot.agent.dream import Dream, DreamRun
+    from nanobot.agent.dream import Dream, DreamOutcome, DreamRun
     from nanobot.agent.dream_log import Pass
     from nanobot.cron.types import CronSchedule
 
@@ -102,25 +102,25 @@ class Dreams:
             runs.append(run)
         return runs
 
-    async def tidy(self, scope: Scope, who: str = "") -> str:
-        """Tidy this memory now; what a person is told. Never raises for a model or the disk."""
+    async def tidy(self, scope: Scope, who: str = "") -> "tuple[DreamOutcome, str]":
+        """Tidy this memory now; how that ended, and what a person is told. Never raises for a model or the disk."""
         from nanobot.agent.dream_words import told_run
 
         dream = self._dream_of(scope)
         run = await dream.run(who=who, by_hand=True)
-        return told_run(run, next(iter(await asyncio.to_thread(dream.log.passes)), None))
+        return run.outcome, told_run(run, next(iter(await asyncio.to_thread(dream.log.passes)), None))
 
     def log_of(self, scope: Scope, most: int) -> str:
         """The last passes over this memory, for a person. Blocks; raises StorageError."""
         from nanobot.agent.dream_words import told_log
 
         dream = self._dream_of(scope)
-        dream.mend()
-        return told_log(dream.log.passes()[:most], dream.standing()) or "Dream has tidied nothing here yet."
+        dream.changes.mend()
+        return told_log(dream.log.passes()[:most], dream.changes.standing()) or "Dream has tidied nothing here yet."
 
     def restore(self, scope: Scope, number: int | None, who: str, may: "Callable[[Pass], bool]") -> str:
         """Take the memory back to before a pass; what a person is told. Blocks; raises NanobotError."""
-        one = self._dream_of(scope).restore(number, who=who, may=may)
+        one = self._dream_of(scope).changes.restore(number, who=who, may=may)
         return (
             f"The memory is as it was before pass {one.number}, and what was changed otherwise since stays. "
             "/memory undo takes this back."
@@ -157,7 +157,7 @@ class Dreams:
     async def _answer(self, asked: Asked) -> str:
         if asked.message.origin not in TYPED:
             return "/dream has to be typed by a person."
-        return await self.tidy(asked.scope, _who(asked))
+        return (await self.tidy(asked.scope, _who(asked)))[1]
 
     async def _answer_log(self, asked: Asked) -> str:
         count = asked.argument or "3"

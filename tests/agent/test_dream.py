@@ -298,7 +298,7 @@ async def test_a_disk_that_fills_at_any_write_leaves_the_old_or_the_new(
         run = await home.run(tidying(MERGED, {"action": "archive", "ids": ["f4"], "why": "over"}))
 
     again = Home(home.folder)
-    again.dream.mend()
+    again.dream.changes.mend()
     told = {one.outcome for one in again.passes() if one.outcome is not PassOutcome.FAILED}
     if again.text == before:
         assert told <= {PassOutcome.BROKEN_OFF}
@@ -513,15 +513,15 @@ async def test_a_restore_is_byte_for_byte_and_can_be_taken_back(home: Home):
     await home.run(tidying(MERGED, {"action": "archive", "ids": ["f4"], "why": "over"}))
     after = home.text
 
-    one = home.dream.restore()
+    one = home.dream.changes.restore()
 
     assert one.number == 1
     assert (home.text, home.archive) == (before, "- Old.\n")
-    assert home.dream.standing() == []
+    assert home.dream.changes.standing() == []
     assert (await home.run()).outcome is NOTHING
     MemoryEditor(home.memory, home.clock).undo()
     assert home.text == after
-    assert [one.number for one in home.dream.standing()] == [1]
+    assert [one.number for one in home.dream.changes.standing()] == [1]
 
 
 async def test_a_restore_takes_later_passes_with_it_and_keeps_what_others_changed(home: Home):
@@ -531,11 +531,11 @@ async def test_a_restore_takes_later_passes_with_it_and_keeps_what_others_change
     await home.run(tidying({"action": "archive", "ids": ["f3"], "why": "over"}))
     home.memory.memory_file.write_text(home.text.replace("# Memory", "# My memory"), encoding="utf-8")
 
-    home.dream.restore(1)
+    home.dream.changes.restore(1)
 
     assert home.text == before.replace("# Memory", "# My memory") + "- Plays chess.\n"
     with pytest.raises(NanobotError, match="no pass"):
-        home.dream.restore()
+        home.dream.changes.restore()
 
 
 async def test_a_restore_that_would_lose_a_later_edit_is_refused(home: Home):
@@ -544,7 +544,7 @@ async def test_a_restore_that_would_lose_a_later_edit_is_refused(home: Home):
     home.memory.memory_file.write_text(edited, encoding="utf-8")
 
     with pytest.raises(NanobotError, match=r"Lives in Rome\."):
-        home.dream.restore()
+        home.dream.changes.restore()
 
     assert "Rome" in home.text
 
@@ -554,7 +554,7 @@ async def test_what_was_forgotten_since_is_not_brought_back_by_a_restore(home: H
     home.clock.advance(60)
     MemoryEditor(home.memory, home.clock).forget("Lives in Berlin")
 
-    home.dream.restore()
+    home.dream.changes.restore()
 
     assert "Berlin" not in home.text
 
@@ -570,3 +570,51 @@ async def test_a_reset_ends_what_is_under_way_and_what_is_in_the_log_is_not_new_
     assert (await work).outcome is NOTHING
     home.model.clear()
     assert (await home.run()).outcome is NOTHING
+
+
+async def test_what_was_done_and_taken_back_since_a_pass_is_neither_done_nor_lost_by_its_restore(home: Home):
+    before = home.text
+    await home.run(tidying(MERGED))
+    editor = MemoryEditor(home.memory, home.clock)
+    editor.forget("Lives in Berlin")
+    editor.undo()
+
+    home.dream.changes.restore()
+
+    assert home.text == before
+
+
+async def test_an_undo_of_the_memory_takes_a_pass_back_too(home: Home):
+    before = home.text
+    await home.run(tidying(MERGED))
+
+    [change] = MemoryEditor(home.memory, home.clock).undo()
+
+    assert (change.by, home.text) == (By.DREAM, before)
+    assert home.dream.changes.standing() == []
+
+
+async def test_what_consolidation_archived_since_stays_in_the_archive_after_a_restore(home: Home):
+    await home.run(tidying({"action": "archive", "ids": ["f4"], "why": "over"}))
+    home.memory.append_archive([MemoryEditor(home.memory, home.clock).facts()[0].fact])
+
+    home.dream.changes.restore()
+
+    assert home.archive.lstrip() == "## 2026-02-26\n\n- Lives in Berlin.\n"
+
+
+async def test_what_was_said_and_written_while_the_model_thought_is_new_to_the_next_pass(home: Home):
+    pause = Pause()
+    home.model.script(pause, tidying(MERGED), tidying())
+    work = asyncio.create_task(home.dream.run())
+    await pause.reached.wait()
+    home.memory.append_history("[2026-02-26 16:00] Said meanwhile.")
+    home.memory.memory_file.write_text(home.text + "- Written meanwhile.\n", encoding="utf-8")
+    home.memory.note_changes(By.AGENT, Source("cli:direct"))
+    pause.resume.set()
+
+    await work
+
+    assert "Said meanwhile." in home.asked
+    assert len(home.model.requests) == 2
+    assert "- Written meanwhile.\n" in home.text
