@@ -11,7 +11,7 @@ import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-_ITEM = re.compile(r"^(\s*)(?:[-*+]|\d{1,3}[.)])\s+(.*)$")
+ITEM = re.compile(r"^(\s*)(?:[-*+]|\d{1,3}[.)])\s+(.*)$")
 _NO_FACT = re.compile(r"^\s*(?:#{1,6}\s|\||>?\s*$|-{3,}\s*$|\*{3,}\s*$|={3,}\s*$)")
 _FENCE = re.compile(r"^\s*(```|~~~)")
 _TOKEN = re.compile(r"-?\d+(?:[.,:/]\d+)*|[^\W_]+[+#]*|[^\w\s.,;:!\"'`*_()\[\]{}’“”«»…。，、；：！-]")
@@ -62,7 +62,7 @@ def facts_in(text: str) -> list[Fact]:
         if line.lstrip().startswith("#") and _NO_FACT.match(line):
             heading = line.strip("# \t")
         elif not _NO_FACT.match(line) and (key := key_of(line)):
-            item = _ITEM.match(line)
+            item = ITEM.match(line)
             if not item and found and found[-1].end == at and _goes_on(lines[found[-1].begin], line):
                 last = found[-1]
                 words = f"{last.text} {line.strip()}"
@@ -93,7 +93,7 @@ def is_left_open(text: str) -> bool:
 
 def _goes_on(first: str, line: str) -> bool:
     """Whether a line belongs to the item before it: it is further in."""
-    item = _ITEM.match(first)
+    item = ITEM.match(first)
     return item is not None and len(line) - len(line.lstrip()) > len(item[1])
 
 
@@ -102,7 +102,7 @@ def key_of(line: str) -> str:
 
     Two lines with one key say the same; whatever might make a difference (a number, a "not", the order) stays in it.
     """
-    item = _ITEM.match(line)
+    item = ITEM.match(line)
     words = _TOKEN.findall(unicodedata.normalize("NFKC", item[2] if item else line))
     kept = [
         word.casefold()

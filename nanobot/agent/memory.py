@@ -126,7 +126,7 @@ class MemoryStore:
         cannot be read.
         """
         try:
-            data = self._bytes_of(file) or b""
+            data = self.bytes_of(file) or b""
         except StorageError:
             return ""
         return data.decode("utf-8", "surrogateescape")
@@ -144,7 +144,7 @@ class MemoryStore:
 
         with self.book.at_work():
             for file in (self.memory_file, *([self.shared_file] if self.scope.is_owners else [])):
-                self.book.note(file.name, self._bytes_of(file), by or By.HAND, source or NOWHERE)
+                self.book.note(file.name, self.bytes_of(file), by or By.HAND, source or NOWHERE)
 
     def change(
         self, file: Path, data: bytes | None, by: "By", source: "Source | None" = None, **noted: Any
@@ -155,7 +155,7 @@ class MemoryStore:
         from nanobot.agent.memory_book import NOWHERE, By
 
         with self.book.at_work():
-            before = self._bytes_of(file)
+            before = self.bytes_of(file)
             if before is not None or self.book.changes():
                 self.book.note(file.name, before, By.HAND)
             if data is None:
@@ -166,7 +166,17 @@ class MemoryStore:
                 self._write(file, data)
             return self.book.note(file.name, data, by, source or NOWHERE, **noted)
 
-    def _bytes_of(self, file: Path) -> bytes | None:
+    def put(self, file: Path, data: bytes | None) -> None:
+        """Put these bytes there, None for no file, and say nothing of it in the book: the archive has no versions of
+        its own, and what could not be noted is taken back unnoted. Raises StorageError.
+        """
+        if data is None:
+            self._remove(file)
+        else:
+            self._write(file, data)
+
+    def bytes_of(self, file: Path) -> bytes | None:
+        """What a file of it holds, None where there is none. Raises StorageError."""
         try:
             with self._files.read(file) as opened:
                 return opened.read()
@@ -195,28 +205,34 @@ class MemoryStore:
         """Keep what a consolidation brought: first the entry for the log, then MEMORY.md where it changed.
 
         Facts that say the same are made one, what was forgotten does not come back from what was said before, and what
-        goes beyond the budget leaves for the archive. Raises StorageError; where MEMORY.md is no longer `instead_of`,
-        nothing is written.
+        goes beyond the budget leaves for the archive. Where MEMORY.md is no longer `instead_of`, what the update
+        changes is changed in the text that stands there. Raises StorageError, also where both changed the same facts;
+        then nothing is written.
         """
         from nanobot.agent.memory_book import NOWHERE, By
+        from nanobot.agent.memory_merge import carried_over
         from nanobot.agent.remembering import settled
 
         source = source or NOWHERE
         with self.book.at_work():
-            if self.read_to_rewrite() != instead_of:
-                raise StorageError(
-                    "MEMORY.md was changed meanwhile; the older messages stay until they are asked for again."
-                )
             update = memory_update if memory_update.strip() != instead_of.strip() else instead_of
-            kept = settled(update, instead_of, self.book, source, self.budget_bytes, self._clock)
+            stands = self.read_to_rewrite()
+            if stands != instead_of:
+                update, homeless = carried_over(instead_of, update, stands)
+                if homeless:
+                    raise StorageError(
+                        "MEMORY.md was changed meanwhile, in the same place; the older messages stay until they are "
+                        "asked for again."
+                    )
+            kept = settled(update, stands, self.book, source, self.budget_bytes, self._clock)
             self.append_history(history_entry)
             if kept.archived:
                 self.append_archive(kept.archived)
-            if kept.text.strip() != instead_of.strip():
+            if kept.text.strip() != stands.strip():
                 data = f"{kept.text.strip()}\n".encode("utf-8", "replace")
                 self.change(self.memory_file, data, By.CONSOLIDATION, source, mentioned=kept.mentioned)
             elif kept.mentioned:
-                data = self._bytes_of(self.memory_file) or b""
+                data = self.bytes_of(self.memory_file) or b""
                 self.book.note(self.memory_file.name, data, By.CONSOLIDATION, source, mentioned=kept.mentioned)
 
     def append_archive(self, facts: "Sequence[Fact]") -> None:
@@ -287,7 +303,7 @@ class MemoryStore:
         """The log, oldest first: HISTORY.md and the `history.jsonl` that later releases of the original wrote."""
         entries = [
             *_entries_of_jsonl(read_or_empty(self.memory_dir / "history.jsonl", self._files)),
-            *_entries_of(read_or_empty(self.history_file, self._files)),
+            *entries_of(read_or_empty(self.history_file, self._files)),
         ]
         return sorted(entries, key=lambda entry: entry.timestamp)
 
@@ -311,7 +327,7 @@ class MemoryStore:
     def put_away_today(self) -> bool:
         """Move today's notes to where no prompt shows them, beside the others; whether there were some."""
         path = self.note_file()
-        if not (data := self._bytes_of(path)):
+        if not (data := self.bytes_of(path)):
             return False
         number = next(at for at in range(1, 10_000) if not path.with_name(f"{path.stem}-{at}.md").exists())
         self._write(path.with_name(f"{path.stem}-{number}.md"), data)
@@ -398,16 +414,24 @@ def _gap_at_end(place: Place) -> str:
     return "\n" * max(0, 2 - newlines) if tail else ""
 
 
-def _entries_of(text: str) -> Iterator[HistoryEntry]:
+def entries_of(text: str) -> Iterator[HistoryEntry]:
     """Entries of HISTORY.md; words before the first stamp are an entry without one."""
+    return (entry_of(text[begin:end]) for begin, end in entry_spans(text))
+
+
+def entry_spans(text: str) -> Iterator[tuple[int, int]]:
+    """Where each of them stands."""
     starts = [match.start() for match in _STAMP.finditer(text)]
     for start, end in zip([0, *starts], [*starts, len(text)], strict=True):
-        piece = text[start:end].strip()
-        stamp = _STAMP.match(piece)
-        if piece:
-            yield HistoryEntry(
-                stamp[1].replace("T", " ") if stamp else "", piece[stamp.end() if stamp else 0 :].strip()
-            )
+        if text[start:end].strip():
+            yield start, end
+
+
+def entry_of(piece: str) -> HistoryEntry:
+    """One of them."""
+    piece = piece.strip()
+    stamp = _STAMP.match(piece)
+    return HistoryEntry(stamp[1].replace("T", " ") if stamp else "", piece[stamp.end() if stamp else 0 :].strip())
 
 
 def _entries_of_jsonl(text: str) -> Iterator[HistoryEntry]:

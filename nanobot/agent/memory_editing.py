@@ -28,6 +28,8 @@ _HOW = {
     By.UNDO: "brought back",
     By.FORGET: "left when something else was forgotten",
     By.RESET: "left by a reset",
+    By.DREAM: "made of earlier facts by Dream",
+    By.RESTORE: "brought back",
 }
 
 

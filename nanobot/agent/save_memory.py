@@ -235,7 +235,7 @@ def checked(response: LLMResponse, memory: str) -> Saved:
         raise UnusableAnswerError("The model's answer was cut off by the length limit.")
     if len(calls) != 1:
         raise UnusableAnswerError(f"The model called {NAME} {len(calls)} times instead of once.")
-    arguments = _arguments(calls[0])
+    arguments = arguments_of(calls[0])
     entry, update = _words(arguments, "history_entry"), _words(arguments, "memory_update")
     if update == _EMPTY:
         update = ""
@@ -269,20 +269,28 @@ def _handover(arguments: Mapping[str, object]) -> str:
         return ""
 
 
-def _arguments(call: ToolCallRequest) -> Mapping[str, object]:
-    """A dict, or JSON text of one, or a list of one, which some servers send."""
+def arguments_of(call: ToolCallRequest) -> Mapping[str, object]:
+    """What a call was given: a dict, or JSON text of one, or a list of one, which some servers send.
+
+    Raises UnusableAnswerError.
+    """
     found: object = call.arguments
     if isinstance(found, str):
         found, problem = parse_arguments(found)
         if problem is not None:
-            raise UnusableAnswerError(f"The model's {NAME} call cannot be read: {problem}.")
+            raise UnusableAnswerError(f"The model's {call.name} call cannot be read: {problem}.")
     if call.problem is not None:
-        raise UnusableAnswerError(f"The model's {NAME} call cannot be read: {call.problem}.")
+        raise UnusableAnswerError(f"The model's {call.name} call cannot be read: {call.problem}.")
     if isinstance(found, list) and len(found) == 1:
         found = found[0]
     if not isinstance(found, dict):
-        raise UnusableAnswerError(f"The model's {NAME} call holds no object.")
+        raise UnusableAnswerError(f"The model's {call.name} call holds no object.")
     return found
+
+
+def is_no_entry(text: str) -> bool:
+    """Whether it is a refusal, an error or a word of the schema, in place of words to keep."""
+    return bool(re.match(_NO_ENTRY, text, re.IGNORECASE)) or text.strip(" .`\"'<>").lower() in _PLACEHOLDERS
 
 
 def _words(arguments: Mapping[str, object], name: str) -> str:
@@ -295,7 +303,7 @@ def _words(arguments: Mapping[str, object], name: str) -> str:
     except (RecursionError, ValueError) as error:
         raise UnusableAnswerError(f"The model's {name} is nested too deep.") from error
     text = _UNSEEN.sub("", _LINE_ENDS.sub("\n", text)).strip()
-    if re.match(_NO_ENTRY, text, re.IGNORECASE) or text.strip(" .`\"'<>").lower() in _PLACEHOLDERS:
+    if is_no_entry(text):
         raise UnusableAnswerError(f"The model's {name} is a refusal or an error: {text[:80]!r}.")
     return text
 

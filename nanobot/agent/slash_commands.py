@@ -217,7 +217,7 @@ class Desk:
 class SlashCommands:
     """The table, and the answer to each."""
 
-    AT_ONCE = frozenset({"stop", "status", "restart", "tasks", "goal"})
+    AT_ONCE = frozenset({"stop", "status", "restart", "tasks", "goal", "dream"})
 
     ALONE = frozenset({"new", "model"})
     """For an owner, and for one who has a conversation alone: of a shared one they change what is everybody's."""
