@@ -19,7 +19,7 @@ def told_run(run: DreamRun, last: Pass | None) -> str:
         when = f" since {_minute(last.at)}" if last is not None else ""
         return run.reason or f"Nothing new was said that could change this memory{when}; no model was asked."
     lines = [line for one in run.passes for line in told_pass(one)]
-    lines += [run.reason] if run.reason and not run.passes else []
+    lines += [run.reason] if run.reason and (run.outcome is DreamOutcome.DONE or not run.passes) else []
     if any(one.outcome is PassOutcome.CHANGED for one in run.passes):
         lines.append("/dream-restore takes it back.")
     return "\n".join(lines)

@@ -50,9 +50,11 @@ class Command:
 
 
 def parse_command(text: str) -> Command | None:
-    """The command a message is, or None where it is for the model. `/etc/hosts is odd` is for the model."""
+    """The command a message is, or None where it is for the model. `/etc/hosts is odd` is for the model. A menu that
+    spells no hyphen (Telegram's) says `/dream_log`.
+    """
     match = _COMMAND.match(text.strip())
-    return Command(match[1].lower(), (match[2] or "").strip()) if match else None
+    return Command(match[1].lower().replace("_", "-"), (match[2] or "").strip()) if match else None
 
 
 class Models(Protocol):

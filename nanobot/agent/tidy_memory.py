@@ -285,8 +285,23 @@ _SMALL = frozenset(
     )
 )
 """Words that claim nothing."""
-_NOT = frozenset({"not", "no", "never", "none", "nobody", "nothing", "without", "longer"})
-_NOT_PARTS = frozenset({"don", "doesn", "didn", "isn", "aren", "wasn", "weren", "won", "cannot", "hasn"})
+_NOT = frozenset(
+    {
+        "not",
+        "no",
+        "never",
+        "none",
+        "nobody",
+        "nothing",
+        "without",
+        "longer",
+        "cannot",
+        "nicht",
+        "kein",
+        "keine",
+        "jamais",
+    }
+)
 _NOT_CJK = frozenset("不没沒無无非未")
 _CJK = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
 _ENDS = ("ing", "ies", "ed", "es", "s", "y", "e")
@@ -311,7 +326,8 @@ def strange_word(text: str, told: Sequence[str]) -> str:
 
 def _denies(text: str) -> bool:
     words = key_of(text).split()
-    return any(word in _NOT or word in _NOT_PARTS or not _NOT_CJK.isdisjoint(word) for word in words)
+    shortened = "n't" in text.replace("\N{RIGHT SINGLE QUOTATION MARK}", "'").lower()
+    return shortened or any(word in _NOT or not _NOT_CJK.isdisjoint(word) for word in words)
 
 
 def _stem(word: str) -> str:
