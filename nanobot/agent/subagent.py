@@ -54,7 +54,7 @@ _STATES = {
     TurnOutcome.REFUSED: TaskState.FAILED,
     TurnOutcome.FAILED: TaskState.FAILED,
 }
-_NOBODY_LATER = (Origin.CRON, Origin.HEARTBEAT, Origin.API)
+_NOBODY_LATER = (Origin.CRON, Origin.HEARTBEAT, Origin.API, Origin.GOAL)
 """Why turns exist whose end is the last that is heard of them: what their subagents find has to be part of it."""
 _SIGN_S = 60.0
 """A turn that waits says at least so often that it does."""
@@ -323,6 +323,8 @@ class SubagentManager:
                         self._places.release()
             else:
                 result = TurnResult(TurnOutcome.STOPPED, "It had not begun.")
+        except NanobotError as error:
+            result = TurnResult(TurnOutcome.FAILED, str(error))
         except Exception as error:  # the wall of a subagent
             log.exception("subagent %s broke", course.task.id)
             result = TurnResult(TurnOutcome.FAILED, f"Something broke inside nanobot: {type(error).__name__}: {error}.")
@@ -333,7 +335,9 @@ class SubagentManager:
         """Try, and where the model failed once more; how it ended."""
         task = course.task
         words = (
-            task_words.asked(task) if task.tries < MOST_TRIES else task_words.asked_again("nanobot was interrupted.")
+            task_words.asked(task)
+            if task.tries < MOST_TRIES
+            else task_words.asked_again(task, "nanobot was interrupted.")
         )
         if task.state is TaskState.WAITING:
             task.state, task.tries, task.began_at = TaskState.RUNNING, 1, self._clock.now().timestamp()
@@ -350,7 +354,7 @@ class SubagentManager:
             await self._save(task)
             if not await course.unless_ended(asyncio.sleep(self._policy.pause_s)):
                 return result
-            words = task_words.asked_again(result.text)
+            words = task_words.asked_again(task, result.text)
 
     async def _one_try(self, course: Course, words: str, deadline: float) -> TurnResult:
         def watch(event: TurnEvent) -> None:

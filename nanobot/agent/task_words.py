@@ -21,7 +21,7 @@ _LONGEST_WHY = 300
 
 _TASK = "Your task:\n{task}"
 _AGAIN = (
-    "The model failed in the middle of this: {error}\nGo on with the task from where you stopped. What is done above "
+    "You were at this before, and did not come to the end: {error}\nGo on from where you stopped. What is done above "
     "is done; do nothing twice."
 )
 _REPORT = """\
@@ -67,10 +67,11 @@ class SubagentPrompt:
         return SHEETS[self.role].words.format(system=system, workspace=self.workspace, steps=self.steps).rstrip()
 
     def runtime_context(
-        self, channel: str, chat_id: str, history: Sequence[ChatMessage], *, scope: Scope = OWNERS
+        self, channel: str, chat_id: str, history: Sequence[ChatMessage], *, scope: Scope = OWNERS, goal: str = ""
     ) -> str:
         """The time; a subagent speaks in no chat."""
-        return self.clock_block(scope)
+        block = self.clock_block(scope)
+        return f"{goal}\n\n{block}" if goal else block
 
 
 def label_of(task: str, label: str | None) -> str:
@@ -87,9 +88,9 @@ def asked(task: Task) -> str:
     return _TASK.format(task=task.task)
 
 
-def asked_again(error: str) -> str:
-    """The same, where a try failed."""
-    return _AGAIN.format(error=error)
+def asked_again(task: Task, error: str) -> str:
+    """The same, where a try failed: perhaps so early that nothing of it was kept, the task neither."""
+    return f"{asked(task)}\n\n{_AGAIN.format(error=error)}"
 
 
 def report(task: Task) -> str:

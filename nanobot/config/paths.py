@@ -74,6 +74,11 @@ class Places:
         return self.state / "tasks"
 
     @property
+    def goals(self) -> Path:
+        """What sessions work at by themselves."""
+        return self.state / "goals"
+
+    @property
     def usage(self) -> Path:
         """The ledger: what models used, a file a month."""
         return self.state / "usage"

@@ -32,6 +32,7 @@ from nanobot.utils.clock import Clock
 from nanobot.utils.refusals import refusal
 from nanobot.utils.text import counted
 from nanobot.wiring import people
+from nanobot.wiring.dreams import Dreams
 from nanobot.wiring.models import ConfiguredModels
 
 if TYPE_CHECKING:
@@ -99,6 +100,9 @@ class Upkeep:
         self._by_agent: dict[Scope, tuple[str, Sequence[ChatMessage]]] = {}
         """Scopes that a tool call has changed since: of which session, and the rows of its turn."""
         self._notes: set[asyncio.Task[None]] = set()
+        self.dreams = Dreams(
+            config, places, memory, models, sessions, vitals, clock, memory_of=self._memory_of, noted=self._noted
+        )
         self._idle_s = defaults.idle_compact_after_minutes * 60
         self._clock = clock
 
@@ -194,6 +198,11 @@ class Upkeep:
             del self._seen[next(iter(self._seen))]
         self._seen[scope] = stamps
 
+    async def _noted(self, scope: Scope) -> None:
+        """Write down how the memory stands now, if a tool or an editor has been there since."""
+        if self._seen.get(scope) != self._stamps(scope):
+            await self._note(scope)
+
     def _stamps(self, scope: Scope) -> tuple[object, ...]:
         """Changes when the files of a memory do."""
         store = self._memory_of(scope)
@@ -209,7 +218,8 @@ class Upkeep:
 
         failures = self.tidying.failures_of(session_key)
         wrong = f"; moving old messages into it failed {counted(failures, 'time')} in a row" if failures else ""
-        return [f"Long-term memory: {MemoryEditor(self._memory_of(scope), self._clock).state()}{wrong}"]
+        lines = [f"Long-term memory: {MemoryEditor(self._memory_of(scope), self._clock).state()}{wrong}"]
+        return [*lines, dream] if (dream := self.dreams.state(scope)) else lines
 
     async def clear(self, asked: Asked) -> tuple[list[str], Callable[[], Awaitable[object]] | None]:
         """Take what is remembered in this scope out of every prompt."""
@@ -219,6 +229,7 @@ class Upkeep:
         self.tidying.forget(key)
         editor = MemoryEditor(self._memory_of(asked.scope), self._clock, asked.message.sender_id or "terminal")
         try:
+            await self.dreams.clear(asked.scope)
             waited = await self.tidying.forget_archived(key)
             cleared = await asyncio.to_thread(editor.clear)
         except OSError as error:
@@ -238,7 +249,8 @@ class Upkeep:
 
             return await MemoryWords(self._memory_of, self._clock).answer(asked)
 
-        return {"memory": CommandEntry(memory, "what is remembered here", "[why|forget|undo|share|search|log] ...")}
+        words = "[why|forget|undo|share|search|log] ..."
+        return {"memory": CommandEntry(memory, "what is remembered here", words), **self.dreams.commands()}
 
     def _memory_of(self, scope: Scope) -> MemoryStore:
         if scope == self._memory.scope:
@@ -252,6 +264,7 @@ class Upkeep:
     async def close(self) -> None:
         """Leave what is half done to the next start."""
         await self.tidying.close()
+        await self.dreams.close()
         while self._notes:
             await asyncio.wait(self._notes)
 

@@ -29,8 +29,9 @@ from nanobot.errors import StorageError
 from nanobot.messages.types import Origin, Provenance, least_trusted
 from nanobot.session.checkpoint import Checkpoint
 from nanobot.wiring.surroundings import Answerers, Surroundings
+from nanobot.wiring.task_goals import TaskGoals
 
-WITHHELD = frozenset({"message", "spawn", "cron"})
+WITHHELD = frozenset({"message", "spawn", "cron", "goal"})
 """Tools that subagents have not: they speak to nobody, and make no work that outlives them."""
 
 
@@ -51,6 +52,7 @@ class TaskTurns:
             roll_over=RollOver(),
             saved=around.look,
             children=None,
+            goals=TaskGoals(parts.goals, self._tasks.get) if parts.goals is not None else None,
         )
         self._pipelines: dict[tuple[Role, bool], Pipeline] = {}
         """By role, and whether it may have subagents of its own."""

@@ -86,7 +86,7 @@ async def test_a_subagent_speaks_to_nobody_makes_no_work_and_knows_only_its_task
         own = {tool["function"]["name"] for tool in cast.children["prices"].tools[0]}
         (request,) = cast.children["prices"].requests
 
-    assert agents - own == {"spawn", "cron"}
+    assert agents - own == {"spawn", "cron", "goal"}
     assert own - agents == set()
     assert "tulips" not in str(request)
     assert len(str(request[0]["content"])) < 1_500
@@ -214,7 +214,8 @@ async def test_a_model_that_failed_is_asked_once_more_and_nothing_is_done_twice(
 
     assert (task["state"], task["tries"]) == ("done", 2)
     assert [row["role"] for row in transcript].count("tool") == 1
-    assert "do nothing twice" in told(cast.children["prices"].requests[-1][-1])
+    asked_again = told(cast.children["prices"].requests[-1][-1])
+    assert asked_again.startswith("Your task:\nprices: look them up") and "do nothing twice" in asked_again
 
 
 @pytest.mark.parametrize(

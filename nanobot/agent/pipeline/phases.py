@@ -24,11 +24,11 @@ from nanobot.agent.pipeline.left_over import (
     words_of,
 )
 from nanobot.agent.pipeline.watch import Watchdog, let_run
-from nanobot.agent.pipeline.work import Built, Ending, Parts, Restored, Turn
+from nanobot.agent.pipeline.work import Built, Ending, Goals, Parts, Restored, Turn
 from nanobot.agent.run.cut import Cut, open_calls
 from nanobot.agent.run.requests import Remembered
 from nanobot.agent.run.runner import run
-from nanobot.agent.run.spec import RunSpec
+from nanobot.agent.run.spec import RunSpec, never_enough
 from nanobot.agent.session_window import keep_window, open_window
 from nanobot.agent.slash_commands import parse_command
 from nanobot.agent.tools.base import ToolContext
@@ -157,13 +157,18 @@ class Pipeline:
         if turn.message.journal_key in turn.session.metadata.get(FORGOTTEN, ()):
             turn.ends(TurnOutcome.ANSWERED, "")
             return TurnPhase.SAVE
+        goals, message = self._parts.goals, turn.message
+        if goals is not None and goals.serves(message) and not goals.is_wanted(message):
+            turn.ends(TurnOutcome.ANSWERED, "")
+            return TurnPhase.SAVE
         commands, command = self._parts.commands, parse_command(turn.message.content)
         if command is None:
             return TurnPhase.BUILD
         assert turn.restored is not None  # noqa: S101 RESTORE made it
         if commands.canonical(command) == "new":
             turn.restored.checkpoint.discard()
-        turn.ends(TurnOutcome.ANSWERED, await commands.answer(command, turn.session, turn.message))
+        text = await commands.answer(command, turn.session, turn.message, attended=turn.attended)
+        turn.ends(TurnOutcome.ANSWERED, text)
         return TurnPhase.SAVE
 
     async def _build(self, turn: Turn) -> TurnPhase:
@@ -276,15 +281,26 @@ class Pipeline:
             remembered=self._remembered_of(turn.session.key),
             hooks=parts.hooks,
             hook_wall=turn.hook_wall,
-            told=told_by_others(turn.session.metadata, turn.session.key, turn.scope),
+            told=[
+                *told_by_others(turn.session.metadata, turn.session.key, turn.scope),
+                *(parts.goals.told(message) if parts.goals is not None else ()),
+            ],
+            enough=self._enough_of(turn),
         )
         turn.trace.runs(spec)
-        with calling_for(_call_context(turn)):
+        with calling_for(_call_context(turn, parts.goals)):
             result = await let_run(turn, run(spec), parts.patience.letting_go)
         turn.result = TurnResult(
             result.outcome, result.text, result.error, turn.turn_id, dict(result.usage), result.cost_usd
         )
         return TurnPhase.SAVE
+
+    def _enough_of(self, turn: Turn) -> Callable[[], str]:
+        """Says before each model call why it is enough, for a turn that works for a goal."""
+        goals, message = self._parts.goals, turn.message
+        if goals is None or not goals.serves(message):
+            return never_enough
+        return lambda: goals.why_enough(message)
 
     def _remembered_of(self, session_key: str) -> Remembered:
         """What was found out about the rows of the sessions that ran last."""
@@ -318,6 +334,7 @@ class Pipeline:
                 model=turn.built.model.name if turn.built else None,
                 phase_seconds=dict(turn.phase_seconds),
                 later=result.later or None,
+                joined=turn.joined or None,
             )
         )
         return TurnPhase.DONE
@@ -384,6 +401,8 @@ class Pipeline:
     async def _record(self, turn: Turn, row: ChatMessage) -> None:
         if row["role"] == "assistant":
             _mask(row)
+        if row.get("tool_calls") and turn.checkpoint is not None:
+            turn.checkpoint.step_begins()
         row.setdefault("timestamp", timestamp(self._parts.clock))
         row.setdefault("turn_id", turn.turn_id)
         row.setdefault("provenance", Provenance.SYSTEM)
@@ -395,12 +414,13 @@ class Pipeline:
         self, turn: Turn, message: InboundMessage, history: Sequence[ChatMessage], turn_id: str = ""
     ) -> ChatMessage:
         """A person's message as the session keeps it, with the context that is sent beside it."""
+        parts = self._parts
+        goal = parts.goals.note_for(message) if parts.goals is not None else ""
+        context = parts.prompt.runtime_context(message.channel, message.chat_id, history, scope=turn.scope, goal=goal)
         row: ChatMessage = {
             "role": "user",
             "content": with_attachments(message.content, message.media),
-            "runtime_context": masked(
-                self._parts.prompt.runtime_context(message.channel, message.chat_id, history, scope=turn.scope)
-            ),
+            "runtime_context": masked(context),
             "sender_id": message.sender_id,
             "origin": message.origin,
             "provenance": message.provenance,
@@ -442,7 +462,16 @@ def _take_back_the_cancel() -> None:
         task.uncancel()
 
 
-def _call_context(turn: Turn) -> CallContext:
+_CAUSES = (Origin.CRON, Origin.HEARTBEAT, Origin.SUBAGENT, Origin.GOAL)
+"""Origins that the ledger tells apart; the rest are turns that a person asked for."""
+
+
+def _call_context(turn: Turn, goals: Goals | None) -> CallContext:
     message, emit = turn.message, turn.emit  # this one: of a run that is left behind nothing is heard
-    cause = message.origin if message.origin in (Origin.CRON, Origin.HEARTBEAT, Origin.SUBAGENT) else "turn"
-    return CallContext(cause, message.session_key, turn.turn_id, notify=lambda text: emit(Notice(text=text)))
+    return CallContext(
+        message.origin if message.origin in _CAUSES else "turn",
+        message.session_key,
+        turn.turn_id,
+        goal=goals is not None and goals.serves(message),
+        notify=lambda text: emit(Notice(text=text)),
+    )

@@ -135,7 +135,7 @@ class WriteFileTool(Tool):
         "path",
         "content",
         path=string("Relative to the workspace"),
-        content=string("Its text"),
+        content=string(),
     )
     effect = Effect.REPEATABLE
 
@@ -175,7 +175,7 @@ class EditFileTool(Tool):
         "path",
         "old_text",
         "new_text",
-        path=string("The file"),
+        path=string(),
         old_text=string("As in the file, without line numbers"),
         new_text=string("In its place; empty deletes"),
         replace_all=boolean("Wherever it stands"),
@@ -214,7 +214,7 @@ class ListDirTool(Tool):
     parameters = takes(
         "path",
         path=string("`.` is the workspace"),
-        recursive=boolean("Also below"),
+        recursive=boolean(),
         max_entries=integer("Default 200"),
     )
     effect = Effect.READ

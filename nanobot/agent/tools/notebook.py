@@ -69,8 +69,8 @@ class NotebookEditTool(Tool):
         path=string("An .ipynb file"),
         cell=string("Number from 0, or id; none: insert first"),
         mode=string("Default replace", enum=["replace", "insert", "delete"]),
-        source=string("New text"),
-        cell_type=string("Its kind", enum=["code", "markdown", "raw"]),
+        source=string(),
+        cell_type=string(enum=["code", "markdown", "raw"]),
     )
     effect = Effect.ONCE
 

@@ -42,8 +42,8 @@ class SpawnTool(Tool):
     parameters = takes(
         "task",
         task=string("All it must know: it sees none of this talk"),
-        label=string("In a few words"),
-        wait=boolean("Wait for it"),
+        label=string(),
+        wait=boolean(),
     )
     effect = Effect.REPEATABLE  # the same task of the same turn is the same subagent
 
