@@ -15,7 +15,7 @@ from typing import Any
 
 from nanobot.agent.facts import Fact, facts_in, key_of, with_item, without
 from nanobot.agent.memory import MemoryStore
-from nanobot.agent.memory_book import By, Source
+from nanobot.agent.memory_book import By, Source, is_lesson
 from nanobot.agent.mistakes import Mistake, TurnLooked, lesson_of, looked_at, mistakes_among
 from nanobot.messages.types import ChatMessage, Provenance
 from nanobot.utils.clock import Clock
@@ -157,18 +157,10 @@ class Lessons:
     def _own(self, text: str) -> list[Fact]:
         """The lessons that stand in a memory as they were written, the oldest first."""
         origins = self._memory.book.origins()
-        return [
-            fact
-            for fact in facts_in(text)
-            if fact.heading == SECTION and (origin := origins.get(fact.key)) and origin.change.by is By.LESSON
-        ]
+        return [fact for fact in facts_in(text) if fact.heading == SECTION and is_lesson(origins.get(fact.key))]
 
     def _text(self) -> str:
-        """MEMORY.md, as it goes into the book: past any link that a command may have put in its place."""
-        self._memory.note_changes()
-        book, name = self._memory.book, self._memory.memory_file.name
-        last = next((change for change in reversed(book.changes()) if change.file == name), None)
-        return (book.text(last.after if last is not None else None) or b"").decode("utf-8", "surrogateescape")
+        return (self._memory.bytes_of(self._memory.memory_file) or b"").decode("utf-8", "surrogateescape")
 
     def _load(self) -> dict[str, Count]:
         try:

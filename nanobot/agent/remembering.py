@@ -9,7 +9,7 @@ from datetime import datetime
 from math import log2
 
 from nanobot.agent.facts import Fact, facts_in, merged, weight_of, with_item, within, without, words_of
-from nanobot.agent.memory_book import By, MemoryBook, Origin, Source, is_like
+from nanobot.agent.memory_book import By, MemoryBook, Origin, Source, is_lesson, is_like
 from nanobot.messages.shown import shown_text
 from nanobot.utils.clock import Clock
 
@@ -51,8 +51,7 @@ def _with_lessons(text: str, before: str, origins: Mapping[str, Origin]) -> str:
     """The text with the lessons that stood there before: when one leaves is not for a model to say."""
     stands = {fact.key for fact in facts_in(text)}
     for fact in facts_in(before):
-        origin = origins.get(fact.key)
-        if origin is not None and origin.change.by is By.LESSON and fact.key not in stands:
+        if is_lesson(origins.get(fact.key)) and fact.key not in stands:
             text = with_item(text, fact.heading, fact.text)
     return text
 
