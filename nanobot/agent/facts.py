@@ -151,6 +151,21 @@ def without(text: str, gone: Sequence[Fact]) -> str:
     return mark + "".join(line for at, line in enumerate(lines) if at not in cut)
 
 
+def with_item(text: str, heading: str, item: str) -> str:
+    """The text with one more fact, the last one below this heading; every other byte stays."""
+    lines = text.splitlines(keepends=True)
+    end = "\r\n" if lines and lines[0].endswith("\r\n") else "\n"
+    there = [fact.end for fact in facts_in(text) if fact.heading == heading]
+    title = next((at + 1 for at, line in enumerate(lines) if line.strip() == f"## {heading}"), None)
+    at = there[-1] if there else title
+    if at is None:
+        gap = "" if not text else end if text.endswith("\n") else end * 2
+        return f"{text}{gap}## {heading}{end}{end}- {item}{end}"
+    if not lines[at - 1].endswith(("\n", "\r")):
+        lines[at - 1] += end
+    return "".join([*lines[:at], "" if there else end, f"- {item}{end}", *lines[at:]])
+
+
 def merged(text: str) -> str:
     """The text with each fact once: of several that say the same the first stays."""
     seen: set[str] = set()

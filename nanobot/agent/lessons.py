@@ -7,17 +7,17 @@ and takes no room that a person's facts have. By code: no model is asked. The me
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from nanobot.agent.facts import Fact, facts_in, key_of, without
+from nanobot.agent.facts import Fact, facts_in, key_of, with_item, without
 from nanobot.agent.memory import MemoryStore
-from nanobot.agent.memory_book import By, Source
+from nanobot.agent.memory_book import By, Source, is_lesson
 from nanobot.agent.mistakes import Mistake, TurnLooked, lesson_of, looked_at, mistakes_among
-from nanobot.messages.types import ChatMessage
+from nanobot.messages.types import ChatMessage, Provenance
 from nanobot.utils.clock import Clock
 from nanobot.utils.files import make_private_folder, write_atomic
 from nanobot.utils.locks import locked
@@ -59,8 +59,18 @@ class Count:
 class Lessons:
     """What the owner's bot has learned from its mistakes."""
 
-    def __init__(self, memory: MemoryStore, file: Path, clock: Clock) -> None:
-        """`memory` is the owner's; `file` is where mistakes are counted."""
+    def __init__(
+        self,
+        memory: MemoryStore,
+        file: Path,
+        clock: Clock,
+        *,
+        others_write: Callable[[str], bool] = lambda session_key: True,
+    ) -> None:
+        """`memory` is the owner's; `file` is where mistakes are counted. `others_write` says of a session whether
+        somebody who is not known as the owner may be somebody else.
+        """
+        self._others_write = others_write
         self._memory = memory
         self._file = file
         self._clock = clock
@@ -69,7 +79,8 @@ class Lessons:
         """A turn of the owner's has ended, and these are its rows; `earlier` is what stood before them. Raises
         NanobotError or OSError; then nothing of it is counted.
         """
-        looked = looked_at(rows, earlier)
+        asked_by_person = any(row["role"] == "user" and row.get("provenance") == Provenance.PERSON for row in rows)
+        looked = looked_at(rows, earlier, person_is_owner=asked_by_person and not self._others_write(session_key))
         if looked is None or not (looked.mistakes or self._file.exists()):
             return
         make_private_folder(self._file.parent)
@@ -121,7 +132,7 @@ class Lessons:
             own = self._own(text)
             gone = own[: max(len(own) + 1 - MOST_LESSONS, 0)]
             while True:
-                data = _with_line(without(text, gone), line).encode("utf-8", "surrogateescape")
+                data = with_item(without(text, gone), SECTION, line).encode("utf-8", "surrogateescape")
                 if len(data) <= memory.budget_bytes:
                     break
                 if len(gone) == len(own):
@@ -146,18 +157,10 @@ class Lessons:
     def _own(self, text: str) -> list[Fact]:
         """The lessons that stand in a memory as they were written, the oldest first."""
         origins = self._memory.book.origins()
-        return [
-            fact
-            for fact in facts_in(text)
-            if fact.heading == SECTION and (origin := origins.get(fact.key)) and origin.change.by is By.LESSON
-        ]
+        return [fact for fact in facts_in(text) if fact.heading == SECTION and is_lesson(origins.get(fact.key))]
 
     def _text(self) -> str:
-        """MEMORY.md, as it goes into the book: past any link that a command may have put in its place."""
-        self._memory.note_changes()
-        book, name = self._memory.book, self._memory.memory_file.name
-        last = next((change for change in reversed(book.changes()) if change.file == name), None)
-        return (book.text(last.after if last is not None else None) or b"").decode("utf-8", "surrogateescape")
+        return (self._memory.bytes_of(self._memory.memory_file) or b"").decode("utf-8", "surrogateescape")
 
     def _load(self) -> dict[str, Count]:
         try:
@@ -187,22 +190,6 @@ def _count_of(told: dict[str, Any]) -> Count:
     if [type(value) for value in asdict(count).values()] != [str, str, int, list, list, int, str]:
         raise TypeError(f"not a count: {told}")
     return count
-
-
-def _with_line(text: str, line: str) -> str:
-    """The text with one more lesson, at the end of their section."""
-    lines = text.splitlines(keepends=True)
-    end = "\r\n" if lines and lines[0].endswith("\r\n") else "\n"
-    own = [fact for fact in facts_in(text) if fact.heading == SECTION]
-    heading = next((at for at, one in enumerate(lines) if one.strip() == f"## {SECTION}"), None)
-    if own or heading is not None:
-        at = own[-1].end if own else (heading or 0) + 1
-        put = f"- {line}{end}" if own else f"{end}- {line}{end}"
-        if at and not lines[at - 1].endswith(("\n", "\r")):
-            lines[at - 1] += end
-        return "".join([*lines[:at], put, *lines[at:]])
-    gap = "" if not text else end if text.endswith("\n") else end * 2
-    return f"{text}{gap}## {SECTION}{end}{end}- {line}{end}"
 
 
 def _without_empty_section(text: str) -> str:

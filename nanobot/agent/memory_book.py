@@ -292,6 +292,11 @@ def is_like(fact: str, other: str) -> bool:
     return bool(one and two) and len(one & two) >= _ALIKE * min(len(one), len(two))
 
 
+def is_lesson(origin: Origin | None) -> bool:
+    """Whether code learned it: it comes and leaves by code, and no model is asked about it."""
+    return origin is not None and origin.change.by is By.LESSON
+
+
 def is_first_look(change: Change) -> bool:
     """Whether it only says how a file stood when the book began: nobody knows who wrote that."""
     return change.by is By.HAND and change.before is None

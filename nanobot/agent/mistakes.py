@@ -107,21 +107,21 @@ _SHAPES = (
 )  # fmt: skip
 
 
-def looked_at(rows: Sequence[ChatMessage], earlier: Sequence[ChatMessage] = ()) -> TurnLooked | None:
+def looked_at(
+    rows: Sequence[ChatMessage], earlier: Sequence[ChatMessage] = (), *, person_is_owner: bool = False
+) -> TurnLooked | None:
     """What the rows of one turn teach, as far as all words in it were the owner's or made here; None for nothing.
 
-    A program that `earlier` words from outside have named is none of ours.
+    A program that `earlier` words from outside have named is none of ours. `person_is_owner`: where nobody is known as
+    the owner, and only one person writes, that is who they are.
     """
     if not rows or rows[0]["role"] != "user" or is_our_word(rows[0]):
         return None  # nobody knows who asked
     calls: dict[str, tuple[str, dict[str, Any]]] = {}
     done: list[tuple[str, str, Mistake | None]] = []
     for row in rows:
-        if row["role"] in ("user", "tool") and not is_our_word(row):
-            if is_outside(row.get("provenance", Provenance.PERSON)):
-                break
-            if row["role"] == "user" and row.get("provenance") != Provenance.OWNER:
-                break
+        if _is_from_outside(row, person_is_owner=person_is_owner):
+            break
         for call in row.get("tool_calls", ()):
             calls[call["id"]] = (call["function"]["name"], _arguments(call["function"]["arguments"]))
         if row["role"] == "tool" and (call_of := calls.get(row.get("tool_call_id", ""))) and call_of[0] in _OWN:
@@ -132,7 +132,8 @@ def looked_at(rows: Sequence[ChatMessage], earlier: Sequence[ChatMessage] = ()) 
                 done.append((call_of[0], command, mistake))
     if not done:
         return None
-    named = _named_outside(earlier) if any(mistake is not None for _, _, mistake in done) else frozenset()
+    outside = [row for row in earlier if _is_from_outside(row, person_is_owner=person_is_owner)]
+    named = _words_of(outside) if any(mistake is not None for _, _, mistake in done) else frozenset()
     mistakes = [
         replace(mistake, worked=_what_worked(mistake, command, done[at + 1 :], named))
         for at, (_, command, mistake) in enumerate(done)
@@ -182,10 +183,17 @@ def _base(program: str) -> str:
     return program.rpartition("/")[2]
 
 
-def _named_outside(rows: Sequence[ChatMessage]) -> frozenset[str]:
-    """The words that could be a program, of those that came from outside."""
-    outside = (row for row in rows if row["role"] != "system" and is_outside(row.get("provenance", Provenance.PERSON)))
-    return frozenset(_base(word.rstrip(".")) for row in outside for word in _NAME.findall(text_of(row["content"])))
+def _is_from_outside(row: ChatMessage, *, person_is_owner: bool) -> bool:
+    """Whether these are words of somebody who is not the owner. What a model said of such words may be any of them."""
+    said = row.get("provenance", Provenance.PERSON)
+    if row["role"] == "user" and not is_our_word(row):
+        return said != Provenance.OWNER and not (person_is_owner and said == Provenance.PERSON)
+    return row["role"] == "tool" and is_outside(said)
+
+
+def _words_of(rows: Sequence[ChatMessage]) -> frozenset[str]:
+    """Their words that could be a program."""
+    return frozenset(_base(word.rstrip(".")) for row in rows for word in _NAME.findall(text_of(row["content"])))
 
 
 def _what_worked(

@@ -88,7 +88,7 @@ class Upkeep:
         def lessons() -> "Lessons":
             from nanobot.agent.lessons import Lessons  # most turns teach nothing
 
-            return Lessons(memory, places.lessons, clock)
+            return Lessons(memory, places.lessons, clock, others_write=partial(people.others_write, config, pairing))
 
         self._lessons = lessons
         self._has_lessons = places.lessons.exists
@@ -129,9 +129,11 @@ class Upkeep:
         if not failed and not (any(row["role"] == "tool" for row in rows) and self._has_lessons()):
             return
 
+        asked_in = str(session.metadata.get("subagent", {}).get("parent") or session.key)
+
         async def learn() -> None:
             try:
-                await finish(asyncio.to_thread(lambda: self._lessons().learn(session.key, rows, earlier)))
+                await finish(asyncio.to_thread(lambda: self._lessons().learn(asked_in, rows, earlier)))
             except (NanobotError, OSError) as error:
                 log.warning("What went wrong in a turn could not be kept: %s", error)
 

@@ -168,8 +168,8 @@ class _Run:
 
         None where the model was asked to do what it claims, or to take it back: once in a run.
         """
-        if self._spec.context.hears_report:
-            return ""  # what was done, the subagent did
+        if self._spec.context.hears_report or _can_only_look(self._spec):
+            return ""  # what was done, somebody else did
         from nanobot.agent.run.claims.judge import (
             claim_in,
             nothing_was_done,
@@ -331,6 +331,11 @@ class _Run:
 
     def _result(self, outcome: TurnOutcome, text: str) -> RunResult:
         return RunResult(outcome, masked(text.strip()), dict(self._usage), self._steps, self._cost_usd)
+
+
+def _can_only_look(spec: RunSpec) -> bool:
+    """Whether it has tools, and none that acts: as who reviews what others did."""
+    return bool(len(spec.tools)) and all(tool.effect is Effect.READ for tool in spec.tools)
 
 
 def _room(spec: RunSpec) -> Room:
