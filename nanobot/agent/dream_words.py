@@ -29,7 +29,7 @@ def told_pass(one: Pass, *, taken_back: bool = False) -> Iterator[str]:
     """A pass and its diff, a line each."""
     back = " (taken back)" if taken_back else ""
     yield f"Pass {one.number}, {_minute(one.at)}: {_came_to(one)}{back}"
-    if one.outcome in (PassOutcome.CHANGED, PassOutcome.UNCHANGED):
+    if one.calls:
         yield (
             f"  {one.model}: {counted(one.calls, 'call')}, {one.prompt_tokens:,} tokens in, "
             f"{one.completion_tokens:,} out, {dollars(one.usd)}; {counted(one.entries, 'new entry', 'new entries')}"
