@@ -184,9 +184,10 @@ def judged(response: LLMResponse, material: Material) -> Judged:
         raise UnusableAnswerError(f"Nothing of the model's answer could be kept: {judge.refused[0]}")
     count = len(material.facts)
     after, _ = edited(material.memory, [one.edit for one in judge.edits if one.action is not Action.ARCHIVE])
-    lost = lost_facts(material.memory, after)
-    if len(lost) > max(1, min(_FEW_FACTS, count // 2), count // 3):
-        raise UnusableAnswerError(f"The model would take {len(lost)} facts out of MEMORY.md at once.")
+    gone = {fact.key for fact in lost_facts(material.memory, after)}
+    replaced = sum(bool(one.edit.text and gone.intersection(one.edit.keys)) for one in judge.edits)
+    if len(gone) - replaced > max(1, min(_FEW_FACTS, count // 2), count // 3):
+        raise UnusableAnswerError(f"The model would take {len(gone)} facts out of MEMORY.md at once.")
     return Judged(judge.edits, judge.refused)
 
 

@@ -641,6 +641,15 @@ async def test_a_call_may_be_written_a_little_otherwise(home: Home, edits: objec
     assert "Home" not in home.text
 
 
+async def test_many_facts_that_are_said_to_be_one_are_a_loss(home: Home):
+    home.learns(home.text + "- Plays chess.\n- Reads novels.\n", "Talked of games.")
+
+    run = await home.run(tidying(replace_("f1 f2 f3 f4 f5 f6", "Lives in Berlin.")))
+
+    assert run.outcome is FAILED
+    assert "facts out of MEMORY.md at once" in run.reason
+
+
 async def test_of_a_memory_that_is_over_half_goes_to_the_archive_at_once(home: Home):
     over = [{"action": "archive", "ids": [f"f{number}"], "why": "over"} for number in range(1, 5)]
 
