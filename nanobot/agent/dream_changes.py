@@ -119,11 +119,13 @@ class DreamChanges:
 
     def mend(self) -> None:
         """Write down how a pass ended that a kill cut off. Raises StorageError."""
-        one = self.log.open_pass()
-        if one is None:
+        if self.log.open_pass() is None:
             return
         memory = self._memory
         with memory.book.at_work():
+            one = self.log.open_pass()
+            if one is None:  # it was under way, and has ended
+                return
             raw = memory.bytes_of(memory.memory_file)
             if hash_of(raw) == one.after:
                 told = {edit.key: _trust_of(edit) for edit in one.edits if edit.key}

@@ -102,13 +102,14 @@ class Dreams:
             runs.append(run)
         return runs
 
-    async def tidy(self, scope: Scope, who: str = "") -> "tuple[DreamOutcome, str]":
+    async def tidy(self, scope: Scope, who: str = "", command: str = "/dream") -> "tuple[DreamOutcome, str]":
         """Tidy this memory now; how that ended, and what a person is told. Never raises for a model or the disk."""
         from nanobot.agent.dream_words import told_run
 
         dream = self._dream_of(scope)
         run = await dream.run(who=who, by_hand=True)
-        return run.outcome, told_run(run, next(iter(await asyncio.to_thread(dream.log.passes)), None))
+        last = next(iter(await asyncio.to_thread(dream.log.passes)), None)
+        return run.outcome, told_run(run, last, command)
 
     def log_of(self, scope: Scope, most: int) -> str:
         """The last passes over this memory, for a person. Blocks; raises StorageError."""
