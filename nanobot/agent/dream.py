@@ -312,8 +312,7 @@ class Dream:
 
     def _moved(self, state: DreamState) -> None:
         """The cursor, with the place by which it is known again. Raises StorageError."""
-        now = self._clock.now().timestamp()
-        state = replace(state, anchor=self.log.anchor_at(state.offset), tried_at=now)
+        state = replace(state, anchor=self.log.anchor_at(state.offset))
         self._unkept = state
         self.log.keep(state)
         self._unkept = None
@@ -339,7 +338,6 @@ class Dream:
             state,
             failures=min(state.failures + 1, 30),
             rests_until=now + rest,
-            tried_at=now,
             failed_size=self.log.size(),
             error=reason,
         )

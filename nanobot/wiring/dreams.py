@@ -225,11 +225,18 @@ class Dreams:
         return due / 1000 if due is not None else to_ms(now) / 1000 + 366 * 86_400
 
     def _schedule(self) -> "CronSchedule":
-        from nanobot.cron.types import CronSchedule
+        from nanobot.cron.schedule import check
+        from nanobot.cron.types import CronError, CronSchedule
 
         if self._settings.cron is None and self._settings.interval_h is not None:
             return CronSchedule("every", every_ms=max(round(self._settings.interval_h * 3_600_000), 60_000))
-        return CronSchedule("cron", expr=self._settings.cron or _NIGHTLY)
+        wanted = CronSchedule("cron", expr=self._settings.cron or _NIGHTLY)
+        try:
+            check(wanted)
+        except CronError as error:
+            log.warning("agents.defaults.dream.cron: %s Until then it is %s.", error, _NIGHTLY)
+            return CronSchedule("cron", expr=_NIGHTLY)
+        return wanted
 
     def _looked(self) -> None:
         """It was looked now whether something is new; so a restart waits for the next time, and no longer."""
