@@ -7,7 +7,7 @@ import random
 import shutil
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -296,7 +296,8 @@ class Day:
             case "end nanobot":
                 await bot.runtime.loop.stop()
             case "crash":
-                shutil.copytree(self.home, self.home.with_name(f"{self.home.name}-crashed"))
+                crashed = self.home.with_name(f"{self.home.name}-crashed")
+                shutil.copytree(self.home, crashed, copy_function=copied_if_there)
                 turn.cancel()
             case "new while it works":
                 await self.new_while_it_works(bot, text, turn, pause)
@@ -398,6 +399,12 @@ class Day:
         rows = bot.runtime.sessions.get_or_create(KEY).messages
         kept = [str(row["content"]) for row in rows if row["role"] == "user" and row.get("origin") != "system"]
         assert sorted(text for text in kept if not text.startswith("[A subagent")) == sorted(self.said)
+
+
+def copied_if_there(source: str, target: str) -> None:
+    """What works beside the turn moves its files meanwhile."""
+    with suppress(FileNotFoundError):
+        shutil.copy2(source, target)
 
 
 def of_the_person(text: str) -> InboundMessage:
