@@ -9,6 +9,7 @@ from pathlib import Path
 
 from nanobot.agent.scope import OWNERS, Scope
 from nanobot.agent.tasks import Task, TaskState
+from nanobot.agent.tools.spawn import RESULT
 from nanobot.messages.types import ChatMessage
 from nanobot.usage.types import dollars
 
@@ -123,7 +124,7 @@ def inline(task: Task) -> str:
 
 def given(task: Task) -> str:
     """How that result begins."""
-    return f"Subagent {task.id}:"
+    return RESULT.format(id=task.id)
 
 
 def started(task: Task, before: int) -> str:

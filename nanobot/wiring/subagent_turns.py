@@ -22,6 +22,7 @@ from nanobot.agent.tools.builtin import ToolPolicies, build_tools
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.tools.schema import takes
 from nanobot.agent.tools.shell import ExecTool
+from nanobot.agent.tools.spawn import WITHHELD
 from nanobot.agent.turn import ApprovalAnswered, ApprovalAsked, EventSink, TurnEvent, TurnOutcome, TurnResult
 from nanobot.bus.events import InboundMessage
 from nanobot.errors import StorageError
@@ -31,8 +32,6 @@ from nanobot.wiring.surroundings import Answerers, Surroundings
 
 STEPS = 15
 """Model calls that a subagent has."""
-WITHHELD = frozenset({"message", "spawn", "cron"})
-"""Tools that subagents have not: they speak to nobody, and make no work that outlives them."""
 
 
 class TaskTurns:
