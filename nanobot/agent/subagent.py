@@ -247,11 +247,15 @@ class SubagentManager:
             await asyncio.wait([asyncio.ensure_future(one.told.wait()) for one in working], timeout=_STOPS_S)
 
     async def let_go(self) -> None:
-        """The last word, once no turn runs any more."""
+        """The last word, once no turn runs any more: what a turn waited for and has in its rows is told."""
+        given = [one.task for one in self._courses.values() if one.given]
         for job in self._jobs:
             job.cancel()
         if self._jobs:
             await asyncio.wait([*self._jobs])
+        for task in given:
+            if not task.reported and await self._reports.was_given(task):
+                await self._filed(task)
         await asyncio.to_thread(self._life.end)
 
     # --- a course, from its beginning to its report

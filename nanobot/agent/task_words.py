@@ -10,6 +10,7 @@ from pathlib import Path
 from nanobot.agent.roles import SHEETS, Role
 from nanobot.agent.scope import OWNERS, Scope
 from nanobot.agent.tasks import Task, TaskState
+from nanobot.agent.tools.spawn import RESULT
 from nanobot.messages.types import ChatMessage
 from nanobot.usage.types import dollars
 from nanobot.utils.text import clip_line
@@ -115,7 +116,7 @@ def inline(task: Task) -> str:
 
 def given(task: Task) -> str:
     """How that result begins."""
-    return f"Subagent {task.id}:"
+    return RESULT.format(id=task.id)
 
 
 def started(task: Task, before: int) -> str:
