@@ -241,7 +241,7 @@ async def build_runtime(
 
     idle = upkeep.idle_watch(lane)
     loop = AgentLoop(bus, parts, loop_policy(config, home.environ, streams), idle)
-    subagents.join(loop, parts)
+    subagents.join(loop, parts, goals.goal_of)
     goals.join(loop, parts)
     async with _alive(home, parts, models, loop, idle, archive, subagents, goals, upkeep, plugins):
         yield Runtime(

@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO
 
-from nanobot.agent.scope import SHARED, Scope
+from nanobot.agent.scope import GOAL_NOTES, SHARED, Scope
 from nanobot.agent.tools.base import ToolContext, ToolResult
 from nanobot.agent.tools.reach import Reach, ReachKind
 from nanobot.agent.tools.textfile import NotTextError
@@ -40,8 +40,13 @@ def _apart(paths: PathPolicy, scope: Scope) -> PathPolicy:
     workspace, memory = paths.workspace, paths.workspace / "memory"
     kept = (workspace, *([paths.data_folder] if paths.data_folder is not None else []))
     apart = Apart(
-        closed=(memory, workspace / "USER.md", *(base / name for base in kept for name in ("sessions", "cron"))),
-        open=(memory / scope.folder, memory / SHARED),
+        closed=(
+            memory,
+            workspace / GOAL_NOTES,
+            workspace / "USER.md",
+            *(base / name for base in kept for name in ("sessions", "cron")),
+        ),
+        open=(memory / scope.folder, memory / SHARED, workspace / scope.notes),
         unlisted=(workspace / ".nanobot", *([paths.data_folder / "media"] if paths.data_folder is not None else [])),
     )
     return replace(paths, apart=apart)
