@@ -51,7 +51,13 @@ def letters(rows: Sequence[ChatMessage]) -> list[ChatMessage]:
 
 
 def results(rows: Sequence[ChatMessage]) -> list[str]:
-    return [told(row) for row in rows if row["role"] == "tool"]
+    """What its calls brought, in the order of the calls: they are kept as they end."""
+    found: list[str] = []
+    for at, row in enumerate(rows):
+        mine = [call["id"] for call in row.get("tool_calls", ())]
+        after = {one["tool_call_id"]: told(one) for one in rows[at + 1 : at + 1 + len(mine)] if one["role"] == "tool"}
+        found += [after[call] for call in mine]
+    return found
 
 
 def first(stage: Stage, label: str) -> str:
