@@ -189,8 +189,9 @@ class Dream:
                     return DreamRun(DreamOutcome.DONE, done, "The rest of the log waits for the next time.")
                 one = await self._pass(fitted, model, reply, who)
             except (NanobotError, TimeoutError) as error:
-                failed = await asyncio.to_thread(self._failed, error, who)
-                return DreamRun(DreamOutcome.FAILED, [*done, failed], failed.reason)
+                one = await asyncio.to_thread(self._failed, error, self._begun(who))
+            if one.outcome is PassOutcome.FAILED:
+                return DreamRun(DreamOutcome.FAILED, [*done, one], one.reason)
             spent += one.prompt_tokens + one.completion_tokens or prompt + reply
             done.append(one)
 
@@ -220,20 +221,24 @@ class Dream:
         with calling_for(CallContext("dream", f"dream:{chat}" if chat else "dream")):
             async with asyncio.timeout(self._policy.limit_s):
                 response = await self._asked(plan.material, model, reply)
-        verdict = await asyncio.to_thread(judged, response, plan.material)
-        one = Pass(
-            0,
-            timestamp(self._clock),
-            PassOutcome.UNCHANGED,
-            who=who,
+        one = replace(
+            self._begun(who),
             model=model.name,
+            calls=1,
             prompt_tokens=response.usage.get("prompt_tokens", 0),
             completion_tokens=response.usage.get("completion_tokens", 0),
             usd=response.cost_usd,
             entries=len(plan.material.entries),
         )
+        try:
+            verdict = await asyncio.to_thread(judged, response, plan.material)
+        except ProviderError as error:
+            return await asyncio.to_thread(self._failed, error, one)
         await self._noted()
         return await finish(asyncio.to_thread(self._keep, plan, verdict, one))
+
+    def _begun(self, who: str) -> Pass:
+        return Pass(0, timestamp(self._clock), PassOutcome.UNCHANGED, who=who, calls=0)
 
     async def _asked(self, material: Material, model: AskedModel, reply: int) -> LLMResponse:
         try:
@@ -309,8 +314,7 @@ class Dream:
 
     def _moved(self, state: DreamState) -> None:
         """The cursor, with the place by which it is known again. Raises StorageError."""
-        now = self._clock.now().timestamp()
-        state = replace(state, anchor=self.log.anchor_at(state.offset), tried_at=now)
+        state = replace(state, anchor=self.log.anchor_at(state.offset))
         self._unkept = state
         self.log.keep(state)
         self._unkept = None
@@ -326,7 +330,8 @@ class Dream:
             return False
         return self.log.size() == state.failed_size
 
-    def _failed(self, error: Exception, who: str) -> Pass:
+    def _failed(self, error: Exception, one: Pass) -> Pass:
+        """The pass, failed: it is written down, and rests."""
         reason = str(error) or f"The model gave no answer within {self._policy.limit_s:.0f} seconds."
         log.warning("The memory of %s was not tidied: %s", self._memory.scope.chat or "the owner", reason)
         state, now = self.state(), self._clock.now().timestamp()
@@ -335,11 +340,10 @@ class Dream:
             state,
             failures=min(state.failures + 1, 30),
             rests_until=now + rest,
-            tried_at=now,
             failed_size=self.log.size(),
             error=reason,
         )
-        one = Pass(self.log.next_number(), timestamp(self._clock), PassOutcome.FAILED, reason, who)
+        one = replace(one, number=self.log.next_number(), outcome=PassOutcome.FAILED, reason=reason)
         self._unkept = state
         with suppress(StorageError):
             self.log.keep(state)

@@ -63,7 +63,7 @@ class DreamChanges:
         try:
             if block:
                 memory.put(memory.archive_file, (old or b"") + block)
-            change = memory.change(memory.memory_file, data, By.DREAM, _MadeOf(told=told))
+            change = memory.change(memory.memory_file, data, By.DREAM, _MadeOf(who=one.who, told=told))
         except NanobotError as error:
             if not self._is_taken_back(raw, data):
                 log.warning("%s", error)  # it is done, and cannot be undone: the next look writes that down
@@ -119,15 +119,17 @@ class DreamChanges:
 
     def mend(self) -> None:
         """Write down how a pass ended that a kill cut off. Raises StorageError."""
-        one = self.log.open_pass()
-        if one is None:
+        if self.log.open_pass() is None:
             return
         memory = self._memory
         with memory.book.at_work():
+            one = self.log.open_pass()
+            if one is None:  # it was under way, and has ended
+                return
             raw = memory.bytes_of(memory.memory_file)
             if hash_of(raw) == one.after:
                 told = {edit.key: _trust_of(edit) for edit in one.edits if edit.key}
-                memory.book.note(memory.memory_file.name, raw, By.DREAM, _MadeOf(told=told))
+                memory.book.note(memory.memory_file.name, raw, By.DREAM, _MadeOf(who=one.who, told=told))
             change = next((known for known in reversed(memory.book.changes()) if _leads_to(known, one)), None)
             if change is not None:
                 self.log.add(replace(one, change=change.number))

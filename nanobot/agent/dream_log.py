@@ -35,7 +35,6 @@ class DreamState:
     anchor: str = ""
     change: int = 0
     """The last change of the book that was seen."""
-    tried_at: float = 0.0
     failures: int = 0
     rests_until: float = 0.0
     failed_size: int = 0

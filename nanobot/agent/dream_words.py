@@ -11,17 +11,17 @@ _SHOWN = 160
 _MOST_LINES = 40
 
 
-def told_run(run: DreamRun, last: Pass | None) -> str:
-    """What a run came to. `last` is the newest pass there is."""
+def told_run(run: DreamRun, last: Pass | None, command: str = "/dream") -> str:
+    """What a run came to. `last` is the newest pass there is, `command` how the person speaks of Dream."""
     if run.outcome is DreamOutcome.BUSY:
-        return "A pass over this memory is under way already. /dream-log shows what comes of it."
+        return f"A pass over this memory is under way already. {command}-log shows what comes of it."
     if run.outcome is DreamOutcome.NOTHING:
         when = f" since {_minute(last.at)}" if last is not None else ""
         return run.reason or f"Nothing new was said that could change this memory{when}; no model was asked."
     lines = [line for one in run.passes for line in told_pass(one)]
     lines += [run.reason] if run.reason and (run.outcome is DreamOutcome.DONE or not run.passes) else []
     if any(one.outcome is PassOutcome.CHANGED for one in run.passes):
-        lines.append("/dream-restore takes it back.")
+        lines.append(f"{command}-restore takes it back.")
     return "\n".join(lines)
 
 
@@ -29,7 +29,7 @@ def told_pass(one: Pass, *, taken_back: bool = False) -> Iterator[str]:
     """A pass and its diff, a line each."""
     back = " (taken back)" if taken_back else ""
     yield f"Pass {one.number}, {_minute(one.at)}: {_came_to(one)}{back}"
-    if one.outcome in (PassOutcome.CHANGED, PassOutcome.UNCHANGED):
+    if one.calls:
         yield (
             f"  {one.model}: {counted(one.calls, 'call')}, {one.prompt_tokens:,} tokens in, "
             f"{one.completion_tokens:,} out, {dollars(one.usd)}; {counted(one.entries, 'new entry', 'new entries')}"

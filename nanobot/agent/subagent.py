@@ -12,10 +12,10 @@ import secrets
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from nanobot.agent import task_words
+from nanobot.agent import task_words, team_words
 from nanobot.agent.courses import Course, Wants
 from nanobot.agent.roles import SHEETS, Role
-from nanobot.agent.subagent_ports import Reports, SubagentPolicy, Turns
+from nanobot.agent.subagent_ports import Reports, SubagentPolicy, Team, Turns
 from nanobot.agent.tasks import Life, Task, TaskState, TaskStore
 from nanobot.agent.tools.base import SUBAGENT_SESSION, ToolContext, ToolResult
 from nanobot.agent.turn import ToolStarted, TurnEvent, TurnOutcome, TurnResult
@@ -72,6 +72,7 @@ class SubagentManager:
         store: TaskStore,
         turns: Turns,
         reports: Reports,
+        team: Team,
         clock: Clock,
         policy: SubagentPolicy | None = None,
         ending: Callable[[], bool] = lambda: False,
@@ -80,6 +81,7 @@ class SubagentManager:
         self._store = store
         self._turns = turns
         self._reports = reports
+        self._team = team
         self._clock = clock
         self._policy = policy or SubagentPolicy()
         self._is_ending = ending
@@ -247,11 +249,15 @@ class SubagentManager:
             await asyncio.wait([asyncio.ensure_future(one.told.wait()) for one in working], timeout=_STOPS_S)
 
     async def let_go(self) -> None:
-        """The last word, once no turn runs any more."""
+        """The last word, once no turn runs any more: what a turn waited for and has in its rows is told."""
+        given = [one.task for one in self._courses.values() if one.given]
         for job in self._jobs:
             job.cancel()
         if self._jobs:
             await asyncio.wait([*self._jobs])
+        for task in given:
+            if not task.reported and await self._reports.was_given(task):
+                await self._filed(task)
         await asyncio.to_thread(self._life.end)
 
     # --- a course, from its beginning to its report
@@ -275,6 +281,8 @@ class SubagentManager:
             )
         task.id, task.life = secrets.token_hex(4), self._life.name
         task.created_at = self._clock.now().timestamp()
+        if task.origin is Origin.GOAL:
+            task.goal = task.goal or self._team.goal_of(task.root)
         course = Course(task)
         self._courses[task.id] = course  # before it is on the disk: a second one like it must find it
         try:
@@ -297,6 +305,7 @@ class SubagentManager:
 
     def _begin(self, course: Course) -> None:
         self._courses[course.task.id] = course
+        self._team.joins(course.task)
         self._in_background(self._see_through(course), f"subagent {course.task.id}")
 
     async def _see_through(self, course: Course) -> None:
@@ -386,7 +395,9 @@ class SubagentManager:
             minutes = self._policy.timeout_s / 60
             task.result = f"{result.text}\n\n(Stopped at its time limit of {minutes:g} min.)".strip()
         task.ended_at = self._clock.now().timestamp()
-        task.seen = least_trusted([task.seen, await self._turns.seen(task)])
+        unread = await self._team.unread(task)
+        task.result = team_words.with_unread(task.result, unread)
+        task.seen = least_trusted([task.seen, await self._turns.seen(task), *(one.provenance for one in unread)])
         await self._save(task)
 
     async def _tell(self, course: Course) -> None:
@@ -525,6 +536,7 @@ class SubagentManager:
             return
         if gone:
             await self._turns.forget(gone)
+        await self._team.sweep(before=before)
 
 
 def _is_worth_another(result: TurnResult) -> bool:
@@ -564,5 +576,5 @@ def _task_of(task: str, label: str | None, ctx: ToolContext | None, address: Add
     )
     if asker is not None:
         found.origin, found.sender_id, found.attended = asker.origin, asker.sender_id, asker.attended
-        found.root, found.depth = asker.root, asker.depth + 1
+        found.root, found.depth, found.goal = asker.root, asker.depth + 1, asker.goal
     return found

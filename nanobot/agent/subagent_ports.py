@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from nanobot.agent.letters import Letter
 from nanobot.agent.roles import Role
 from nanobot.agent.tasks import Task
 from nanobot.agent.tools.base import ToolContext
@@ -92,4 +93,24 @@ class Reports(Protocol):
 
     async def note(self, task: Task) -> None:
         """Let the agent know, at its next turn, of a task that the person stopped. Never raises."""
+        ...
+
+
+class Team(Protocol):
+    """The subagents that work for one goal, among themselves."""
+
+    def goal_of(self, session_key: str) -> str:
+        """The goal that is worked at for this session; empty for none."""
+        ...
+
+    def joins(self, task: Task) -> None:
+        """This one works, or waits to."""
+        ...
+
+    async def unread(self, task: Task) -> Sequence[Letter]:
+        """What one that is over was told by others and has not read. Never raises."""
+        ...
+
+    async def sweep(self, *, before: float) -> None:
+        """Let go of what was said before. Never raises."""
         ...

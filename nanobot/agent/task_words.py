@@ -10,6 +10,7 @@ from pathlib import Path
 from nanobot.agent.roles import SHEETS, Role
 from nanobot.agent.scope import OWNERS, Scope
 from nanobot.agent.tasks import Task, TaskState
+from nanobot.agent.tools.spawn import RESULT
 from nanobot.messages.types import ChatMessage
 from nanobot.usage.types import dollars
 from nanobot.utils.text import clip_line
@@ -46,6 +47,8 @@ _PLAIN = {
     TaskState.FAILED: "What I worked on in the background failed ({label}): {result}",
     TaskState.STOPPED: "What I worked on in the background was stopped ({label}). {result}",
 }
+_TO_NOBODY = "You can ask nobody and write to nobody"
+_TO_MATES = "You can ask no person, and write to your teammates alone"
 _NOTHING_SAID = "It said nothing."
 _SPANS = ((86_400, "d"), (3_600, "h"), (60, "min"))
 
@@ -59,12 +62,15 @@ class SubagentPrompt:
     clock_block: Callable[[Scope], str]
     """What time it is, as a message of this scope is told."""
     role: Role = Role.WORKER
+    in_team: bool = False
+    """Whether it may write to others that work for the same goal."""
 
     def build_system_prompt(self, summary: str = "", *, scope: Scope = OWNERS, began: date | None = None) -> str:
         """The head of every request. There is no `summary`: nothing of a subagent's session goes into memory."""
         systems = {"linux": "Linux", "darwin": "macOS", "win32": "Windows"}
         system = f"{systems.get(sys.platform, sys.platform)} {platform.machine()}".strip()
-        return SHEETS[self.role].words.format(system=system, workspace=self.workspace, steps=self.steps).rstrip()
+        words, speaks = SHEETS[self.role].words, _TO_MATES if self.in_team else _TO_NOBODY
+        return words.format(system=system, workspace=self.workspace, steps=self.steps, speaks=speaks).rstrip()
 
     def runtime_context(
         self, channel: str, chat_id: str, history: Sequence[ChatMessage], *, scope: Scope = OWNERS, goal: str = ""
@@ -115,7 +121,7 @@ def inline(task: Task) -> str:
 
 def given(task: Task) -> str:
     """How that result begins."""
-    return f"Subagent {task.id}:"
+    return RESULT.format(id=task.id)
 
 
 def started(task: Task, before: int) -> str:

@@ -88,6 +88,8 @@ class Task:
     """The least trusted words that the subagent has seen."""
     reported: bool = False
     role: Role = Role.WORKER
+    goal: str = ""
+    """The goal that a turn worked for which asked, by its id."""
 
     @property
     def session_key(self) -> str:

@@ -6,8 +6,10 @@ breaks a rule is left out and said; an answer that is none, or would lose much a
 but for the one call.
 """
 
+import json
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -18,6 +20,7 @@ from nanobot.agent.memory_merge import FactEdit, edited, headings_in
 from nanobot.agent.save_memory import UnusableAnswerError, arguments_of, is_no_entry
 from nanobot.messages.types import ChatMessage, Provenance, ToolSchema, least_trusted
 from nanobot.providers.base import LLMResponse
+from nanobot.security.provenance import IN_PART
 from nanobot.utils.text import clip, clip_line, in_a_tag
 
 NAME = "tidy_memory"
@@ -28,7 +31,7 @@ _MOST_ENTRY = 2_000
 _MOST_TEXT = 400
 _MOST_WHY = 200
 _FEW_FACTS = 3
-"""So many may be lost at once, of a long memory a third."""
+"""So many may be lost at once, of a long memory a third, of a very short one half."""
 _SHOWN = 60
 
 _SYSTEM = """\
@@ -122,11 +125,12 @@ class Material:
             told += ["by hand"] if known.by_hand else []
             lines.append(f"[f{number}] {known.fact.text}" + (f" ({', '.join(told)})" if told else ""))
         new = [
-            f"[h{number}] [{entry.timestamp or 'unknown time'}] {in_a_tag(clip(entry.content, _MOST_ENTRY))}"
+            f"[h{number}] [{entry.timestamp or 'unknown time'}] {_inside(clip(entry.content, _MOST_ENTRY))}"
             for number, entry in enumerate(self.entries, 1)
         ]
         facts, log = "\n".join(lines), "\n".join(new) or "(nothing; the agent wrote facts down itself)"
-        return f"Today is {self.today}.\n\n# The facts\n\n{facts}\n\n# New in the log\n\n<log>\n{log}\n</log>"
+        shown = f"Today is {self.today}.\n\n# The facts\n\n{facts}\n\n# New in the log\n\n<log>\n{log}\n</log>"
+        return shown.encode("utf-8", "replace").decode()
 
     def request(self) -> list[ChatMessage]:
         """What is sent."""
@@ -165,8 +169,8 @@ def judged(response: LLMResponse, material: Material) -> Judged:
     calls = [call for call in response.tool_calls if call.name == NAME]
     if len(calls) != 1:
         raise UnusableAnswerError(f"The model called {NAME} {len(calls)} times instead of once.")
-    wanted = arguments_of(calls[0]).get("edits")
-    if not isinstance(wanted, list):
+    wanted = _listed(arguments_of(calls[0]).get("edits"))
+    if wanted is None:
         raise UnusableAnswerError(f"The model's {NAME} call has no list of edits.")
     if len(wanted) > MOST_EDITS:
         raise UnusableAnswerError(f"The model wants {len(wanted)} edits at once; {MOST_EDITS} may be.")
@@ -178,10 +182,12 @@ def judged(response: LLMResponse, material: Material) -> Judged:
             judge.refused.append(f"edit {number}: {refusal}")
     if wanted and not judge.edits:
         raise UnusableAnswerError(f"Nothing of the model's answer could be kept: {judge.refused[0]}")
-    after, _ = edited(material.memory, [one.edit for one in judge.edits])
-    lost = lost_facts(material.memory, after)
-    if len(lost) > max(_FEW_FACTS, len(material.facts) // 3):
-        raise UnusableAnswerError(f"The model would take {len(lost)} facts out of MEMORY.md at once.")
+    count = len(material.facts)
+    after, _ = edited(material.memory, [one.edit for one in judge.edits if one.action is not Action.ARCHIVE])
+    gone = {fact.key for fact in lost_facts(material.memory, after)}
+    replaced = sum(bool(one.edit.text and gone.intersection(one.edit.keys)) for one in judge.edits)
+    if len(gone) - replaced > max(1, min(_FEW_FACTS, count // 2), count // 3):
+        raise UnusableAnswerError(f"The model would take {len(gone)} facts out of MEMORY.md at once.")
     return Judged(judge.edits, judge.refused)
 
 
@@ -193,6 +199,7 @@ class _Judge:
     edits: list[Tidied] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
     named: set[str] = field(default_factory=set)
+    archived: int = 0
 
     def take(self, wanted: object) -> None:
         """Raises _RefusedError where it breaks a rule."""
@@ -208,6 +215,7 @@ class _Judge:
         if own := next((one for one in facts if one.by_hand), None):
             raise _RefusedError(f"its owner wrote {clip_line(own.fact.text, _SHOWN)!r} by hand")
         keys = tuple(one.fact.key for one in facts)
+        is_old = action is Action.DROP and any(one.is_old for one in facts)
         why = clip_line(" ".join(_text(wanted.get("why")).split()), _MOST_WHY)
         if action is Action.REPLACE:
             edit = FactEdit(keys, self._replacement(_text(wanted.get("text")), facts, entries))
@@ -217,14 +225,18 @@ class _Judge:
             edit = FactEdit(keys)
             if action is Action.DROP and not why:
                 raise _RefusedError("it drops a fact and does not say why")
-            if any(one.is_old for one in facts):
-                action = Action.ARCHIVE
-        trust = least_trusted(one.provenance for one in facts)
+            action = Action.ARCHIVE if is_old else action
+        if action is Action.ARCHIVE:
+            self.archived += len(facts)
+            if self.archived > max(1, len(self.material.facts) // 2):
+                raise _RefusedError("half of the memory would be in the archive after it")
+        marks = [kind for entry in entries for kind, mark in IN_PART.items() if mark in entry.content]
+        trust = least_trusted([*(one.provenance for one in facts), *marks])
         self.edits.append(Tidied(action, edit, [one.fact.text for one in facts], why, trust))
         self.named.update(keys)
 
     def _sources(self, ids: object) -> tuple[list[KnownFact], list[HistoryEntry]]:
-        names = [ids] if isinstance(ids, str) else ids
+        names = re.split(r"[\s,]+", ids.strip()) if isinstance(ids, str) else ids
         if not isinstance(names, list) or not names:
             raise _RefusedError("it names no fact")
         facts: dict[str, KnownFact] = {}
@@ -337,6 +349,19 @@ def _stem(word: str) -> str:
 
 def _digits(word: str) -> bool:
     return any(map(str.isdigit, word))
+
+
+def _listed(value: object) -> list[object] | None:
+    """A list of edits; JSON text of one, or a single edit, as some models send."""
+    if isinstance(value, str):
+        with suppress(ValueError):
+            value = json.loads(value)
+    return [value] if isinstance(value, dict) else value if isinstance(value, list) else None
+
+
+def _inside(text: str) -> str:
+    """On one line, and no end of the log it stands in."""
+    return in_a_tag(text).replace("</log", "< /log")
 
 
 def _text(value: object) -> str:

@@ -28,7 +28,7 @@ def dream(chat: ChatOption = None, config: ConfigOption = None, workspace: Works
 
     async def tidy() -> tuple[DreamOutcome, str]:
         async with build_runtime(setup.config, data_dir=setup.data_dir, workspace=setup.workspace) as runtime:
-            return await runtime.upkeep.dreams.tidy(Scope(chat or ""), "terminal")
+            return await runtime.upkeep.dreams.tidy(Scope(chat or ""), "terminal", "nanobot memory dream")
 
     outcome, told = asyncio.run(tidy())
     say_text(told)

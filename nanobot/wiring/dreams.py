@@ -102,13 +102,14 @@ class Dreams:
             runs.append(run)
         return runs
 
-    async def tidy(self, scope: Scope, who: str = "") -> "tuple[DreamOutcome, str]":
+    async def tidy(self, scope: Scope, who: str = "", command: str = "/dream") -> "tuple[DreamOutcome, str]":
         """Tidy this memory now; how that ended, and what a person is told. Never raises for a model or the disk."""
         from nanobot.agent.dream_words import told_run
 
         dream = self._dream_of(scope)
         run = await dream.run(who=who, by_hand=True)
-        return run.outcome, told_run(run, next(iter(await asyncio.to_thread(dream.log.passes)), None))
+        last = next(iter(await asyncio.to_thread(dream.log.passes)), None)
+        return run.outcome, told_run(run, last, command)
 
     def log_of(self, scope: Scope, most: int) -> str:
         """The last passes over this memory, for a person. Blocks; raises StorageError."""
@@ -224,11 +225,18 @@ class Dreams:
         return due / 1000 if due is not None else to_ms(now) / 1000 + 366 * 86_400
 
     def _schedule(self) -> "CronSchedule":
-        from nanobot.cron.types import CronSchedule
+        from nanobot.cron.schedule import check
+        from nanobot.cron.types import CronError, CronSchedule
 
         if self._settings.cron is None and self._settings.interval_h is not None:
             return CronSchedule("every", every_ms=max(round(self._settings.interval_h * 3_600_000), 60_000))
-        return CronSchedule("cron", expr=self._settings.cron or _NIGHTLY)
+        wanted = CronSchedule("cron", expr=self._settings.cron or _NIGHTLY)
+        try:
+            check(wanted)
+        except CronError as error:
+            log.warning("agents.defaults.dream.cron: %s Until then it is %s.", error, _NIGHTLY)
+            return CronSchedule("cron", expr=_NIGHTLY)
+        return wanted
 
     def _looked(self) -> None:
         """It was looked now whether something is new; so a restart waits for the next time, and no longer."""

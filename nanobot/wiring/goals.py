@@ -96,7 +96,10 @@ class Goals:
 
     def note_for(self, message: InboundMessage) -> str:
         """What the model is to know of the session's goal beside this message."""
-        return self.manager.note_for(message) if self.is_made else ""
+        if not self.is_made:
+            return ""
+        note, goal = self.manager.note_for(message), self.goal_of(message.session_key)
+        return f"{note}\n\n{self._notes_of(goal)}".strip() if goal is not None and self.serves(message) else note
 
     def told(self, message: InboundMessage) -> Sequence[ChatMessage]:
         """What that holds of others' words."""
@@ -119,6 +122,13 @@ class Goals:
         """The turn of a goal as the one that set it: who could answer what that asks, may answer this."""
         goal = self.goal_of(context.session_key) if context.origin is Origin.GOAL else None
         return context if goal is None else replace(context, origin=goal.origin, attended=goal.attended)
+
+    def _notes_of(self, goal: "Goal") -> str:
+        """Where its subagents keep what each other should know, once there have been some. A stat."""
+        from nanobot.wiring.task_goals import notes_of  # most turns have no goal
+
+        notes = notes_of(self._around.policies.paths, goal.scope, goal.id)
+        return f"Notes of the goal's subagents: {notes}" if notes else ""
 
     # --- for the loop and commands
 
@@ -209,7 +219,8 @@ class Goals:
         if goal is None:
             return f"There is no goal here. {_USAGE}"
         assert self._parts is not None  # noqa: S101 as above
-        return words.status(goal, self._parts.clock.now().timestamp())
+        told = words.status(goal, self._parts.clock.now().timestamp())
+        return f"{told}\n{self._notes_of(goal)}".strip()
 
     async def _resume(self, asked: Asked, rest: str) -> str:
         from nanobot.agent.goals import words

@@ -1,22 +1,51 @@
-"""What subagents have to do with the goal of their session: what they use is the goal's, and its limits are theirs."""
+"""What subagents have to do with the goal of their session: what they use is the goal's, its limits are theirs, and
+they know of the notes and of each other.
+"""
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from nanobot.agent import team_words
+from nanobot.agent.letters import is_letter
 from nanobot.agent.pipeline.work import Goals
+from nanobot.agent.scope import Scope
 from nanobot.agent.tasks import Task
+from nanobot.agent.teammates import Teammates
 from nanobot.agent.turn import StepEnded
 from nanobot.bus.events import InboundMessage
-from nanobot.messages.types import ChatMessage, Origin
+from nanobot.messages.types import ChatMessage, Origin, is_outside
+from nanobot.security.paths import PathDeniedError, PathPolicy
+
+log = logging.getLogger(__name__)
+
+
+def notes_of(paths: PathPolicy, scope: Scope, goal: str) -> str:
+    """The notes folder of a goal, as it is named from the workspace; empty where there is none."""
+    name = f"{scope.notes}/{goal}"
+    try:
+        return f"{name}/" if paths.kept(name).is_dir() else ""
+    except (OSError, PathDeniedError):
+        return ""
+
+
+def make_notes(paths: PathPolicy, scope: Scope, goal: str) -> None:
+    """See that there is one. Where it cannot be, subagents work on without: it is named to nobody then. Blocks."""
+    try:
+        paths.kept(f"{scope.notes}/{goal}").mkdir(parents=True, exist_ok=True)
+    except (OSError, PathDeniedError) as error:
+        log.warning("the notes folder of goal %s cannot be made: %s", goal, error)
 
 
 class TaskGoals:
     """The goals, as turns of subagents meet them: those that a goal has asked for work for it."""
 
-    def __init__(self, goals: Goals, task_of: Callable[[str], Task | None]) -> None:
+    def __init__(self, goals: Goals, task_of: Callable[[str], Task | None], team: Teammates, paths: PathPolicy) -> None:
         """`task_of` knows by its session the task that runs there."""
         self._goals = goals
         self._task_of = task_of
+        self._team = team
+        self._paths = paths
 
     def serves(self, message: InboundMessage) -> bool:
         """Whether a goal's turn has asked for this."""
@@ -28,12 +57,21 @@ class TaskGoals:
         return True
 
     def note_for(self, message: InboundMessage) -> str:
-        """A subagent knows its task, and nothing else."""
-        return ""
+        """A subagent knows its task, and where a goal asked for it the notes and who else works for that."""
+        task = self._task_of(message.session_key)
+        if task is None or not task.goal or is_letter(message.journal_key):
+            return ""
+        return team_words.note(task, notes_of(self._paths, task.scope, task.goal), self._team.others(task))
 
     def told(self, message: InboundMessage) -> Sequence[ChatMessage]:
-        """Nothing, therefore."""
-        return ()
+        """The names of others are a model's words, and it may have read anything before it gave them."""
+        task = self._task_of(message.session_key)
+        others = self._team.others(task) if task is not None else []
+        return [
+            {"role": "tool", "name": "team", "content": one.label, "provenance": one.asker}
+            for one in others
+            if is_outside(one.asker)
+        ]
 
     def used(self, message: InboundMessage, step: StepEnded) -> None:
         """The goal has used it."""

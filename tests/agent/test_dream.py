@@ -2,21 +2,28 @@
 
 import asyncio
 import errno
+import json
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from nanobot.agent.consolidation import AskedModel
 from nanobot.agent.dream import Dream, DreamOutcome, DreamPolicy, DreamRun
 from nanobot.agent.dream_log import Pass, PassOutcome
+from nanobot.agent.facts import facts_in
 from nanobot.agent.memory import MemoryStore
 from nanobot.agent.memory_book import By, Source
 from nanobot.agent.memory_editing import MemoryEditor
+from nanobot.agent.memory_merge import FactEdit, edited
 from nanobot.agent.run.spec import Model, RunLimits
 from nanobot.agent.scope import Scope
+from nanobot.agent.tidy_memory import Action, Tidied
 from nanobot.errors import BudgetExceededError, NanobotError
 from nanobot.messages.types import Provenance
 from nanobot.providers.base import LLMResponse, call_context
@@ -629,3 +636,99 @@ async def test_what_was_said_and_written_while_the_model_thought_is_new_to_the_n
     assert "Said meanwhile." in home.asked
     assert len(home.model.requests) == 2
     assert "- Written meanwhile.\n" in home.text
+
+
+async def test_a_failure_says_what_it_cost(home: Home):
+    await home.run(LLMResponse("No.", usage={"prompt_tokens": 800, "completion_tokens": 3}))
+    await home.run(RuntimeError("socket closed"), by_hand=True)
+
+    assert [(one.calls, one.prompt_tokens) for one in home.passes()] == [(0, 0), (1, 800)]
+
+
+@pytest.mark.parametrize("edits", [[MERGED], MERGED, json.dumps([MERGED]), [{**MERGED, "ids": "f1, f2"}]])
+async def test_a_call_may_be_written_a_little_otherwise(home: Home, edits: object):
+    await home.run(calls(("tidy_memory", {"edits": edits})))
+
+    assert "Home" not in home.text
+
+
+async def test_many_facts_that_are_said_to_be_one_are_a_loss(home: Home):
+    home.learns(home.text + "- Plays chess.\n- Reads novels.\n", "Talked of games.")
+
+    run = await home.run(tidying(replace_("f1 f2 f3 f4 f5 f6", "Lives in Berlin.")))
+
+    assert run.outcome is FAILED
+    assert "facts out of MEMORY.md at once" in run.reason
+
+
+async def test_of_a_memory_that_is_over_half_goes_to_the_archive_at_once(home: Home):
+    over = [{"action": "archive", "ids": [f"f{number}"], "why": "over"} for number in range(1, 5)]
+
+    run = await home.run(tidying(*over))
+
+    assert [len(run.passes[0].edits), len(run.passes[0].refused)] == [2, 2]
+    assert home.archive.count("- ") == 2
+
+
+async def test_in_a_chat_what_a_tool_of_others_said_is_trusted_no_more_in_a_merged_fact(tmp_path: Path):
+    home = Home(tmp_path, scope=Scope("telegram:-100"))
+    home.learns("- The shop is open.\n", f"The shop is open on Monday.\n{IN_PART[Provenance.MCP]}")
+
+    await home.run(tidying(replace_("f1 h1", "The shop is open on Monday.")))
+
+    [told] = [one.told for key, one in home.memory.book.origins().items() if "monday" in key]
+    assert told["provenance"] == "mcp"
+
+
+LINES = st.sampled_from(
+    [
+        b"- Likes tea.",
+        b"- Has a dog.",
+        b"* Plays \xff chess",
+        b"## People",
+        b"",
+        b"  and more",
+        b"- Is \xe6\x88\x91",
+        b"Text.",
+    ]
+)
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    lines=st.lists(LINES, min_size=1, max_size=9),
+    end=st.sampled_from([b"\n", b"\r\n"]),
+    mark=st.sampled_from([b"", b"\xef\xbb\xbf"]),
+    choice=st.lists(st.sampled_from(["drop", "archive", "replace"]), min_size=1, max_size=3),
+    archive=st.sampled_from([None, b"- Old.", b"## Old\n\n- Older.\n"]),
+)
+def test_whatever_a_pass_changed_of_whatever_bytes_is_restored_byte_for_byte(
+    tmp_path: Path, lines: list[bytes], end: bytes, mark: bytes, choice: list[str], archive: bytes | None
+):
+    with TemporaryDirectory(dir=tmp_path) as folder:
+        home = Home(Path(folder))
+        home.memory.memory_dir.mkdir(parents=True)
+        raw = mark + end.join(lines)
+        home.memory.memory_file.write_bytes(raw)
+        if archive is not None:
+            home.memory.archive_file.write_bytes(archive)
+        found = {fact.key: fact for fact in facts_in(raw.decode("utf-8", "surrogateescape").removeprefix("\ufeff"))}
+        edits = [
+            Tidied(Action(what), FactEdit((fact.key,), "Says it otherwise." if what == "replace" else ""), [fact.text])
+            for what, fact in zip(choice, found.values(), strict=False)
+        ]
+        text, done = edited(raw.decode("utf-8", "surrogateescape"), [one.edit for one in edits])
+        made = [one for one in edits if one.edit in done]
+        if not made:
+            return
+        with home.memory.book.at_work():
+            home.memory.note_changes()
+            one = Pass(1, "2026-02-26T13:21", PassOutcome.UNCHANGED)
+            data = text.encode("utf-8", "surrogateescape")
+            home.dream.log.add(home.dream.changes.make(one, raw, data, made))
+        assert home.memory.memory_file.read_bytes() == data
+
+        home.dream.changes.restore()
+
+        assert home.memory.memory_file.read_bytes() == raw
+        assert (home.memory.archive_file.read_bytes() if home.memory.archive_file.exists() else None) == archive

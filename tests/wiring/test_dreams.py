@@ -136,6 +136,37 @@ async def test_what_was_slept_over_is_done_once_soon_after_the_next_start(tmp_pa
     assert later.asked == 1
 
 
+async def test_a_machine_that_slept_over_the_hour_does_it_once_when_it_wakes(tmp_path: Path):
+    async with life(tmp_path, tidying()) as day:
+        day.learns()
+        slept: list[float] = []
+
+        async def sleep(seconds: float) -> None:
+            slept.append(seconds)
+            if len(slept) > 5:
+                raise asyncio.CancelledError
+            day.clock.advance(3 * 86_400 if len(slept) == 3 else min(seconds, 3600))
+
+        with pytest.raises(asyncio.CancelledError):
+            await day.bot.runtime.upkeep.dreams.run(sleep)
+
+    assert day.asked == 1
+
+
+def test_a_time_that_is_none_is_refused():
+    with pytest.raises(ValueError, match="cron expression"):
+        Config.model_validate({"agents": {"defaults": {"dream": {"cron": "at night"}}}})
+
+
+async def test_a_time_that_is_drawn_by_chance_is_four_in_the_morning(tmp_path: Path):
+    async with life(tmp_path, tidying(), cron="R 5 * * *") as day:
+        day.learns()
+
+        await day.live(14.8)
+
+    assert day.asked == 1
+
+
 async def test_a_failure_is_not_tried_again_every_two_hours(tmp_path: Path):
     async with life(tmp_path, *["no"] * 20, intervalH=2) as day:
         day.learns()

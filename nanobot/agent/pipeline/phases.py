@@ -48,8 +48,6 @@ _SESSIONS_REMEMBERED = 64
 _ROWS_REMEMBERED = 2_000
 _PACED = (TurnPhase.RESTORE, TurnPhase.BUILD, TurnPhase.RUN, TurnPhase.SAVE)
 """The phases that take long enough for many turns at once to be let into them by and by."""
-MOST_JOINING = 3
-"""Messages that may join one turn; the rest are turns of their own."""
 
 _NO_ANSWER = {
     TurnOutcome.FAILED: "(No answer: the turn failed.)",
@@ -212,6 +210,8 @@ class Pipeline:
             turn.joining.append(self._row_of(turn, turn.message, history))
         elif left.tries >= MOST_TRIES:
             raise TurnKeepsDyingError(left.tries)
+        if turn.joins_early:
+            await self._take_along(turn)
         if not open_calls(history):
             await self._keep_joining(turn)
         rows, window = open_window(session)
@@ -238,13 +238,7 @@ class Pipeline:
         async def joining() -> list[ChatMessage]:
             if turn.abandoned:
                 raise asyncio.CancelledError("this run was left behind")
-            more = turn.waiting(MOST_JOINING - turn.joined)
-            turn.joined += len(more)
-            if turn.hook_wall:
-                more = await let_in(turn, more)
-            if more:
-                history = turn.session.get_history()
-                turn.joining += [self._row_of(turn, message, history) for message in more]
+            await self._take_along(turn)
             return await finish(self._keep_joining(turn))
 
         spec = RunSpec(
@@ -390,6 +384,16 @@ class Pipeline:
         except NanobotError as error:
             log.warning("turn %s: its end could not be kept: %s", turn.turn_id, error)
         await self._through(turn, TurnPhase.SAVE)
+
+    async def _take_along(self, turn: Turn) -> None:
+        """Let messages that wait join the turn, as many as may."""
+        more = turn.waiting(turn.most_joining - turn.joined)
+        turn.joined += len(more)
+        if turn.hook_wall:
+            more = await let_in(turn, more)
+        if more:
+            history = turn.session.get_history()
+            turn.joining += [self._row_of(turn, message, history) for message in more]
 
     async def _keep_joining(self, turn: Turn) -> list[ChatMessage]:
         """The rows that waited for a boundary are part of the session now."""

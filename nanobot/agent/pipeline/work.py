@@ -165,6 +165,8 @@ class Ending(Enum):
     """nanobot ends: the turn is taken up at the next start."""
 
 
+MOST_JOINING = 3
+"""Messages that may join one turn; the rest are turns of their own."""
 Waiting = Callable[[int], Sequence[InboundMessage]]
 """Takes messages along that wait for this session, at most so many; they wait no more."""
 
@@ -249,6 +251,9 @@ class Turn:
     result: TurnResult
     """How it ends, as far as is known by now."""
     waiting: Waiting = field(default_factory=lambda: _nobody)
+    most_joining: int = MOST_JOINING
+    joins_early: bool = False
+    """Whether what waits when it begins is read with its own message, not first at a tool boundary."""
     resumes: bool = False
     """Whether it takes up a turn that was cut off, without a new message."""
     attended: bool = False
