@@ -368,6 +368,19 @@ def test_a_count_that_cannot_be_read_is_begun_anew(bot: Bot, damaged: bytes):
     assert len(bot.learned) == 1
 
 
+def test_without_its_counts_a_lesson_is_not_learned_twice_and_still_leaves(bot: Bot):
+    bot.lives(*(turn(n, fails()) for n in range(3)))
+    bot.file.unlink()
+
+    bot.clock.advance(9 * DAY)
+    bot.lives(*(turn(n, fails(), fails()) for n in range(3, 9)))
+    still = bot.learned
+    bot.lives(*(turn(n, works("python")) for n in range(20, 20 + MENDED_AFTER[True])))
+
+    assert len(still) == 1
+    assert bot.learned == []
+
+
 def test_the_count_is_private_bounded_and_forgets_what_is_long_past(bot: Bot):
     bot.lives(turn(1, *(fails(f"p{n}") for n in range(MOST_COUNTED + 5))))
     most = len(json.loads(bot.file.read_text("utf-8")))
