@@ -120,7 +120,7 @@ class Lessons:
                 del counts[key]
 
     def _taught(self, line: str, says: str, session_key: str) -> str:
-        """The lesson that is in memory now, or never will be, since somebody has forgotten it. Empty without room for it."""
+        """The lesson that is in memory now, or never will be, since somebody has forgotten it. Empty without room."""
         memory = self._memory
         with memory.book.at_work():
             if any(says in forgotten for forgotten, _ in memory.book.forgotten()):
