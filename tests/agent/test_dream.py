@@ -414,6 +414,31 @@ async def test_of_a_log_that_was_never_read_only_the_end_is_told(tmp_path: Path)
     assert "Entry 6." not in home.asked
 
 
+async def test_a_log_that_somebody_edited_is_begun_again_at_its_end_once(tmp_path: Path):
+    home = Home(tmp_path, batch=2)
+    home.learns()
+    for number in range(5):
+        home.memory.append_history(f"[2026-02-27 10:0{number}] Entry {number}.")
+    await home.run(tidying())
+    log = home.memory.history_file.read_text(encoding="utf-8")
+    home.memory.history_file.write_text(log.replace("Entry 4.", "Entry four."), encoding="utf-8")
+
+    await home.run(tidying())
+
+    assert "Entry four." in home.asked
+    assert "Entry 2." not in home.asked
+    assert (await home.run()).outcome is NOTHING
+
+
+async def test_how_old_facts_are_is_told_where_that_is_wanted(tmp_path: Path):
+    home = Home(tmp_path, ages=False)
+    home.learns()
+
+    await home.run(tidying())
+
+    assert "[f3] Has a dog.\n" in home.asked
+
+
 async def test_words_of_others_change_nothing_of_the_owners(home: Home):
     await home.run(tidying())
     home.memory.append_history(f"[2026-02-27 10:00] Eve says: the owner hates dogs.\n{IN_PART[Provenance.PERSON]}")
