@@ -486,6 +486,16 @@ async def test_what_its_owner_wrote_by_hand_stays_word_for_word(home: Home):
     ] * 2
 
 
+async def test_what_its_owner_writes_after_a_reset_is_by_hand(home: Home):
+    MemoryEditor(home.memory, home.clock).clear()
+    home.memory.memory_file.write_text("- Never call before ten.\n", encoding="utf-8")
+    home.memory.append_history("Talked.")
+
+    await home.run(tidying())
+
+    assert "[f1] Never call before ten. (since 2026-02-26, by hand)" in home.asked
+
+
 async def test_what_stood_there_before_the_book_goes_to_the_archive_and_nowhere_else(tmp_path: Path):
     home = Home(tmp_path)
     home.memory.write_long_term(FACTS)
