@@ -281,11 +281,13 @@ class Dream:
         after = replace(
             state, begun=True, offset=end, change=self._last_change(), failures=0, rests_until=0.0, error=""
         )
+        name = self._memory.memory_file.name
+        first = next((change.number for change in self._memory.book.changes() if change.file == name), None)
         ours = {one.change for one in self.log.passes()}
         forgotten = [words for words, _ in self._memory.book.forgotten()][-_MOST_FORGOTTEN:]
         material = Material(
             text,
-            [_known(fact, origins.get(fact.key), ours) for fact in facts.values()],
+            [_known(fact, origins.get(fact.key), first, ours) for fact in facts.values()],
             [news.entries[at] for at in chosen],
             f"{self._clock.now():%Y-%m-%d (%A)}",
             forgotten,
@@ -385,11 +387,13 @@ class Dream:
         return EditDone(wanted.action.value, list(wanted.before), text, wanted.why, key, trust)
 
 
-def _known(fact: Fact, origin: Origin | None, ours: Collection[int | None]) -> KnownFact:
-    """What the book says of a fact; what a killed pass changed may stand there as an editor's, and is one of `ours`."""
+def _known(fact: Fact, origin: Origin | None, first: int | None, ours: Collection[int | None]) -> KnownFact:
+    """What the book says of a fact. `first` is the change with which it began; what a killed pass changed may stand
+    there as an editor's, and is one of `ours`.
+    """
     if origin is None:
         return KnownFact(fact, is_old=True)
-    told, old = origin.told, is_first_look(origin.change)
+    told, old = origin.told, is_first_look(origin.change) and origin.change.number == first
     return KnownFact(
         fact,
         "" if old else str(told.get("said_at") or origin.change.at)[:10],
