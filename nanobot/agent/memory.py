@@ -103,8 +103,11 @@ class MemoryStore:
         """What changed in it, and when."""
         from nanobot.agent.memory_book import MemoryBook  # most turns change no memory
 
-        folder = self._workspace / "memory" / ".book" / (self.scope.folder or "owner")
-        return MemoryBook(folder, self._all_files, self._clock)
+        return MemoryBook(self._book_folder, self._all_files, self._clock)
+
+    @property
+    def _book_folder(self) -> Path:
+        return self._workspace / "memory" / ".book" / (self.scope.folder or "owner")
 
     def of(self, scope: Scope) -> "MemoryStore":
         """The memory of another scope of the same workspace."""
@@ -290,6 +293,20 @@ class MemoryStore:
         text = "\n\n".join(part for part in (memory, shared, archive) if part)
         return f"## Long-term Memory\n\n{text}" if text else ""
 
+    def without_forgotten(self, text: str) -> str:
+        """Words for a prompt without the lines that speak of what a person had forgotten, and did not tell again."""
+        if not text or not self._book_folder.is_dir():
+            return text
+        from nanobot.agent.facts import words_of
+        from nanobot.agent.memory_book import is_like
+
+        known = self.read_long_term().splitlines()
+        gone = [told for told, _ in self.book.forgotten() if not any(is_like(told, line) for line in known)]
+        forgotten = [words for told in gone if (words := words_of(told))]
+        lines = text.splitlines()
+        kept = [line for line in lines if not any(_speaks_of(words, words_of(line)) for words in forgotten)]
+        return text if len(kept) == len(lines) else "\n".join(kept)
+
     def append_history(self, entry: str) -> None:
         """Add to the log, durably. An entry without its own `[YYYY-MM-DD HH:MM]` gets the present one."""
         text = _BLANK_LINES.sub("\n", entry.strip())
@@ -371,6 +388,10 @@ class MemoryStore:
             raise StorageError(str(error)) from error
         except OSError as error:
             raise refusal(f"Cannot write {path.name}", error) from error
+
+
+def _speaks_of(fact: set[str], line: set[str]) -> bool:
+    return len(fact & line) >= 0.7 * len(fact)
 
 
 def _text_of(data: bytes) -> str | None:
