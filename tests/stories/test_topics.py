@@ -4,7 +4,6 @@ is gone from every request and can be brought back.
 The model knows nothing but the request that it is sent.
 """
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.fake_models import Calls, FakeModels, Fitting, Say, Step
-from tests.stories.homes import Home, using
+from tests.stories.homes import Home
 
 BULK = "word " * 300
 
@@ -20,38 +19,40 @@ BULK = "word " * 300
 class Worker:
     """Writes one file a task, and asks before the next. It trusts what it is shown: what seems undone, it does."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, sums_up: bool) -> None:
         self.wrote: list[str] = []
         self.requests: list[str] = []
+        self._sums_up = sums_up
 
     def __call__(self, body: dict[str, Any]) -> Step:
         rows = [(row["role"], str(row["content"] or "")) for row in body["messages"]]
-        shown = "\n".join(text for _, text in rows)
         if [one["function"]["name"] for one in body.get("tools", ())] == ["save_memory"]:
-            return Calls(("save_memory", _remembered(rows[-1][1])))
-        self.requests.append(shown)
+            return Calls(("save_memory", _remembered(rows[-1][1]))) if self._sums_up else Say("I cannot do that.")
+        self.requests.append("\n".join(text for _, text in rows))
         at = max(at for at, (role, _) in enumerate(rows) if role == "user")
-        steps = sum(role == "tool" for role, _ in rows[at:])
-        wanted = self._wanted(rows[at][1], "\n".join(text for _, text in rows[:at]))
-        if wanted is None:
-            return Say("Hm.")
-        if steps < 3 and "read" in rows[at][1]:
+        said, steps = rows[at][1], sum(role == "tool" for role, _ in rows[at:])
+        if said.startswith("go on") and "look for it with session_search" in rows[0][1] and not steps:
+            return Calls(("session_search", {"query": "written"}))
+        if "read" in said and steps < 3:
             return Calls(("read_file", {"path": f"big-{steps}.md"}))
-        if steps in (0, 3) and not rows[-1][1].startswith("Created"):
-            self.wrote.append(wanted)
-            return Calls(("write_file", {"path": wanted, "content": "x"}))
-        return Say(f"{wanted} is written. Shall I go on with {_after(wanted)}?")
+        found = re.match(r"Created (\w+\.txt)", rows[-1][1])
+        if found is not None:
+            return Say(f"{found[1]} is written. Shall I go on with {_after(found[1])}?")
+        if (wanted := _wanted(said, self.requests[-1])) is None:
+            return Say("Hm.")
+        self.wrote.append(wanted)
+        return Calls(("write_file", {"path": wanted, "content": "x"}))
 
-    def _wanted(self, said: str, before: str) -> str | None:
-        """The file that this is about: named, or asked about last, or the first that is not written."""
-        if named := re.match(r"do (\w+\.txt)", said):
-            return named[1]
-        if said.startswith("yes"):
-            return re.findall(r"Shall I go on with (\w+\.txt)\?", before)[-1]
-        if said.startswith("go on"):
-            done = re.findall(r"(\w+\.txt) is written", before)
-            return next(name for name in ("a.txt", "b1.txt", "b2.txt", "b3.txt") if name not in done)
-        return None
+
+def _wanted(said: str, shown: str) -> str | None:
+    """The file that this is about: named, or asked about last, or the first that is not written."""
+    if named := re.match(r"do (\w+\.txt)", said):
+        return named[1]
+    if said.startswith("yes"):
+        return re.findall(r"Shall I go on with (\w+\.txt)\?", shown)[-1]
+    done = re.findall(r"(\w+\.txt) is written", shown)
+    tasks = ("a.txt", "b1.txt", "b2.txt", "b3.txt")
+    return next(name for name in tasks if name not in done) if said.startswith("go on") else None
 
 
 def _after(name: str) -> str:
@@ -65,15 +66,19 @@ def _remembered(material: str) -> dict[str, str]:
     return {"history_entry": "Talked.", "memory_update": "- Works.", "handover": " ".join([*done, *asked])}
 
 
+@pytest.mark.parametrize("sums_up", [True, False], ids=["summed up", "by no model"])
 @pytest.mark.parametrize("word", ["yes", "go on"])
-async def test_behind_a_compaction_between_two_tasks_the_next_call_belongs_to_the_second(tmp_path: Path, word: str):
-    """A is finished and B begun; then the window is cut, in a turn of B's and between two of them."""
-    worker = Worker()
+async def test_behind_a_compaction_between_two_tasks_the_next_call_belongs_to_the_second(
+    tmp_path: Path, word: str, sums_up: bool
+):
+    """A is finished and B begun; the window is cut in a turn of B's. What then stands in it is all the model knows."""
+    worker = Worker(sums_up=sums_up)
     with FakeModels(default=Fitting(worker)) as server:
-        home = Home(tmp_path, **using("custom", "stand-in", apiKey="k", apiBase=server.v1))
-        defaults = {**using("custom", "stand-in")["agents"]["defaults"], "contextWindowTokens": 12_000, "maxTokens": 1_000}
-        home.configure(
-            **using("custom", "stand-in", apiKey="k", apiBase=server.v1) | {"agents": {"defaults": defaults}},
+        model = {"provider": "custom", "model": "stand-in", "contextWindowTokens": 12_000, "maxTokens": 1_000}
+        home = Home(
+            tmp_path,
+            agents={"defaults": model},
+            providers={"custom": {"apiKey": "k", "apiBase": server.v1}},
             tools={"approval": "off"},
         )
         home.workspace.mkdir(parents=True)
@@ -83,14 +88,16 @@ async def test_behind_a_compaction_between_two_tasks_the_next_call_belongs_to_th
             await bot.say(f"do a.txt {BULK}")
             for _ in range(8):
                 await bot.say(f"a word between {BULK}")
+            before = len(worker.requests)
             await bot.say(f"do b1.txt, and read the big ones first {BULK}")
-            in_the_turn = [request for request in worker.requests[-5:] if "do a.txt" not in request]
+            in_the_turn = worker.requests[before:]
             await bot.runtime.upkeep.tidying.settled()
-            told = await bot.say(word)
-            last = await bot.say(word)
+            told = [(await bot.say(word)).result.text for _ in range(2)]
+            status = (await bot.say("/status")).result.text
 
-    print([(len(r), "do a.txt" in r, r.count("\n"), r[-80:]) for r in worker.requests]); assert worker.wrote == ["a.txt", "b1.txt", "b2.txt", "b3.txt"]
-    assert told.result.text == "b2.txt is written. Shall I go on with b3.txt?"
-    assert last.result.text == "b3.txt is written. Shall I go on with b4.txt?"
-    assert in_the_turn
-    assert all("do b1.txt, and read the big ones first" in request for request in worker.requests[-9:-4])
+    assert worker.wrote == ["a.txt", "b1.txt", "b2.txt", "b3.txt"]
+    assert told == [f"b{number}.txt is written. Shall I go on with b{number + 1}.txt?" for number in (2, 3)]
+    assert "do a.txt" in in_the_turn[0]
+    assert not [request for request in in_the_turn[1:] if "do a.txt" in request]
+    assert all("do b1.txt, and read the big ones first" in request for request in in_the_turn)
+    assert ("not tidied" in status) is not sums_up
