@@ -1,5 +1,4 @@
-"""Old topics and new ones, over the wire: what was finished is not begun again, what was asked is known, what was reset
-is gone from every request and can be brought back.
+"""Old topics and new ones, over the wire: what was finished is not begun again, and what was asked is known.
 
 The model knows nothing but the request that it is sent.
 """
@@ -49,7 +48,7 @@ def _wanted(said: str, shown: str) -> str | None:
     if named := re.match(r"do (\w+\.txt)", said):
         return named[1]
     if said.startswith("yes"):
-        return re.findall(r"Shall I go on with (\w+\.txt)\?", shown)[-1]
+        return str(re.findall(r"Shall I go on with (\w+\.txt)\?", shown)[-1])
     done = re.findall(r"(\w+\.txt) is written", shown)
     tasks = ("a.txt", "b1.txt", "b2.txt", "b3.txt")
     return next(name for name in tasks if name not in done) if said.startswith("go on") else None
