@@ -208,7 +208,7 @@ def _unread(team: _Team, task: Task) -> list[Letter]:
 
 
 def _plain(name: str) -> str:
-    return " ".join(name.split()).casefold()
+    return " ".join(name.split()).strip("@'\"`").casefold()
 
 
 def _too_full(full: Sequence[Task]) -> str:

@@ -279,7 +279,7 @@ async def test_who_cannot_be_told_is_said_with_who_can(tmp_path: Path):
         ("tell", {"to": "flights", "text": "hello"}),
         ("tell", {"to": "prices", "text": "x" * 1_001}),
         ("tell", {"to": "prices", "text": " "}),
-        ("tell", {"to": " PRICES ", "text": "It is in euros."}),
+        ("tell", {"to": " @PRICES ", "text": "It is in euros."}),
         ("tell", {"to": "prices", "text": "It is in euros."}),
     )
     cast = Cast(BOTH, "On it.", *END, prices=[wait, LOOK, "3"], flights=[wrong, "2"])
