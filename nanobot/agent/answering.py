@@ -14,6 +14,7 @@ from nanobot.agent.answers import answer_in
 from nanobot.agent.run.hooks import PlannedCall
 from nanobot.agent.run.questions import Question, Questions
 from nanobot.agent.slash_commands import TYPED, Command, is_from_owner, parse_command
+from nanobot.agent.tools.base import ToolContext
 from nanobot.agent.turn import Answer
 from nanobot.bus.events import Address, InboundMessage
 from nanobot.errors import StorageError
@@ -49,6 +50,7 @@ _UNATTENDED = {
     Origin.CRON: "This is a job: nobody sits there to answer.",
     Origin.HEARTBEAT: "This is the heartbeat: nobody sits there to answer.",
     Origin.SUBAGENT: "This is a subagent: nobody sits there to answer.",
+    Origin.GOAL: "This works at a goal by itself: nobody sits there to answer.",
 }
 _NO_TERMINAL = "Nobody sits at a terminal who could answer; `nanobot agent` without -m asks there."
 
@@ -85,16 +87,23 @@ class Answering:
     """The questions that are open, and the chats they can be answered in."""
 
     def __init__(
-        self, questions: Questions, no_owner_here: NoOwnerHere, is_group: Callable[[Address], bool] = lambda chat: False
+        self,
+        questions: Questions,
+        no_owner_here: NoOwnerHere,
+        is_group: Callable[[Address], bool] = lambda chat: False,
+        on_behalf: Callable[[ToolContext], ToolContext] = lambda context: context,
     ) -> None:
-        """`is_group`: whether several people write in that chat. There a word may be meant for one of them."""
+        """`is_group`: whether several people write in that chat. There a word may be meant for one of them.
+        `on_behalf`: the turn that another one stands for, as to who may answer.
+        """
         self.questions = questions
         self._no_owner_here = no_owner_here
         self._is_group = is_group
+        self._on_behalf = on_behalf
 
     async def why_not(self, planned: PlannedCall) -> str | None:
         """Why nobody may answer a question in this turn; None where one may."""
-        context = planned.context
+        context = self._on_behalf(planned.context)
         if context.attended:
             return None
         if context.origin in _UNATTENDED:

@@ -11,12 +11,12 @@ import platform
 import re
 import sys
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, datetime
 from pathlib import Path, PurePath
 
 from nanobot.agent.memory import BUDGET_BYTES, MemoryStore, read_capped
-from nanobot.agent.scope import OWNERS, Scope
+from nanobot.agent.scope import OWNERS, Scope, apart
 from nanobot.agent.skills import Shelf, SkillsLoader
 from nanobot.messages.shown import CONTEXT_CLOSE, CONTEXT_MARK
 from nanobot.messages.types import ChatMessage, with_context
@@ -179,22 +179,25 @@ class ContextBuilder:
         history: Sequence[ChatMessage] = (),
         *,
         scope: Scope = OWNERS,
+        goal: str = "",
     ) -> str:
-        """What is said beside a message: today's notes where the history has not shown them yet, then the block."""
+        """What is said beside a message: today's notes where the history has not shown them yet, what is to be said of
+        the session's goal, then the block.
+        """
         lines = [CONTEXT_OPEN, f"Current Time: {_spoken_time(self._clock.now())}"]
         places = {"Channel": channel, "Chat ID": chat_id}
         lines += [f"{label}: {_CONTROL.sub(' ', value)}" for label, value in places.items() if value]
         block = "\n".join([*lines, CONTEXT_CLOSE])
+        if goal:
+            block = f"{goal}\n\n{block}"
         notes = _notes_of(self.memory_of(scope))
-        return f"{notes}\n\n{block}" if notes and notes != _notes_shown_in(history) else block
+        return f"{notes}\n\n{block}" if notes and not _is_shown(notes, history) else block
 
     def _build(self, shelf: Shelf, memory: MemoryStore) -> str:
+        files = replace(self.files, policy=apart(self.files.policy, memory.scope))
         parts = [
             self._identity(memory),
-            *(
-                _headed(f"## {name}", read_capped(self.workspace / name, self.files))
-                for name in _bootstrap_of(memory.scope)
-            ),
+            *(_headed(f"## {name}", read_capped(self.workspace / name, files)) for name in _bootstrap_of(memory.scope)),
             _headed("# Memory", memory.get_memory_context()),
             _headed("# Active Skills", self.skills.load_skills_for_context(self.skills.get_always_skills())),
             _headed(_HOW_TO_SKILL, self.skills.summary_of(shelf)),
@@ -249,13 +252,10 @@ def _spoken_time(now: datetime) -> str:
     return f"{now:%Y-%m-%d %H:%M (%A)} ({zone_name(now)}, UTC{offset[:3]}:{offset[3:5]})"
 
 
-def _notes_shown_in(history: Sequence[ChatMessage]) -> str:
-    """The notes of the day as this history showed them last; empty where it did not."""
-    for message in reversed(history):
-        context = message.get("runtime_context") or ""
-        if context.startswith(NOTES_HEADING):
-            return context.rpartition(f"\n\n{CONTEXT_OPEN}")[0]
-    return ""
+def _is_shown(notes: str, history: Sequence[ChatMessage]) -> bool:
+    """Whether the notes of the day that this history showed last are these."""
+    shown = (message.get("runtime_context") or "" for message in reversed(history))
+    return next((one for one in shown if one.startswith(NOTES_HEADING)), "").startswith(f"{notes}\n\n")
 
 
 def _notes_of(memory: MemoryStore) -> str:

@@ -15,6 +15,12 @@ class DeliveryPolicy:
     tool_hints: bool = False
     reasoning: bool = False
     streaming: bool = False
+    replies: bool = True
+    """Whether the reply goes out; else only where somebody's message has joined the turn."""
+
+
+OF_GOALS = DeliveryPolicy(progress=False, replies=False)
+"""For turns that work at a goal: its people hear of its end, and what they are asked meanwhile."""
 
 
 class Delivery:
@@ -57,9 +63,11 @@ class Delivery:
                 self._post(OutboundKind.NOTICE, f"{text}\n{_how(event)}", event, _buttons(event))
             case events.ApprovalAnswered(answer=events.Answer.EXPIRED):
                 self._post(OutboundKind.NOTICE, "Nobody answered my question, so I did not do it.", event)
+            case events.TurnEnded(later=True) if not policy.replies:
+                pass
             case events.TurnEnded(text=text, later=True) if text:
                 self._post(OutboundKind.NOTICE, text, event)
-            case events.TurnEnded(text=text) if text:
+            case events.TurnEnded(text=text, joined=joined) if text and (policy.replies or joined):
                 self._post(OutboundKind.REPLY, text, event)
             case _:
                 pass

@@ -20,7 +20,7 @@ from nanobot.agent.dream_changes import DreamChanges
 from nanobot.agent.dream_log import DreamState, EditDone, News, Pass, PassOutcome
 from nanobot.agent.facts import Fact, facts_in, key_of
 from nanobot.agent.memory import HistoryEntry, MemoryStore
-from nanobot.agent.memory_book import By, Origin, is_first_look
+from nanobot.agent.memory_book import By, Origin, is_first_look, is_lesson
 from nanobot.agent.memory_merge import edited
 from nanobot.agent.tidy_memory import TIDY_MEMORY, Action, Judged, KnownFact, Material, Tidied, judged
 from nanobot.errors import NanobotError, ProviderError, StorageError
@@ -270,7 +270,10 @@ class Dream:
             return None
         self._memory.note_changes()
         text = (self._memory.bytes_of(self._memory.memory_file) or b"").decode("utf-8", "surrogateescape")
-        facts = {fact.key: fact for fact in facts_in(text.removeprefix("\ufeff"))}
+        origins = self._memory.book.origins()
+        facts = {
+            fact.key: fact for fact in facts_in(text.removeprefix("\ufeff")) if not is_lesson(origins.get(fact.key))
+        }
         if not facts:
             return None
         chosen = fit[:most]
@@ -278,7 +281,6 @@ class Dream:
         after = replace(
             state, begun=True, offset=end, change=self._last_change(), failures=0, rests_until=0.0, error=""
         )
-        origins = self._memory.book.origins()
         name = self._memory.memory_file.name
         first = next((change.number for change in self._memory.book.changes() if change.file == name), None)
         ours = {one.change for one in self.log.passes()}

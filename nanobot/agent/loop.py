@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 
-from nanobot.agent.delivery import Delivery, DeliveryPolicy, hint
+from nanobot.agent.delivery import OF_GOALS, Delivery, DeliveryPolicy, hint
 from nanobot.agent.earlier import sort_out
 from nanobot.agent.hooks import Hook
 from nanobot.agent.idle import IdleWatch
@@ -46,6 +46,8 @@ STOP_S = 0.9
 
 _RECEIPT = "Noted. I am still at work; I read this as soon as I can."
 _GIVEN_UP = "The turn that your message had joined was given up. Send the message again."
+_OF_NOBODY = (Origin.CRON, Origin.HEARTBEAT, Origin.SUBAGENT, Origin.GOAL)
+"""Why messages exist that no person has just said: they join no turn, and keep nobody's from joining."""
 _STATES = {TurnOutcome.REFUSED: InboundState.REFUSED, TurnOutcome.FAILED: InboundState.FAILED}
 """What the journal calls these ends; all others are answers."""
 
@@ -106,8 +108,7 @@ class AgentLoop:
                     turns.create_task(self.serve(early))
                 elif intake.lets_in(early):
                     turns.create_task(intake.serve(early))
-            if self._parts.children is not None:
-                turns.create_task(self._parts.children.take_up())
+            turns.create_task(self._take_up_background())
             taking = turns.create_task(self._take_in(intake, turns))
             stopping = turns.create_task(self._stopping.wait())
             await asyncio.wait((taking, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -183,7 +184,7 @@ class AgentLoop:
         The person gets a receipt then. A message that has joined ends as the turn does, and adds no text to it.
         """
         turn = new_turn(message, sink, self._parts)
-        may_join = self._policy.join and message.origin not in (Origin.CRON, Origin.HEARTBEAT, Origin.SUBAGENT)
+        may_join = self._policy.join and message.origin not in _OF_NOBODY
         return await self._answer(turn, may_join=may_join and parse_command(message.content) is None)
 
     async def resume(
@@ -194,16 +195,17 @@ class AgentLoop:
         try:
             return await self._take_up(left[session_key], sink, attended=attended) if session_key in left else None
         finally:
-            if self._parts.children is not None:
-                await self._parts.children.take_up(session_key)
+            await self._take_up_background(session_key)
 
     async def stop_turn(self, session_key: str) -> bool:
         """Stop a session's running turn and wait until it has ended; False where none runs. What waits goes on."""
         return await self._end(session_key, Ending.STOP)
 
     def lane(self, session_key: str) -> AbstractAsyncContextManager[object]:
-        """The session's lane, for work of ours between its turns; it takes no place at the gate."""
-        return self._lanes.enter(session_key)
+        """The session's lane, for work of ours between its turns; it takes no place at the gate and keeps no message
+        from joining the turn before it.
+        """
+        return self._lanes.enter(session_key, steps_aside=True)
 
     async def process_direct(
         self,
@@ -256,7 +258,8 @@ class AgentLoop:
             if may_join:
                 turn.emit(Notice(text=_RECEIPT, kind=NoticeKind.RECEIPT))
 
-        async with self._lanes.enter(key, turn if may_join else None, on_wait) as place:
+        of_nobody = turn.message.origin in _OF_NOBODY
+        async with self._lanes.enter(key, turn if may_join else None, on_wait, steps_aside=of_nobody) as place:
             if place.taken_by is not None:
                 return await _ended_with(turn, place.taken_by)
             if self._stopping.is_set():
@@ -329,7 +332,7 @@ class AgentLoop:
         try:
             session = self._parts.sessions.get_or_create(key)
             command = parse_command(turn.message.content) or Command("")
-            text = await self._parts.commands.answer(command, session, turn.message)
+            text = await self._parts.commands.answer(command, session, turn.message, attended=turn.attended)
         except StorageError as error:
             return _ended(turn, TurnOutcome.FAILED, str(error))
         return _ended(turn, TurnOutcome.ANSWERED, text)
@@ -339,21 +342,26 @@ class AgentLoop:
         session_key = said.session_key
         running = self._running.get(session_key)
         if running is None or not self._was_there(running[0], said):
-            labels = await self._stop_children(said)
-            return f"Stopped: {_several(labels)}." if labels else "Nothing is running."
+            stopped = await self._stop_background(said)
+            return f"Stopped: {' and '.join(stopped)}." if stopped else "Nothing is running."
         if not _may_stop(said, running[0].message):
             return "Somebody else asked for what runs here; only they or an owner may stop it."
         tools = running[0].progress.running_tools
         what = f" {' and '.join(dict.fromkeys(tools))} ended with it." if tools else ""
         stopping = asyncio.create_task(self._end(session_key, Ending.STOP))
-        children = asyncio.create_task(self._stop_children(said))
-        _, slow = await asyncio.wait([stopping, children], timeout=STOP_S)
+        background = asyncio.create_task(self._stop_background(said))
+        _, slow = await asyncio.wait([stopping, background], timeout=STOP_S)
         if slow:
             return "Stopping; something does not let go of it yet."
-        return f"Stopped.{what}" + (f" {_several(children.result())} too." if children.result() else "")
+        too = " and ".join(background.result())
+        return f"Stopped.{what}" + (f" {too[0].upper()}{too[1:]} too." if too else "")
 
-    async def _stop_children(self, said: InboundMessage) -> Sequence[str]:
-        return await self._parts.children.stop_of(said) if self._parts.children is not None else ()
+    async def _stop_background(self, said: InboundMessage) -> list[str]:
+        """Stop what works for the session beside its turns; what that was, in a few words each."""
+        goals, children = self._parts.goals, self._parts.children
+        goal = await goals.stop_of(said) if goals is not None else ""
+        labels = await children.stop_of(said) if children is not None else ()
+        return [*([f"the goal ({goal})"] if goal else []), *([_several(labels)] if labels else [])]
 
     def _was_there(self, turn: Turn, said: InboundMessage) -> bool:
         """Whether this turn's message had been accepted when this was said, perhaps before a crash."""
@@ -385,17 +393,28 @@ class AgentLoop:
         self.bus.settle(message, InboundState.ANSWERED if fate.answer else InboundState.FAILED)
 
     async def _go_on(self, left: LeftOver, joined: Sequence[InboundMessage]) -> None:
-        result = await self._take_up(left, self._delivery(left.message))
+        result = await self._take_up(left, self._delivery(left.message), joined=len(joined))
         for message in (left.message, *joined):
             self._settle(message, result)
 
-    async def _take_up(self, left: LeftOver, sink: EventSink | None, *, attended: bool = False) -> TurnResult:
+    async def _take_up_background(self, session_key: str | None = None) -> None:
+        """Go on with what an earlier life left beside its turns, of one session or of all. Never raises."""
+        for one in (self._parts.goals, self._parts.children):
+            if one is not None:
+                await one.take_up(session_key)
+
+    async def _take_up(
+        self, left: LeftOver, sink: EventSink | None, *, attended: bool = False, joined: int = 0
+    ) -> TurnResult:
         turn = new_turn(left.message, sink, self._parts, turn_id=left.turn_id)
-        turn.resumes, turn.attended = True, attended
+        turn.resumes, turn.attended, turn.joined = True, attended, joined
         return await self._answer(turn, may_join=False)
 
     def _delivery(self, message: InboundMessage) -> Delivery | None:
-        return None if message.quiet else Delivery(self.bus, message, self._policy.delivery(message.channel))
+        if message.quiet:
+            return None
+        policy = OF_GOALS if message.origin is Origin.GOAL else self._policy.delivery(message.channel)
+        return Delivery(self.bus, message, policy)
 
 
 def _at_once(message: InboundMessage) -> str | None:

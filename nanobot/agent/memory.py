@@ -16,13 +16,13 @@ import asyncio
 import logging
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from nanobot.agent.scope import OWNERS, SHARED, Scope
+from nanobot.agent.scope import OWNERS, SHARED, Scope, apart
 from nanobot.errors import NanobotError, StorageError
 from nanobot.messages.types import ChatMessage
 from nanobot.providers.base import LLMProvider
@@ -73,7 +73,8 @@ class Conversation(Protocol):
 class MemoryStore:
     """The memory of one workspace. Reading never raises; writing raises StorageError where the disk refuses.
 
-    `files` opens what it reads and writes: a command may have put a link in the place of a file.
+    `files` opens what it reads and writes: a command may have put a link in the place of a file. What it put into the
+    folder of a chat leads to no other memory.
     """
 
     def __init__(
@@ -86,7 +87,8 @@ class MemoryStore:
         budget_bytes: int = BUDGET_BYTES,
     ) -> None:
         self.budget_bytes = budget_bytes
-        self._files = files or Opener(PathPolicy(workspace))
+        self._all_files = files or Opener(PathPolicy(workspace))
+        self._files = replace(self._all_files, policy=apart(self._all_files.policy, scope))
         self._workspace = workspace
         self.scope = scope
         self.memory_dir = workspace / "memory" / scope.folder
@@ -102,12 +104,12 @@ class MemoryStore:
         from nanobot.agent.memory_book import MemoryBook  # most turns change no memory
 
         folder = self._workspace / "memory" / ".book" / (self.scope.folder or "owner")
-        return MemoryBook(folder, self._files, self._clock)
+        return MemoryBook(folder, self._all_files, self._clock)
 
     def of(self, scope: Scope) -> "MemoryStore":
         """The memory of another scope of the same workspace."""
         return MemoryStore(
-            self._workspace, clock=self._clock, files=self._files, scope=scope, budget_bytes=self.budget_bytes
+            self._workspace, clock=self._clock, files=self._all_files, scope=scope, budget_bytes=self.budget_bytes
         )
 
     @property
@@ -118,6 +120,16 @@ class MemoryStore:
     def read_long_term(self) -> str:
         """MEMORY.md as it stands; empty where there is none."""
         return read_or_empty(self.memory_file, self._files)
+
+    def text_of(self, file: Path) -> str:
+        """The text of one of its files, whatever bytes it holds: they come out again as they went in. Empty where it
+        cannot be read.
+        """
+        try:
+            data = self.bytes_of(file) or b""
+        except StorageError:
+            return ""
+        return data.decode("utf-8", "surrogateescape")
 
     def write_long_term(self, content: str) -> None:
         """Replace MEMORY.md in one step."""
@@ -427,6 +439,11 @@ def _entries_of_jsonl(text: str) -> Iterator[HistoryEntry]:
     for row in json_objects(text.encode()):
         if isinstance(content := row.get("content"), str):
             yield HistoryEntry(_minute(row.get("timestamp")), content.strip())
+
+
+def said_in(line: str) -> str:
+    """What a line of history.jsonl says; empty where it says nothing."""
+    return "".join(entry.content for entry in _entries_of_jsonl(line))
 
 
 def _minute(timestamp: object) -> str:

@@ -45,6 +45,8 @@ class By(StrEnum):
     FORGET = "forget"
     UNDO = "undo"
     SHARE = "share"
+    LESSON = "lesson"
+    """A mistake that kept coming back, or does no more."""
     RESET = "reset"
     DREAM = "dream"
     """A pass that tidies it."""
@@ -288,6 +290,11 @@ def is_like(fact: str, other: str) -> bool:
     """Whether two facts say so nearly the same that who wants one forgotten means the other too."""
     one, two = words_of(fact), words_of(other)
     return bool(one and two) and len(one & two) >= _ALIKE * min(len(one), len(two))
+
+
+def is_lesson(origin: Origin | None) -> bool:
+    """Whether code learned it: it comes and leaves by code, and no model is asked about it."""
+    return origin is not None and origin.change.by is By.LESSON
 
 
 def is_first_look(change: Change) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import cast
 
-from nanobot.agent.facts import facts_in, lost_facts
+from nanobot.agent.facts import facts_in, is_left_open, lost_facts
 from nanobot.errors import NanobotError, ProviderError
 from nanobot.messages.shown import shown_text
 from nanobot.messages.tokens import estimate_tokens
@@ -100,6 +100,11 @@ _NO_ENTRY = (
     r")"
 )
 """How a refusal or an error begins that came in place of words to keep."""
+_WRAPPED = re.compile(r"```(?:markdown|md)?[ \t]*\n(.*)\n```", re.DOTALL)
+"""All of a text as one block of code, as models like to give it."""
+_LINE_ENDS = re.compile("\r\n?|[\u2028\u2029]")
+_UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u202a-\u202e\u2060\u2066-\u2069\ufeff\U000e0000-\U000e007f]")
+"""What steers a screen, turns the order of letters around, or can be read by nobody but a model."""
 _PLACEHOLDERS = frozenset({"none", "null", "n/a", "string", "history_entry", "memory_update"})
 
 
@@ -234,6 +239,8 @@ def checked(response: LLMResponse, memory: str) -> Saved:
     entry, update = _words(arguments, "history_entry"), _words(arguments, "memory_update")
     if update == _EMPTY:
         update = ""
+    if (wrapped := _WRAPPED.fullmatch(update)) and not _WRAPPED.fullmatch(memory.strip()):
+        update = wrapped[1].strip()
     if not any(map(str.isalnum, entry)):
         raise UnusableAnswerError("The model's history_entry is empty.")
     if len(entry) > _MOST_ENTRY:
@@ -243,6 +250,8 @@ def checked(response: LLMResponse, memory: str) -> Saved:
         raise UnusableAnswerError(f"The model would shorten MEMORY.md from {old:,} to {new:,} characters.")
     if new > old + _MOST_GROWTH:
         raise UnusableAnswerError(f"The model would lengthen MEMORY.md from {old:,} to {new:,} characters.")
+    if is_left_open(update) and not is_left_open(memory):
+        raise UnusableAnswerError("The model's memory_update leaves a block of code or a comment open.")
     lost = lost_facts(memory, update)
     if len(lost) > max(_FEW_FACTS, len(facts_in(memory)) // 3):
         raise UnusableAnswerError(f"The model would drop {len(lost)} facts of MEMORY.md at once.")
@@ -289,7 +298,11 @@ def _words(arguments: Mapping[str, object], name: str) -> str:
     value = arguments.get(name)
     if value is None:
         raise UnusableAnswerError(f"The model left out {name}.")
-    text = value.strip() if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    try:
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    except (RecursionError, ValueError) as error:
+        raise UnusableAnswerError(f"The model's {name} is nested too deep.") from error
+    text = _UNSEEN.sub("", _LINE_ENDS.sub("\n", text)).strip()
     if is_no_entry(text):
         raise UnusableAnswerError(f"The model's {name} is a refusal or an error: {text[:80]!r}.")
     return text

@@ -50,9 +50,11 @@ class Command:
 
 
 def parse_command(text: str) -> Command | None:
-    """The command a message is, or None where it is for the model. `/etc/hosts is odd` is for the model."""
+    """The command a message is, or None where it is for the model. `/etc/hosts is odd` is for the model. A menu that
+    spells no hyphen (Telegram's) says `/dream_log`.
+    """
     match = _COMMAND.match(text.strip())
-    return Command(match[1].lower(), (match[2] or "").strip()) if match else None
+    return Command(match[1].lower().replace("_", "-"), (match[2] or "").strip()) if match else None
 
 
 class Models(Protocol):
@@ -130,6 +132,8 @@ class Asked:
     message: InboundMessage
     scope: Scope = OWNERS
     """Whose memory may be told in the answer."""
+    attended: bool = False
+    """Whether somebody sees it answered who may answer questions, as at a terminal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +166,22 @@ class Memory(Protocol):
         ...
 
 
+class Goals(Protocol):
+    """What commands want of what a session works at over many turns."""
+
+    async def stop_of(self, said: InboundMessage) -> str:
+        """Stop the goal of the session of this word, as far as its sender may; what it was called, empty for none."""
+        ...
+
+    async def forget_of(self, session_key: str) -> str:
+        """Keep nothing of this session's goal; what it was called. Raises NanobotError."""
+        ...
+
+    def lines(self, session_key: str) -> list[str]:
+        """How far it is, in a line each; quickly."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Desk:
     """What commands work with."""
@@ -186,6 +206,8 @@ class Desk:
     """Stops the subagents of a word's session; what each was called. None where there are none."""
     forget_children: Callable[[str], Awaitable[tuple[Sequence[str], Sequence[str]]]] | None = None
     """Stops all subagents of a session; what each was called, and the keys of reports that may be on their way."""
+    goals: Goals | None = None
+    """None where no session has goals."""
     memory: Memory | None = None
     """None where nothing is remembered beyond a session."""
     troubles: Callable[[], Sequence[str]] = field(default=lambda: ())
@@ -197,7 +219,7 @@ class Desk:
 class SlashCommands:
     """The table, and the answer to each."""
 
-    AT_ONCE = frozenset({"stop", "status", "restart", "tasks", "dream"})
+    AT_ONCE = frozenset({"stop", "status", "restart", "tasks", "goal", "dream"})
 
     ALONE = frozenset({"new", "model"})
     """For an owner, and for one who has a conversation alone: of a shared one they change what is everybody's."""
@@ -250,7 +272,9 @@ class SlashCommands:
         """The command's own name where it was called by another."""
         return self._aliases.get(command.name, command.name)
 
-    async def answer(self, command: Command, session: Session, message: InboundMessage) -> str:
+    async def answer(
+        self, command: Command, session: Session, message: InboundMessage, *, attended: bool = False
+    ) -> str:
         """Do what this message commands; what a person is told. Raises NanobotError only where storage does."""
         name = self.canonical(command)
         if name not in self._table and name in _NOT_SET_UP:
@@ -262,9 +286,9 @@ class SlashCommands:
         entry = self._table[name]
         if entry.for_owners and not is_from_owner(message):
             return await self._refused(name, message)
-        if name in self.ALONE and not is_from_owner(message) and _others_too(session, message.sender_id):
+        if name in self.ALONE and not is_from_owner(message) and others_wrote(session, message.sender_id):
             return f"Others have written here too: only an owner may say /{name}."
-        return await entry.answer(Asked(session, command.argument, message, self._desk.scope_of(message)))
+        return await entry.answer(Asked(session, command.argument, message, self._desk.scope_of(message), attended))
 
     async def _refused(self, name: str, message: InboundMessage) -> str:
         if message.origin not in TYPED:
@@ -276,10 +300,7 @@ class SlashCommands:
     async def _new(self, asked: Asked) -> str:
         if "--all" in asked.argument.split():
             return await finish(self._reset_all(asked))
-        stopped = ""
-        if asked.argument == "--stop" and self._desk.stop_children is not None:
-            labels = await self._desk.stop_children(asked.message)
-            stopped = f" Stopped: {', '.join(labels)}." if labels else ""
+        stopped = await self._stopped_with(asked) if asked.argument == "--stop" else ""
         archived = await finish(asyncio.to_thread(self._desk.sessions.archive, asked.session.key))
         self._desk.vitals.forget(asked.session.key)
         if archived is None:
@@ -287,6 +308,14 @@ class SlashCommands:
         if self._desk.memory is not None:
             await self._desk.memory.archived(asked.session.key, archived)
         return f"A fresh session begins. The old one is kept: nanobot sessions show {archived.stem}{stopped}"
+
+    async def _stopped_with(self, asked: Asked) -> str:
+        """Stop what works for the session in the background."""
+        desk = self._desk
+        labels = [*await desk.stop_children(asked.message)] if desk.stop_children is not None else []
+        if desk.goals is not None and (goal := await desk.goals.stop_of(asked.message)):
+            labels.append(f"the goal ({goal})")
+        return f" Stopped: {', '.join(labels)}." if labels else ""
 
     async def _reset_all(self, asked: Asked) -> str:
         """Everything that a prompt of this chat would say of the past: all of it, or nothing where the disk refuses."""
@@ -303,6 +332,8 @@ class SlashCommands:
         if archived is not None:
             kept = f"this conversation ({counted(count, 'message')}; kept: nanobot sessions show {archived.stem})"
             cleared = [kept, *(["its note on where it stands"] if note else []), *cleared]
+        if desk.goals is not None and (goal := await desk.goals.forget_of(key)):
+            cleared.append(f"its goal ({goal})")
         cleared += await self._forget_children(asked.session)
         if not cleared:
             return "There was nothing to clear."
@@ -332,7 +363,7 @@ class SlashCommands:
         try:
             model = await desk.models.get(session.metadata.get("model"))
             asked = _described(model)
-            window = f"{vitals.window_used(session.key):,} of {model.limits.window_tokens:,} tokens"
+            window = f"{self._window_used(session, scope, model)} of {model.limits.window_tokens:,} tokens"
             notes = model.provider.notes()
         except NanobotError as error:
             asked, window, notes = f"none: {error}", "unknown", []
@@ -352,6 +383,8 @@ class SlashCommands:
             f"Running turns: {', '.join(sorted(vitals.running)) or 'none'}",
         ]
         lines += waiting
+        if desk.goals is not None:
+            lines += desk.goals.lines(session.key)
         if desk.memory is not None:
             lines += desk.memory.state(session.key, scope)
         if vitals.memory_note and scope.is_owners:  # it may quote what another chat said
@@ -360,6 +393,13 @@ class SlashCommands:
         if vitals.last_error:
             lines.append(f"Last error: {vitals.last_error}")
         return "\n".join(lines)
+
+    def _window_used(self, session: Session, scope: Scope, model: Model) -> str:
+        """What the last request weighed; about what the next one does, where no model has counted yet."""
+        used = self._desk.vitals.window_used(session.key)
+        if used or not session.message_count:
+            return f"{used:,}"
+        return f"about {self._report_of(session, scope, model).tokens:,}"
 
     async def _model(self, asked: Asked) -> str:
         desk = self._desk
@@ -388,20 +428,15 @@ class SlashCommands:
         return "\n".join(lines[-int(asked.argument or 10) :]) or "Nothing was said in this session yet."
 
     async def _context(self, asked: Asked) -> str:
+        model = await self._desk.models.get(asked.session.metadata.get("model"))
+        return self._report_of(asked.session, asked.scope, model).text()
+
+    def _report_of(self, session: Session, scope: Scope, model: Model) -> ContextReport:
         desk = self._desk
-        model = await desk.models.get(asked.session.metadata.get("model"))
-        rows, window = open_window(asked.session)
-        usage = desk.vitals.last_usage(asked.session.key)
-        return ContextReport(
-            model,
-            desk.prompt.build_system_prompt(
-                handover_of(asked.session.metadata), scope=asked.scope, began=asked.session.created_at.date()
-            ),
-            desk.tools,
-            rows,
-            window,
-            usage,
-        ).text()
+        system = desk.prompt.build_system_prompt(
+            handover_of(session.metadata), scope=scope, began=session.created_at.date()
+        )
+        return ContextReport(model, system, desk.tools, *open_window(session), desk.vitals.last_usage(session.key))
 
     async def _usage(self, asked: Asked) -> str:
         spending = self._desk.spending
@@ -460,7 +495,7 @@ def is_from_owner(message: InboundMessage) -> bool:
     return message.provenance is Provenance.OWNER and message.origin in TYPED
 
 
-def _others_too(session: Session, sender_id: str) -> bool:
+def others_wrote(session: Session, sender_id: str) -> bool:
     """Whether somebody else has written in what a model may still see of this session."""
     people = [row for row in session.get_history() if row.get("origin") == Origin.USER and row.get("sender_id")]
     return any(_id_of(str(row["sender_id"])) != _id_of(sender_id) for row in people)

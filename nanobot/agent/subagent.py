@@ -12,9 +12,10 @@ import secrets
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from nanobot.agent import task_words
+from nanobot.agent import task_words, team_words
 from nanobot.agent.courses import Course, Wants
-from nanobot.agent.subagent_ports import Reports, SubagentPolicy, Turns
+from nanobot.agent.roles import SHEETS, Role
+from nanobot.agent.subagent_ports import Reports, SubagentPolicy, Team, Turns
 from nanobot.agent.tasks import Life, Task, TaskState, TaskStore
 from nanobot.agent.tools.base import SUBAGENT_SESSION, ToolContext, ToolResult
 from nanobot.agent.turn import ToolStarted, TurnEvent, TurnOutcome, TurnResult
@@ -53,7 +54,7 @@ _STATES = {
     TurnOutcome.REFUSED: TaskState.FAILED,
     TurnOutcome.FAILED: TaskState.FAILED,
 }
-_NOBODY_LATER = (Origin.CRON, Origin.HEARTBEAT, Origin.API)
+_NOBODY_LATER = (Origin.CRON, Origin.HEARTBEAT, Origin.API, Origin.GOAL)
 """Why turns exist whose end is the last that is heard of them: what their subagents find has to be part of it."""
 _SIGN_S = 60.0
 """A turn that waits says at least so often that it does."""
@@ -71,6 +72,7 @@ class SubagentManager:
         store: TaskStore,
         turns: Turns,
         reports: Reports,
+        team: Team,
         clock: Clock,
         policy: SubagentPolicy | None = None,
         ending: Callable[[], bool] = lambda: False,
@@ -79,6 +81,7 @@ class SubagentManager:
         self._store = store
         self._turns = turns
         self._reports = reports
+        self._team = team
         self._clock = clock
         self._policy = policy or SubagentPolicy()
         self._is_ending = ending
@@ -113,12 +116,22 @@ class SubagentManager:
         return task_words.started(asked, before if self._places.locked() else 0)
 
     async def run(self, task: str, label: str | None = None, *, ctx: ToolContext) -> ToolResult:
-        """Have it done while the caller waits; the result. One like it that runs is waited for instead.
+        """As `see_through`, for a worker: its result in words."""
+        ended = await self.see_through(task, label, ctx=ctx)
+        failed = ended.state in (TaskState.FAILED, TaskState.STOPPED)
+        return ToolResult(task_words.inline(ended), error=failed, provenance=ended.seen)
+
+    async def see_through(
+        self, task: str, label: str | None = None, *, role: Role = Role.WORKER, ctx: ToolContext
+    ) -> Task:
+        """Have it done while the caller waits; how it ended. One like it that runs is waited for instead. Raises
+        NanobotError where it cannot begin.
 
         Cancelled, it stops the subagent; where nanobot ends, that goes on at the next start.
         """
         asker = self._parent_of(ctx)
         asked = _task_of(task, label, ctx, ctx.address, asker)
+        asked.role = role
         asked.waited = True
         course, _ = await self._found_or_opened(asked)
         course.waiters += 1
@@ -138,8 +151,7 @@ class SubagentManager:
             if not course.waiters:
                 course.served.set()
         course.given = True
-        failed = course.task.state in (TaskState.FAILED, TaskState.STOPPED)
-        return ToolResult(task_words.inline(course.task), error=failed, provenance=course.task.seen)
+        return course.task
 
     def must_wait(self, ctx: ToolContext) -> bool:
         """Whether this turn's end is the last that anybody hears of it."""
@@ -237,11 +249,15 @@ class SubagentManager:
             await asyncio.wait([asyncio.ensure_future(one.told.wait()) for one in working], timeout=_STOPS_S)
 
     async def let_go(self) -> None:
-        """The last word, once no turn runs any more."""
+        """The last word, once no turn runs any more: what a turn waited for and has in its rows is told."""
+        given = [one.task for one in self._courses.values() if one.given]
         for job in self._jobs:
             job.cancel()
         if self._jobs:
             await asyncio.wait([*self._jobs])
+        for task in given:
+            if not task.reported and await self._reports.was_given(task):
+                await self._filed(task)
         await asyncio.to_thread(self._life.end)
 
     # --- a course, from its beginning to its report
@@ -265,6 +281,8 @@ class SubagentManager:
             )
         task.id, task.life = secrets.token_hex(4), self._life.name
         task.created_at = self._clock.now().timestamp()
+        if task.origin is Origin.GOAL:
+            task.goal = task.goal or self._team.goal_of(task.root)
         course = Course(task)
         self._courses[task.id] = course  # before it is on the disk: a second one like it must find it
         try:
@@ -287,6 +305,7 @@ class SubagentManager:
 
     def _begin(self, course: Course) -> None:
         self._courses[course.task.id] = course
+        self._team.joins(course.task)
         self._in_background(self._see_through(course), f"subagent {course.task.id}")
 
     async def _see_through(self, course: Course) -> None:
@@ -313,6 +332,8 @@ class SubagentManager:
                         self._places.release()
             else:
                 result = TurnResult(TurnOutcome.STOPPED, "It had not begun.")
+        except NanobotError as error:
+            result = TurnResult(TurnOutcome.FAILED, str(error))
         except Exception as error:  # the wall of a subagent
             log.exception("subagent %s broke", course.task.id)
             result = TurnResult(TurnOutcome.FAILED, f"Something broke inside nanobot: {type(error).__name__}: {error}.")
@@ -323,7 +344,9 @@ class SubagentManager:
         """Try, and where the model failed once more; how it ended."""
         task = course.task
         words = (
-            task_words.asked(task) if task.tries < MOST_TRIES else task_words.asked_again("nanobot was interrupted.")
+            task_words.asked(task)
+            if task.tries < MOST_TRIES
+            else task_words.asked_again(task, "nanobot was interrupted.")
         )
         if task.state is TaskState.WAITING:
             task.state, task.tries, task.began_at = TaskState.RUNNING, 1, self._clock.now().timestamp()
@@ -340,7 +363,7 @@ class SubagentManager:
             await self._save(task)
             if not await course.unless_ended(asyncio.sleep(self._policy.pause_s)):
                 return result
-            words = task_words.asked_again(result.text)
+            words = task_words.asked_again(task, result.text)
 
     async def _one_try(self, course: Course, words: str, deadline: float) -> TurnResult:
         def watch(event: TurnEvent) -> None:
@@ -372,7 +395,9 @@ class SubagentManager:
             minutes = self._policy.timeout_s / 60
             task.result = f"{result.text}\n\n(Stopped at its time limit of {minutes:g} min.)".strip()
         task.ended_at = self._clock.now().timestamp()
-        task.seen = least_trusted([task.seen, await self._turns.seen(task)])
+        unread = await self._team.unread(task)
+        task.result = team_words.with_unread(task.result, unread)
+        task.seen = least_trusted([task.seen, await self._turns.seen(task), *(one.provenance for one in unread)])
         await self._save(task)
 
     async def _tell(self, course: Course) -> None:
@@ -382,7 +407,7 @@ class SubagentManager:
             await self._given(course)
         if task.reported:
             return
-        if course.given or course.forgotten:
+        if course.given or course.forgotten or not SHEETS[task.role].reports:
             await self._filed(task)
             return
         if course.said_aside:
@@ -472,10 +497,14 @@ class SubagentManager:
             log.warning("how far subagent %s is cannot be written down: %s", task.id, error)
 
     def _like(self, asked: Task) -> Course | None:
-        """One that does the same for the same session; or did, for this very turn, and nobody was told yet."""
+        """One that does the same for the same session; or did, for this very turn, and nobody was told yet. What was
+        judged once is judged again: the same words may tell of other work by now.
+        """
         for course in self._courses.values():
             task = course.task
-            if task.parent != asked.parent or _same_words(task) != _same_words(asked) or task.reported:
+            if (task.parent, task.role) != (asked.parent, asked.role) or _same_words(task) != _same_words(asked):
+                continue
+            if task.reported or (course.given and task.role is not Role.WORKER):
                 continue
             if not task.state.is_over or (task.state is TaskState.DONE and task.turn_id == asked.turn_id):
                 return course
@@ -507,6 +536,7 @@ class SubagentManager:
             return
         if gone:
             await self._turns.forget(gone)
+        await self._team.sweep(before=before)
 
 
 def _is_worth_another(result: TurnResult) -> bool:
@@ -546,5 +576,5 @@ def _task_of(task: str, label: str | None, ctx: ToolContext | None, address: Add
     )
     if asker is not None:
         found.origin, found.sender_id, found.attended = asker.origin, asker.sender_id, asker.attended
-        found.root, found.depth = asker.root, asker.depth + 1
+        found.root, found.depth, found.goal = asker.root, asker.depth + 1, asker.goal
     return found

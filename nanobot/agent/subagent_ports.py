@@ -5,7 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from nanobot.agent.letters import Letter
+from nanobot.agent.roles import Role
 from nanobot.agent.tasks import Task
+from nanobot.agent.tools.base import ToolContext
 from nanobot.agent.turn import EventSink, TurnResult
 from nanobot.messages.types import Provenance
 
@@ -23,6 +26,17 @@ class SubagentPolicy:
     most_open: int = 64
     """Tasks that run and wait together."""
     keep_days: int = 30
+
+
+class Subagents(Protocol):
+    """Where subagents with a role come from."""
+
+    async def see_through(self, task: str, label: str | None = None, *, role: Role, ctx: ToolContext) -> Task:
+        """Have it done while the caller waits; the task as it ended. Raises NanobotError where it cannot begin.
+
+        Cancelled, it stops the subagent; where nanobot ends, that goes on at the next start.
+        """
+        ...
 
 
 class Trial(Protocol):
@@ -70,7 +84,7 @@ class Reports(Protocol):
         ...
 
     async def quiet(self, session_key: str) -> None:
-        """Wait until no turn of this session runs or waits; none is steered meanwhile."""
+        """Wait until no turn of this session runs, and none that waits now waits any more."""
         ...
 
     async def turn_over(self, session_key: str) -> None:
@@ -79,4 +93,24 @@ class Reports(Protocol):
 
     async def note(self, task: Task) -> None:
         """Let the agent know, at its next turn, of a task that the person stopped. Never raises."""
+        ...
+
+
+class Team(Protocol):
+    """The subagents that work for one goal, among themselves."""
+
+    def goal_of(self, session_key: str) -> str:
+        """The goal that is worked at for this session; empty for none."""
+        ...
+
+    def joins(self, task: Task) -> None:
+        """This one works, or waits to."""
+        ...
+
+    async def unread(self, task: Task) -> Sequence[Letter]:
+        """What one that is over was told by others and has not read. Never raises."""
+        ...
+
+    async def sweep(self, *, before: float) -> None:
+        """Let go of what was said before. Never raises."""
         ...

@@ -271,6 +271,8 @@ class TurnEnded(TurnEvent):
     phase_seconds: dict[str, float] = field(default_factory=dict)
     later: bool | None = None
     """Whether it goes on, or begins, at the next start: what is told is not the reply."""
+    joined: int | None = None
+    """How many messages have joined it, where some have."""
 
 
 _EVENTS: dict[str, type[TurnEvent]] = {

@@ -139,10 +139,10 @@ class Sitting:
             newest = runtime.sessions.latest(is_terminals) if self.go_on else None
             async with _jobs(runtime) if stays else nullcontext():
                 yield OwnBot(runtime), self.session or newest or DEFAULT_SESSION
-            if labels := runtime.subagents.labels_of():
+            if at_work := runtime.background.at_work():
                 say(
                     sys.stderr,
-                    f"Not done yet: {', '.join(labels)}. It goes on when you come back, or in the gateway.\n",
+                    f"Not done yet: {' and '.join(at_work)}. It goes on when you come back, or in the gateway.\n",
                 )
 
 

@@ -107,9 +107,9 @@ class Bot(Protocol):
         """Why jobs that were made here do not run when they are due; empty where somebody runs them."""
         ...
 
-    async def subagents_end(self, session_key: str, begins: Callable[[Sequence[str]], None], show: Show) -> None:
-        """Wait until the subagents of this session have ended and what they found was shown. Where there are any,
-        `begins` is told first what they work on. Cancelling only ends the waiting.
+    async def background_ends(self, session_key: str, begins: Callable[[Sequence[str]], None], show: Show) -> None:
+        """Wait until nothing works for this session any more, and what came of it was shown. Where something does,
+        `begins` is told first what that is. Cancelling only ends the waiting.
         """
 
     @property
@@ -225,14 +225,14 @@ class OwnBot:
 
         return "" if await asyncio.to_thread(self._runtime.cron().is_served) else NEEDS_GATEWAY
 
-    async def subagents_end(self, session_key: str, begins: Callable[[Sequence[str]], None], show: Show) -> None:
-        """Those of this process, and what one that died has left."""
-        subagents = self._runtime.subagents
-        await subagents.take_up(session_key)
-        if labels := subagents.labels_of(session_key):
-            begins(labels)
+    async def background_ends(self, session_key: str, begins: Callable[[Sequence[str]], None], show: Show) -> None:
+        """What works in this process, and what one that died has left."""
+        background = self._runtime.background
+        await background.take_up(session_key)
+        if at_work := background.at_work(session_key):
+            begins(at_work)
             async with listening(self, session_key, show):
-                await subagents.all_shown(session_key)
+                await background.all_shown(session_key)
 
     @property
     def is_tidying(self) -> bool:

@@ -149,15 +149,15 @@ class GatewayBot:
         """They do not: the gateway runs them."""
         return ""
 
-    async def subagents_end(self, session_key: str, begins: Callable[[Sequence[str]], None], show: Show) -> None:
-        """Those of the gateway."""
+    async def background_ends(self, session_key: str, begins: Callable[[Sequence[str]], None], show: Show) -> None:
+        """What works in the gateway."""
         async with dial(self._state) as line:
             if line is None:
                 return
-            await line.say({"do": "subagents", "session": session_key})
+            await line.say({"do": "background", "session": session_key})
             while (frame := await line.hear()) is not None and frame.get("type") != "told":
                 if frame.get("type") == "working":
-                    begins([str(label) for label in frame.get("labels", ())])
+                    begins([str(one) for one in frame.get("at_work", ())])
                 elif frame.get("type") == "message":
                     show(str(frame.get("text", "")))
 

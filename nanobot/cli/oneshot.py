@@ -15,7 +15,6 @@ from nanobot.cli.outlet import Outlet
 from nanobot.cli.signals import INTERRUPT, KILLS, exit_code_of, on_signals
 from nanobot.cli.terminal import Paint, can_redraw, wants_colour
 from nanobot.errors import StorageError
-from nanobot.utils.text import counted
 
 if TYPE_CHECKING:
     from nanobot.cli.screen import Screen
@@ -68,7 +67,7 @@ class _OneTurn:
         self._asides: set[asyncio.Task[None]] = set()
         self._has_made_a_job = False
         self._waits = False
-        """Whether the answer is there, and only subagents are waited for."""
+        """Whether the answer is there, and only what goes on in the background is waited for."""
 
     async def run(self, text: str, media: Sequence[str]) -> int:
         self._turn = asyncio.create_task(self._ask(text, media))
@@ -94,18 +93,16 @@ class _OneTurn:
         if self._has_made_a_job and (remark := await self._bot.jobs_wait()):
             Outlet(sys.stderr).write(f"Note: {remark}\n")  # whatever the model said: it will not ring by itself
         if result.outcome is not TurnOutcome.STOPPED:
-            await self._bot.subagents_end(self._session_key, self._begins_to_wait, self._show)
+            await self._bot.background_ends(self._session_key, self._begins_to_wait, self._show)
         if self._bot.is_tidying:
             Outlet(sys.stderr).write("Note: old messages are being moved into memory; Ctrl+C puts that off.\n")
             await self._bot.tidied()
         return 1 if result.outcome in FAILURES else 0
 
-    def _begins_to_wait(self, labels: Sequence[str]) -> None:
+    def _begins_to_wait(self, at_work: Sequence[str]) -> None:
         """Say what goes on. What it asks is answered with what is typed."""
         self._waits = True
-        Outlet(sys.stderr).write(
-            f"Waiting for {counted(len(labels), 'subagent')}: {', '.join(labels)} (Ctrl+C stops)\n"
-        )
+        Outlet(sys.stderr).write(f"Waiting for {' and '.join(at_work)} (Ctrl+C stops)\n")
         if somebody_is_there():
             hear_lines(self._typed)
 

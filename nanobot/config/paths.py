@@ -74,6 +74,11 @@ class Places:
         return self.state / "tasks"
 
     @property
+    def goals(self) -> Path:
+        """What sessions work at by themselves."""
+        return self.state / "goals"
+
+    @property
     def usage(self) -> Path:
         """The ledger: what models used, a file a month."""
         return self.state / "usage"
@@ -112,6 +117,11 @@ class Places:
     def plugin_book(self) -> Path:
         """What went wrong with hooks of plugins."""
         return self.state / "plugins.json"
+
+    @property
+    def lessons(self) -> Path:
+        """How often each mistake came back."""
+        return self.state / "lessons.json"
 
     @property
     def logs(self) -> Path:

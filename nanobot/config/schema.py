@@ -112,6 +112,8 @@ class AgentDefaults(Section):
     session_max_days: Whole = 0  # the same by age
     steering: Literal["join", "queue"] = "join"
     review: bool = False
+    goal_steps: Count = 200  # model calls that a goal may make, its subagents' too
+    goal_usd: float = Field(default=2.0, gt=0)  # dollars that a goal may use
     unified_session: bool = False
     disabled_skills: list[str] = Field(default_factory=list)
     skills_prompt_chars: Count = 8000  # how much of a prompt the summaries of skills may take

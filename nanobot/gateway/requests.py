@@ -75,7 +75,7 @@ class Requests:
             "resume": self._resume,
             "exec": self._exec,
             "listen": self._listen,
-            "subagents": self._subagents,
+            "background": self._background,
             "send": self._send,
             "report": self._report,
             "meet server": self._meet_server,
@@ -184,13 +184,13 @@ class Requests:
             while await talk.hear() is not None:
                 pass
 
-    async def _subagents(self, request: Frame, talk: Talk) -> None:
-        """Until those of a session have ended and reported, with what comes for its chat meanwhile."""
-        key, subagents = self._session_of(request), self._runtime.subagents
+    async def _background(self, request: Frame, talk: Talk) -> None:
+        """Until nothing works for a session any more, with what comes for its chat meanwhile."""
+        key, background = self._session_of(request), self._runtime.background
         with self._shown(key, talk):
-            if labels := subagents.labels_of(key):
-                talk.tell({"type": "working", "labels": labels})
-            await _until_it_ends(subagents.all_shown(key), talk, self._answered)
+            if at_work := background.at_work(key):
+                talk.tell({"type": "working", "at_work": at_work})
+            await _until_it_ends(background.all_shown(key), talk, self._answered)
         talk.tell({"type": "told"})
 
     def _shown(self, key: str, talk: Talk) -> AbstractContextManager[None]:

@@ -7,7 +7,7 @@ that is too long for one), a port on loopback that `state/gateway.port` names, w
     client  {"do": "turn", "text": ..., "session": ..., "media": [...], "answers": ...}
     client  {"do": "stop"} | {"do": "waiting", "lines": [...]}      while that turn runs
     client  {"do": "answer", "question": ..., "answer": "once"}     to its approval_asked; `answers` said that it would
-    client  {"do": "subagents", "session": ...}      working (labels), message (text) ..., told: once all have reported
+    client  {"do": "background", "session": ...}     working (at_work), message (text) ..., told: once nothing works
     server  {"type": "run_started", ...} ... {"type": "turn_ended", ...}
 
 Light on purpose: a command that only talks through the gateway imports this and `client`, and nothing heavy.

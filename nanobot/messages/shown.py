@@ -15,7 +15,7 @@ def shown_text(message: ChatMessage) -> str:
 
     Without the runtime context that old sessions hold inside the content, and nothing of our own words to the model.
     """
-    if message.get("origin") == Origin.SYSTEM and message.get("role") == "user":
+    if message.get("origin") in (Origin.SYSTEM, Origin.GOAL) and message.get("role") == "user":
         return ""
     content = message.get("content")
     text = content if isinstance(content, str) else "\n".join(_texts(content))

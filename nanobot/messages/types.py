@@ -18,6 +18,8 @@ class Origin(StrEnum):
     SUBAGENT = "subagent"
     API = "api"
     CLI = "cli"
+    GOAL = "goal"
+    """A turn that works at a goal by itself: its message is ours, and never shown to a person."""
     SYSTEM = "system"
     """Our own words to the model (go on, a nudge): replayed, never shown to a person."""
 

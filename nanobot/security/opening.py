@@ -14,7 +14,7 @@ import os
 import stat
 import time
 from collections.abc import Callable, Collection, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, TypeVar
@@ -37,6 +37,15 @@ _TRIES = 200
 _READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
 
 _T = TypeVar("_T")
+
+
+Stamp = tuple[int, int, int]
+"""What changes when a file does."""
+
+
+def stamp_of(found: os.stat_result) -> Stamp:
+    """The stamp of a file that was looked at."""
+    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,8 +187,11 @@ class Place:
         if not os.access(self._name, os.W_OK, dir_fd=self._folder):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(self.real))
 
-    def replace(self, data: bytes, new_mode: int) -> None:
-        """Put a file with these bytes there, in one step, seen to the disk. Where there is one, its mode is kept."""
+    def replace(self, data: bytes, new_mode: int) -> "Stamp | None":
+        """Put a file with these bytes there, in one step, seen to the disk. Where there is one, its mode is kept.
+
+        How it stands then; None where it is gone already.
+        """
         try:
             found = self._stat()
             _check_kind(self._path, found, str(self.real))
@@ -190,6 +202,9 @@ class Place:
             write_atomic(self.real, data, mode=mode)
         else:
             replace_in(self._folder, self._name, data, mode=mode)
+        with suppress(OSError):
+            return stamp_of(self._stat())
+        return None
 
     def append(self, data: bytes) -> None:
         """Add to the file, made if it is missing, and see it to the disk."""

@@ -56,7 +56,7 @@ def scope_of(config: Config, pairing: PairingStore, sessions: SessionManager, me
     the chat the answer goes to. Where nobody can say who reads there, it is the chat's.
     """
     chat = message.address
-    if message.scope and message.origin is Origin.SUBAGENT:  # who reads there may not be known any more
+    if message.scope and message.origin in (Origin.SUBAGENT, Origin.GOAL):  # who reads there may not be known any more
         return Scope(message.scope)
     if chat.channel not in config.channels.switched_on():  # the terminal, a program of the owner's
         return OWNERS

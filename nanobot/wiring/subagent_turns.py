@@ -1,9 +1,10 @@
 """The turns of subagents: through the same pipeline as everybody's, with tools, prompt and limits of their own."""
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Collection, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from nanobot.agent.delivery import Delivery, DeliveryPolicy
@@ -11,61 +12,64 @@ from nanobot.agent.pipeline.left_over import fates_of, message_of
 from nanobot.agent.pipeline.phases import Pipeline
 from nanobot.agent.pipeline.roll_over import RollOver
 from nanobot.agent.pipeline.work import Ending, Parts, Turn, new_turn
+from nanobot.agent.roles import SHEETS, Role
 from nanobot.agent.run.handing_on import HandingOn
 from nanobot.agent.run.outside import provenance_of
 from nanobot.agent.run.spec import Model
 from nanobot.agent.slash_commands import Models
 from nanobot.agent.task_words import SubagentPrompt
 from nanobot.agent.tasks import Task
+from nanobot.agent.teammates import MOST_READ, Teammates
 from nanobot.agent.tools.base import Tool, ToolResult
 from nanobot.agent.tools.builtin import ToolPolicies, build_tools
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.tools.schema import takes
 from nanobot.agent.tools.shell import ExecTool
+from nanobot.agent.tools.spawn import WITHHELD
+from nanobot.agent.tools.tell import TellTool
 from nanobot.agent.turn import ApprovalAnswered, ApprovalAsked, EventSink, TurnEvent, TurnOutcome, TurnResult
 from nanobot.bus.events import InboundMessage
 from nanobot.errors import StorageError
 from nanobot.messages.types import Origin, Provenance, least_trusted
 from nanobot.session.checkpoint import Checkpoint
 from nanobot.wiring.surroundings import Answerers, Surroundings
-
-STEPS = 15
-"""Model calls that a subagent has."""
-WITHHELD = frozenset({"message", "spawn", "cron"})
-"""Tools that subagents have not: they speak to nobody, and make no work that outlives them."""
+from nanobot.wiring.task_goals import TaskGoals, make_notes
 
 
 class TaskTurns:
     """Runs them."""
 
-    def __init__(self, around: Surroundings, parts: Parts, handing_on: HandingOn) -> None:
+    def __init__(self, around: Surroundings, parts: Parts, handing_on: HandingOn, team: Teammates) -> None:
         self._around = around
         self._handing_on = handing_on
+        self._team = team
         self._tasks: dict[str, Task] = {}
         """By session, those that run."""
-        self._steps = steps = min(STEPS, around.defaults.max_tool_iterations)
+        self._tools = parts.tools
         self._parts = replace(
             parts,
-            models=_Limited(parts.models, steps),
-            prompt=SubagentPrompt(parts.workspace, steps, lambda scope: around.context.runtime_context(scope=scope)),
             turns_folder=parts.turns_folder / "subagents",
             hooks=(handing_on, *around.hooks(Answerers(around.answering, self._tasks.get))),
             scope_of=lambda message: self._tasks[message.session_key].scope,
             roll_over=RollOver(),
             saved=around.look,
             children=None,
+            goals=TaskGoals(parts.goals, self._tasks.get, team, around.policies.paths)
+            if parts.goals is not None
+            else None,
         )
-        depth = around.defaults.subagent_depth
-        spawn = parts.tools.get("spawn")
-        self._pipelines = [
-            Pipeline(replace(self._parts, tools=_tools(around.policies, parts.tools, spawn if may else None)))
-            for may in (level < depth for level in range(1, depth + 1))
-        ]
+        self._pipelines: dict[tuple[Role, bool, bool], Pipeline] = {}
+        """By role, whether it may have subagents of its own, and whether it is one of a team."""
 
     async def begin(self, task: Task, words: str, watch: EventSink) -> "_Trial | _Ended":
         """Begin a try, or go on with it."""
         self._tasks[task.session_key] = task
+        in_team = self._team.has(task)
         try:
+            if task.goal:
+                await asyncio.to_thread(make_notes, self._around.policies.paths, task.scope, task.goal)
+            if in_team:
+                await self._team.begins(task, await asyncio.to_thread(self._keys_read, task))
             left = await asyncio.to_thread(self._left, task)
             if left is None and (ended := await asyncio.to_thread(self._ended, task)) is not None:
                 self._tasks.pop(task.session_key)
@@ -78,6 +82,8 @@ class TaskTurns:
         message = left[1] if left is not None else _message(task, words)
         turn = new_turn(message, self._sink(task, watch, message), self._parts, turn_id=left[0] if left else "")
         turn.resumes, turn.attended = left is not None, task.attended
+        if in_team:
+            turn.waiting, turn.most_joining, turn.joins_early = partial(self._team.take, task), MOST_READ, True
         return _Trial(turn, self._seen_through(task, turn))
 
     async def seen(self, task: Task) -> Provenance:
@@ -99,11 +105,32 @@ class TaskTurns:
         vitals, key = self._parts.vitals, task.session_key
         vitals.running.add(key)
         try:
-            return await self._pipelines[min(task.depth, len(self._pipelines)) - 1].run(turn)
+            return await self._pipeline_for(task).run(turn)
         finally:
             turn.let_go()
             vitals.running.discard(key)
             self._tasks.pop(key, None)
+
+    def _pipeline_for(self, task: Task) -> Pipeline:
+        role, may_spawn, in_team = task.role, task.depth < self._around.defaults.subagent_depth, self._team.has(task)
+        pipeline = self._pipelines.get((role, may_spawn, in_team))
+        if pipeline is None:
+            parts, around, steps = self._parts, self._around, self._steps_of(role)
+            only = SHEETS[role].tools
+            more = [self._tools.get("spawn") if may_spawn else None, TellTool(self._team) if in_team else None]
+            parts = replace(
+                parts,
+                models=_Limited(parts.models, steps),
+                prompt=SubagentPrompt(
+                    parts.workspace, steps, lambda scope: around.context.runtime_context(scope=scope), role, in_team
+                ),
+                tools=_tools(around.policies, self._tools, more) if only is None else _some(around.policies, only),
+            )
+            pipeline = self._pipelines[role, may_spawn, in_team] = Pipeline(parts)
+        return pipeline
+
+    def _steps_of(self, role: Role) -> int:
+        return min(SHEETS[role].steps, self._around.defaults.max_tool_iterations)
 
     def _left(self, task: Task) -> tuple[str, InboundMessage] | None:
         """The turn that a crash cut off, and its message."""
@@ -119,11 +146,16 @@ class TaskTurns:
             return None
         mine = [row for row in rows if row.get("turn_id") == fate.turn_id and row["role"] == "assistant"]
         error = mine[-1].get("error")
-        steps = sum(bool(row.get("tool_calls")) for row in mine)
+        steps, most = sum(bool(row.get("tool_calls")) for row in mine), self._steps_of(task.role)
         if error in _OUTCOMES:
             return TurnResult(_OUTCOMES[error], fate.answer, turn_id=fate.turn_id)
-        outcome = TurnOutcome.FAILED if error else TurnOutcome.PARTIAL if steps >= self._steps else TurnOutcome.ANSWERED
+        outcome = TurnOutcome.FAILED if error else TurnOutcome.PARTIAL if steps >= most else TurnOutcome.ANSWERED
         return TurnResult(outcome, fate.answer, error, fate.turn_id)
+
+    def _keys_read(self, task: Task) -> set[str]:
+        """The keys of the messages that its subagent has read."""
+        rows = self._parts.sessions.get_or_create(task.session_key).since(0)
+        return {row["inbound"] for row in rows if "inbound" in row}
 
     def _prepared(self, task: Task) -> None:
         """Its session says whose it is, and asks the model that the parent's asks."""
@@ -221,8 +253,8 @@ def _key_of(task: Task) -> str:
     return f"{task.session_key}:{task.tries}"
 
 
-def _tools(policies: ToolPolicies, main: ToolRegistry, spawn: Tool | None) -> ToolRegistry:
-    """The tools of a subagent: its own of the built-in ones, and those of others that come and go."""
+def _tools(policies: ToolPolicies, main: ToolRegistry, more: Iterable[Tool | None]) -> ToolRegistry:
+    """The tools of a subagent: its own of the built-in ones and these, and those of others that come and go."""
     registry = build_tools(policies)
     if policies.exec is not None:
         no_jobs = _NoJobs()
@@ -234,9 +266,17 @@ def _tools(policies: ToolPolicies, main: ToolRegistry, spawn: Tool | None) -> To
                 mark_changed=policies.mark_changed,
             )
         )
-    if spawn is not None:
-        registry.register(spawn)
+    for tool in filter(None, more):
+        registry.register(tool)
     registry.add_source(_Others(main, frozenset(registry.names)))
+    return registry
+
+
+def _some(policies: ToolPolicies, names: Collection[str]) -> ToolRegistry:
+    """The built-in tools of these names and no others, wherever they would come from."""
+    registry = build_tools(policies)
+    for name in set(registry.names).difference(names):
+        registry.unregister(name)
     return registry
 
 

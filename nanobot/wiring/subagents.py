@@ -5,6 +5,7 @@ Nothing is made before the first task, so that a turn without one does not wait 
 """
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cached_property, partial
 from pathlib import Path
@@ -17,6 +18,7 @@ from nanobot.bus.events import InboundMessage
 from nanobot.wiring.surroundings import Surroundings
 
 if TYPE_CHECKING:
+    from nanobot.agent.goals.goal import Goal
     from nanobot.agent.loop import AgentLoop
     from nanobot.agent.subagent import SubagentManager
     from nanobot.agent.tasks import Task
@@ -35,17 +37,22 @@ class Subagents:
         self._handing_on = handing_on
         self._loop: AgentLoop | None = None
         self._parts: Parts | None = None
+        self._goal_of: Callable[[str], Goal | None] = lambda session_key: None
 
-    def join(self, loop: "AgentLoop", parts: Parts) -> None:
-        """The loop that their reports go to, and the parts of its turns. Said once, before the first turn."""
-        self._loop, self._parts = loop, parts
+    def join(self, loop: "AgentLoop", parts: Parts, goal_of: Callable[[str], "Goal | None"]) -> None:
+        """The loop that their reports go to, the parts of its turns, and who knows what a session works at. Said once,
+        before the first turn.
+        """
+        self._loop, self._parts, self._goal_of = loop, parts, goal_of
 
     @cached_property
     def manager(self) -> "SubagentManager":
         """The manager, with everything it stands on."""
-        from nanobot.agent.subagent import SubagentManager  # most turns need none of it
+        from nanobot.agent.letters import LetterBox  # most turns need none of it
+        from nanobot.agent.subagent import SubagentManager
         from nanobot.agent.subagent_ports import SubagentPolicy
         from nanobot.agent.tasks import TaskStore
+        from nanobot.agent.teammates import Teammates
         from nanobot.wiring.subagent_reports import TaskReports
         from nanobot.wiring.subagent_turns import TaskTurns
 
@@ -58,9 +65,14 @@ class Subagents:
             defaults.subagent_depth,
             keep_days=defaults.subagent_keep_days,
         )
-        turns, reports = TaskTurns(around, parts, self._handing_on), TaskReports(around.bus, parts, loop)
+        team = Teammates(LetterBox(self._folder / "letters"), self._goal_named)
+        turns, reports = TaskTurns(around, parts, self._handing_on, team), TaskReports(around.bus, parts, loop)
         store = TaskStore(self._folder)
-        return SubagentManager(store, turns, reports, parts.clock, policy, ending=lambda: loop.is_stopping)
+        return SubagentManager(store, turns, reports, team, parts.clock, policy, ending=lambda: loop.is_stopping)
+
+    def _goal_named(self, session_key: str) -> str:
+        goal = self._goal_of(session_key)
+        return goal.id if goal is not None else ""
 
     def spawner(self) -> "SubagentManager":
         """The manager, for the tool."""

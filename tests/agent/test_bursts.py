@@ -42,11 +42,11 @@ class Toilsome:
         asyncio.get_running_loop().call_soon(self.watch)
 
     def runtime_context(
-        self, channel: str, chat_id: str, history: Sequence[ChatMessage], *, scope: Scope = OWNERS
+        self, channel: str, chat_id: str, history: Sequence[ChatMessage], *, scope: Scope = OWNERS, goal: str = ""
     ) -> str:
         self.seconds += 1
         self.built[self._passes] += 1
-        return self._prompt.runtime_context(channel, chat_id, history, scope=scope)
+        return self._prompt.runtime_context(channel, chat_id, history, scope=scope, goal=goal)
 
     def build_system_prompt(self, summary: str = "", *, scope: Scope = OWNERS, began: date | None = None) -> str:
         return self._prompt.build_system_prompt(summary, scope=scope, began=began)

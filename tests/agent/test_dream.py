@@ -193,6 +193,17 @@ async def test_facts_that_the_agent_wrote_in_a_turn_are_news(home: Home):
     assert (await home.run()).outcome is NOTHING
 
 
+async def test_lessons_come_and_leave_by_code_and_no_pass_sees_them(home: Home):
+    home.learns()
+    lesson = "\n## Lessons\n\n- [2026-02-26] exec `python`: no such command (3 times since 2026-02-20)\n"
+    home.memory.change(home.memory.memory_file, f"{home.text}{lesson}".encode(), By.LESSON)
+
+    await home.run(tidying(MERGED))
+
+    assert "no such command" not in home.asked
+    assert home.text.endswith(lesson)
+
+
 async def test_an_empty_memory_is_not_asked_about(tmp_path: Path):
     home = Home(tmp_path)
     home.memory.append_history("Talked.")

@@ -24,11 +24,11 @@ from nanobot.agent.pipeline.left_over import (
     words_of,
 )
 from nanobot.agent.pipeline.watch import Watchdog, let_run
-from nanobot.agent.pipeline.work import Built, Ending, Parts, Restored, Turn
+from nanobot.agent.pipeline.work import Built, Ending, Goals, Parts, Restored, Turn
 from nanobot.agent.run.cut import Cut, open_calls
 from nanobot.agent.run.requests import Remembered
 from nanobot.agent.run.runner import run
-from nanobot.agent.run.spec import RunSpec
+from nanobot.agent.run.spec import RunSpec, never_enough
 from nanobot.agent.session_window import keep_window, open_window
 from nanobot.agent.slash_commands import parse_command
 from nanobot.agent.tools.base import ToolContext
@@ -48,8 +48,6 @@ _SESSIONS_REMEMBERED = 64
 _ROWS_REMEMBERED = 2_000
 _PACED = (TurnPhase.RESTORE, TurnPhase.BUILD, TurnPhase.RUN, TurnPhase.SAVE)
 """The phases that take long enough for many turns at once to be let into them by and by."""
-MOST_JOINING = 3
-"""Messages that may join one turn; the rest are turns of their own."""
 
 _NO_ANSWER = {
     TurnOutcome.FAILED: "(No answer: the turn failed.)",
@@ -157,13 +155,18 @@ class Pipeline:
         if turn.message.journal_key in turn.session.metadata.get(FORGOTTEN, ()):
             turn.ends(TurnOutcome.ANSWERED, "")
             return TurnPhase.SAVE
+        goals, message = self._parts.goals, turn.message
+        if goals is not None and goals.serves(message) and not goals.is_wanted(message):
+            turn.ends(TurnOutcome.ANSWERED, "")
+            return TurnPhase.SAVE
         commands, command = self._parts.commands, parse_command(turn.message.content)
         if command is None:
             return TurnPhase.BUILD
         assert turn.restored is not None  # noqa: S101 RESTORE made it
         if commands.canonical(command) == "new":
             turn.restored.checkpoint.discard()
-        turn.ends(TurnOutcome.ANSWERED, await commands.answer(command, turn.session, turn.message))
+        text = await commands.answer(command, turn.session, turn.message, attended=turn.attended)
+        turn.ends(TurnOutcome.ANSWERED, text)
         return TurnPhase.SAVE
 
     async def _build(self, turn: Turn) -> TurnPhase:
@@ -207,6 +210,8 @@ class Pipeline:
             turn.joining.append(self._row_of(turn, turn.message, history))
         elif left.tries >= MOST_TRIES:
             raise TurnKeepsDyingError(left.tries)
+        if turn.joins_early:
+            await self._take_along(turn)
         if not open_calls(history):
             await self._keep_joining(turn)
         rows, window = open_window(session)
@@ -233,13 +238,7 @@ class Pipeline:
         async def joining() -> list[ChatMessage]:
             if turn.abandoned:
                 raise asyncio.CancelledError("this run was left behind")
-            more = turn.waiting(MOST_JOINING - turn.joined)
-            turn.joined += len(more)
-            if turn.hook_wall:
-                more = await let_in(turn, more)
-            if more:
-                history = turn.session.get_history()
-                turn.joining += [self._row_of(turn, message, history) for message in more]
+            await self._take_along(turn)
             return await finish(self._keep_joining(turn))
 
         spec = RunSpec(
@@ -276,15 +275,26 @@ class Pipeline:
             remembered=self._remembered_of(turn.session.key),
             hooks=parts.hooks,
             hook_wall=turn.hook_wall,
-            told=told_by_others(turn.session.metadata, turn.session.key, turn.scope),
+            told=[
+                *told_by_others(turn.session.metadata, turn.session.key, turn.scope),
+                *(parts.goals.told(message) if parts.goals is not None else ()),
+            ],
+            enough=self._enough_of(turn),
         )
         turn.trace.runs(spec)
-        with calling_for(_call_context(turn)):
+        with calling_for(_call_context(turn, parts.goals)):
             result = await let_run(turn, run(spec), parts.patience.letting_go)
         turn.result = TurnResult(
             result.outcome, result.text, result.error, turn.turn_id, dict(result.usage), result.cost_usd
         )
         return TurnPhase.SAVE
+
+    def _enough_of(self, turn: Turn) -> Callable[[], str]:
+        """Says before each model call why it is enough, for a turn that works for a goal."""
+        goals, message = self._parts.goals, turn.message
+        if goals is None or not goals.serves(message):
+            return never_enough
+        return lambda: goals.why_enough(message)
 
     def _remembered_of(self, session_key: str) -> Remembered:
         """What was found out about the rows of the sessions that ran last."""
@@ -318,6 +328,7 @@ class Pipeline:
                 model=turn.built.model.name if turn.built else None,
                 phase_seconds=dict(turn.phase_seconds),
                 later=result.later or None,
+                joined=turn.joined or None,
             )
         )
         return TurnPhase.DONE
@@ -374,6 +385,16 @@ class Pipeline:
             log.warning("turn %s: its end could not be kept: %s", turn.turn_id, error)
         await self._through(turn, TurnPhase.SAVE)
 
+    async def _take_along(self, turn: Turn) -> None:
+        """Let messages that wait join the turn, as many as may."""
+        more = turn.waiting(turn.most_joining - turn.joined)
+        turn.joined += len(more)
+        if turn.hook_wall:
+            more = await let_in(turn, more)
+        if more:
+            history = turn.session.get_history()
+            turn.joining += [self._row_of(turn, message, history) for message in more]
+
     async def _keep_joining(self, turn: Turn) -> list[ChatMessage]:
         """The rows that waited for a boundary are part of the session now."""
         rows, turn.joining = turn.joining, []
@@ -384,6 +405,8 @@ class Pipeline:
     async def _record(self, turn: Turn, row: ChatMessage) -> None:
         if row["role"] == "assistant":
             _mask(row)
+        if row.get("tool_calls") and turn.checkpoint is not None:
+            turn.checkpoint.step_begins()
         row.setdefault("timestamp", timestamp(self._parts.clock))
         row.setdefault("turn_id", turn.turn_id)
         row.setdefault("provenance", Provenance.SYSTEM)
@@ -395,12 +418,13 @@ class Pipeline:
         self, turn: Turn, message: InboundMessage, history: Sequence[ChatMessage], turn_id: str = ""
     ) -> ChatMessage:
         """A person's message as the session keeps it, with the context that is sent beside it."""
+        parts = self._parts
+        goal = parts.goals.note_for(message) if parts.goals is not None else ""
+        context = parts.prompt.runtime_context(message.channel, message.chat_id, history, scope=turn.scope, goal=goal)
         row: ChatMessage = {
             "role": "user",
             "content": with_attachments(message.content, message.media),
-            "runtime_context": masked(
-                self._parts.prompt.runtime_context(message.channel, message.chat_id, history, scope=turn.scope)
-            ),
+            "runtime_context": masked(context),
             "sender_id": message.sender_id,
             "origin": message.origin,
             "provenance": message.provenance,
@@ -442,7 +466,16 @@ def _take_back_the_cancel() -> None:
         task.uncancel()
 
 
-def _call_context(turn: Turn) -> CallContext:
+_CAUSES = (Origin.CRON, Origin.HEARTBEAT, Origin.SUBAGENT, Origin.GOAL)
+"""Origins that the ledger tells apart; the rest are turns that a person asked for."""
+
+
+def _call_context(turn: Turn, goals: Goals | None) -> CallContext:
     message, emit = turn.message, turn.emit  # this one: of a run that is left behind nothing is heard
-    cause = message.origin if message.origin in (Origin.CRON, Origin.HEARTBEAT, Origin.SUBAGENT) else "turn"
-    return CallContext(cause, message.session_key, turn.turn_id, notify=lambda text: emit(Notice(text=text)))
+    return CallContext(
+        message.origin if message.origin in _CAUSES else "turn",
+        message.session_key,
+        turn.turn_id,
+        goal=goals is not None and goals.serves(message),
+        notify=lambda text: emit(Notice(text=text)),
+    )

@@ -38,9 +38,11 @@ class PromptBuilder(SystemPrompt, Protocol):
     """Where the words around a message come from."""
 
     def runtime_context(
-        self, channel: str, chat_id: str, history: Sequence[ChatMessage], *, scope: Scope = OWNERS
+        self, channel: str, chat_id: str, history: Sequence[ChatMessage], *, scope: Scope = OWNERS, goal: str = ""
     ) -> str:
-        """What changes from message to message: time, channel, chat, today's note where `history` has not shown it."""
+        """What changes from message to message: time, channel, chat, today's note where `history` has not shown it,
+        and what is to be said of the session's goal.
+        """
         ...
 
 
@@ -79,6 +81,44 @@ class Children(Protocol):
         ...
 
 
+class Goals(Protocol):
+    """What sessions work at over many turns, as these turns and the loop meet it. Never raises; what is not awaited
+    does not block.
+    """
+
+    def serves(self, message: InboundMessage) -> bool:
+        """Whether the turn of this message works for a goal."""
+        ...
+
+    def is_wanted(self, message: InboundMessage) -> bool:
+        """Whether the turn that a goal has asked for is still to run: much may have been said before it."""
+        ...
+
+    def note_for(self, message: InboundMessage) -> str:
+        """What the model is to know of the session's goal beside this message; empty where none is open."""
+        ...
+
+    def told(self, message: InboundMessage) -> Sequence[ChatMessage]:
+        """What that holds of others' words, as rows of no turn."""
+        ...
+
+    def used(self, message: InboundMessage, step: events.StepEnded) -> None:
+        """A model call of this message's turn, which works for a goal, has ended."""
+        ...
+
+    def why_enough(self, message: InboundMessage) -> str:
+        """Why no further model call may be made in it; empty where one may."""
+        ...
+
+    async def take_up(self, session_key: str | None = None) -> None:
+        """Go on with what an earlier life left, of one session or of all."""
+        ...
+
+    async def stop_of(self, said: InboundMessage) -> str:
+        """Stop the goal of the session of this word, as far as its sender may; what it was called, empty for none."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Parts:
     """What a pipeline works with."""
@@ -110,6 +150,8 @@ class Parts:
     """Told of each session that a turn has let go of, before the answer goes out. Neither blocks nor raises."""
     children: Children | None = None
     """None where no turn has subagents."""
+    goals: Goals | None = None
+    """None where no turn works at a goal."""
     news_of: Callable[[str], Sequence[str]] = field(default=lambda session_key: ())
     """What the people of a session should know, once."""
 
@@ -123,6 +165,8 @@ class Ending(Enum):
     """nanobot ends: the turn is taken up at the next start."""
 
 
+MOST_JOINING = 3
+"""Messages that may join one turn; the rest are turns of their own."""
 Waiting = Callable[[int], Sequence[InboundMessage]]
 """Takes messages along that wait for this session, at most so many; they wait no more."""
 
@@ -207,6 +251,9 @@ class Turn:
     result: TurnResult
     """How it ends, as far as is known by now."""
     waiting: Waiting = field(default_factory=lambda: _nobody)
+    most_joining: int = MOST_JOINING
+    joins_early: bool = False
+    """Whether what waits when it begins is read with its own message, not first at a tool boundary."""
     resumes: bool = False
     """Whether it takes up a turn that was cut off, without a new message."""
     attended: bool = False
@@ -271,6 +318,8 @@ def new_turn(message: InboundMessage, sink: EventSink | None, parts: Parts, *, t
 
     def used(step: events.StepEnded) -> None:
         parts.vitals.used(message.session_key, step.usage, step.cost_usd)
+        if parts.goals is not None and parts.goals.serves(message):
+            parts.goals.used(message, step)
         if step.finish_reason not in (INTERRUPTED, TAKEN_UP):
             parts.vitals.model_error = None
 

@@ -73,8 +73,16 @@ class RunSpec:
     told: Sequence[ChatMessage] = ()
     """What `system` holds of others' words, as rows of no turn."""
 
+    enough: Callable[[], str] = field(default_factory=lambda: never_enough)
+    """Asked before each model call but the first: why no further one may be made; empty where one may."""
+
 
 Joining = Callable[[], Awaitable[list[ChatMessage]]]
+
+
+def never_enough() -> str:
+    """Only the limits of the run itself hold."""
+    return ""
 
 
 async def _nobody_joins() -> list[ChatMessage]:

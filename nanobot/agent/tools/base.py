@@ -17,6 +17,7 @@ from nanobot.agent.tools.reach import Reach, ReachKind
 from nanobot.agent.tools.validation import problems_with
 from nanobot.bus.events import Address
 from nanobot.messages.types import Origin, Provenance, ToolFailure, ToolSchema
+from nanobot.security.opening import Stamp
 from nanobot.utils.clock import Clock
 
 SUBAGENT_SESSION = "subagent:"
@@ -90,6 +91,8 @@ class ToolResult:
     provenance: Provenance | None = None
     display: str | None = None
     failure: ToolFailure = ToolFailure.ENDED_BADLY
+    left: Stamp | None = None
+    """How the file stood that the call has written, when it was let go of."""
 
     @classmethod
     def failed(cls, text: str, failure: ToolFailure = ToolFailure.NOT_DONE) -> "ToolResult":

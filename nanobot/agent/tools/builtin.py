@@ -8,7 +8,7 @@ from nanobot.agent.tools.filesystem import EditFileTool, ListDirTool, ReadFileTo
 from nanobot.agent.tools.inbox import InboxPolicy, InboxTool
 from nanobot.agent.tools.notebook import NotebookEditTool
 from nanobot.agent.tools.origins import MarkChanged, NothingRead, WatchReading, WordsOf, nothing_known, nothing_marked
-from nanobot.agent.tools.registry import ToolRegistry
+from nanobot.agent.tools.registry import ToolRegistry, Watch
 from nanobot.agent.tools.search import GlobTool, GrepTool
 from nanobot.agent.tools.shell import ExecPolicy, ExecTool
 from nanobot.agent.tools.web.bodies import Bodies
@@ -32,6 +32,8 @@ class ToolPolicies:
     """Told of the files that a command changed while they were."""
     watch_reading: WatchReading = NothingRead
     """Watches which files a command reads."""
+    watch: Watch | None = None
+    """Sees the calls of all tools through."""
 
 
 def _exec(policies: ToolPolicies, registry: ToolRegistry) -> Tool | None:
@@ -67,7 +69,7 @@ BUILTIN: dict[str, Callable[[ToolPolicies, ToolRegistry], Tool | None]] = {
 
 def build_tools(policies: ToolPolicies) -> ToolRegistry:
     """A registry with the built-in tools that these policies allow."""
-    registry = ToolRegistry()
+    registry = ToolRegistry(policies.watch)
     for make in BUILTIN.values():
         tool = make(policies, registry)
         if tool is not None:

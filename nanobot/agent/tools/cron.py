@@ -70,10 +70,10 @@ class CronTool(Tool):
     )
     parameters = takes(
         "action",
-        action=string("What to do", enum=list(ACTIONS)),
+        action=string(enum=list(ACTIONS)),
         message=string("What to do then"),
-        name=string("Short name"),
-        every_seconds=number("Interval", minimum=1),
+        name=string(),
+        every_seconds=number(minimum=1),
         cron_expr=string("Like 0 9 * * 1-5"),
         tz=string("IANA zone (default: the user's)"),
         at=string("Once, like 2026-12-24T18:00"),

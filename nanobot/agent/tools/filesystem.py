@@ -135,7 +135,7 @@ class WriteFileTool(Tool):
         "path",
         "content",
         path=string("Relative to the workspace"),
-        content=string("Its text"),
+        content=string(),
     )
     effect = Effect.REPEATABLE
 
@@ -156,11 +156,11 @@ class WriteFileTool(Tool):
         with files.place(path, make=True) as place:
             before = _text_before(place)
             place.check_permission()
-            place.replace(data, new_file_mode())
+            left = place.replace(data, new_file_mode())
         size = f"{counted(len(content.splitlines()), 'line')}, {counted(len(data), 'byte')}"
         done = f"Created {path}" if before is None else f"Replaced {path}"
         display = None if before == _UNREADABLE else diff(before or "", content, path)
-        return ToolResult(f"{done} ({size}).", display=display)
+        return ToolResult(f"{done} ({size}).", display=display, left=left)
 
 
 class EditFileTool(Tool):
@@ -175,7 +175,7 @@ class EditFileTool(Tool):
         "path",
         "old_text",
         "new_text",
-        path=string("The file"),
+        path=string(),
         old_text=string("As in the file, without line numbers"),
         new_text=string("In its place; empty deletes"),
         replace_all=boolean("Wherever it stands"),
@@ -214,7 +214,7 @@ class ListDirTool(Tool):
     parameters = takes(
         "path",
         path=string("`.` is the workspace"),
-        recursive=boolean("Also below"),
+        recursive=boolean(),
         max_entries=integer("Default 200"),
     )
     effect = Effect.READ
@@ -275,9 +275,9 @@ def _edited(place: Place, path: str, old_text: str, new_text: str, *, every: boo
     after, count = replaced(before.text, old_text, new_text, every=every)
     if after == before.text:
         return ToolResult.failed("new_text differs from old_text only in line endings, and those are kept.")
-    place.replace(before.with_text(after), new_file_mode())
+    left = place.replace(before.with_text(after), new_file_mode())
     at = f"at line {places[0]}" if count == 1 else f"in {count} places"
-    return ToolResult(f"Edited {path} {at}.", display=diff(before.text, after, path))
+    return ToolResult(f"Edited {path} {at}.", display=diff(before.text, after, path), left=left)
 
 
 _UNREADABLE = "\0"

@@ -7,6 +7,7 @@ kept as it is, and the file is written the way Jupyter writes it: JSON, indented
 import json
 import secrets
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult
@@ -37,6 +38,24 @@ def notebook_text(data: bytes) -> str:
     return "\n\n".join(_cell_text(number, cell) for number, cell in enumerate(cells)) or "(a notebook without cells)"
 
 
+@dataclass(frozen=True, slots=True)
+class CellSeen:
+    """A cell of a notebook as it stands."""
+
+    id: str
+    kind: str
+    source: str
+
+
+def cells_of(data: bytes) -> list[CellSeen]:
+    """The cells in their order. Raises NotANotebookError."""
+    _, cells = _parsed(data)
+    return [
+        CellSeen(str(cell.get("id") or ""), str(cell.get("cell_type", "code")), _joined(cell.get("source")))
+        for cell in cells
+    ]
+
+
 class NotebookEditTool(Tool):
     """One cell of a notebook."""
 
@@ -50,8 +69,8 @@ class NotebookEditTool(Tool):
         path=string("An .ipynb file"),
         cell=string("Number from 0, or id; none: insert first"),
         mode=string("Default replace", enum=["replace", "insert", "delete"]),
-        source=string("New text"),
-        cell_type=string("Its kind", enum=["code", "markdown", "raw"]),
+        source=string(),
+        cell_type=string(enum=["code", "markdown", "raw"]),
     )
     effect = Effect.ONCE
 
@@ -127,11 +146,11 @@ def _edited(place: Place, path: str, change: _Change) -> ToolResult:
     if json.dumps(cells) == old:
         return ToolResult.failed("The cell has just this source already: there is nothing to change.")
     written = (json.dumps(notebook, indent=1, ensure_ascii=False) + "\n").encode(errors="replace")
-    place.replace(written, new_file_mode())
+    left = place.replace(written, new_file_mode())
     done = {"replace": "Replaced", "insert": "Inserted", "delete": "Deleted"}[change.mode]
     which = "a cell" if change.mode == "insert" else f"cell {change.cell}"
     text = f"{done} {which} of {path}; it has {counted(len(cells), 'cell')} now."
-    return ToolResult(text, display=diff(before, notebook_text(written), path))
+    return ToolResult(text, display=diff(before, notebook_text(written), path), left=left)
 
 
 def _parsed(data: bytes) -> tuple[dict[str, Any], list[Cell]]:

@@ -8,8 +8,9 @@ import asyncio
 import inspect
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol
 
 from nanobot.agent.tools.base import Tool, ToolContext, ToolResult
@@ -39,10 +40,22 @@ class ToolSource(Protocol):
         ...
 
 
+class Watch(Protocol):
+    """Sees calls through: it looks before and after."""
+
+    async def see_through(
+        self, name: str, arguments: dict[str, Any], ctx: ToolContext | None, run: Callable[[], Awaitable[ToolResult]]
+    ) -> ToolResult:
+        """Have the call `run`; its result, or what is to be said instead. The arguments fit the tool's schema."""
+        ...
+
+
 class ToolRegistry:
     """The tools of one bot."""
 
-    def __init__(self) -> None:
+    def __init__(self, watch: Watch | None = None) -> None:
+        """`watch` sees each call through, beside its tool; without one, nobody does."""
+        self._watch = watch
         self._tools: dict[str, Tool] = {}
         self._aliases: dict[str, str] = {}
         self._definitions: list[ToolSchema] | None = None
@@ -154,12 +167,9 @@ class ToolRegistry:
             arguments = mended(given, tool.parameters)
             if problems := tool.validate_params(arguments):
                 return ToolResult.failed(f"{name} was not run. {' '.join(problems)} Call it again with this put right.")
-            if ctx is not None and tool.wants_context:
-                arguments = {**arguments, "ctx": ctx}
-            returned: Any = tool.execute(**arguments)
-            while inspect.isawaitable(returned):  # a tool that forgot an await has only made its result wait
-                returned = await returned
-            result = _as_result(returned)
+            run = partial(_result_of, tool, arguments, ctx)
+            watch = self._watch
+            result = await (run() if watch is None else watch.see_through(tool.name, arguments, ctx, run))
         except (Exception, SystemExit) as error:  # the wall of a tool: also one that calls sys.exit only ends itself
             logger.info("The tool %s failed.", name, exc_info=True)
             said = str(error) or "no reason given"
@@ -175,6 +185,14 @@ class ToolRegistry:
         near = nearest(name, [*known, *self._aliases])
         hint = f" Did you mean {' or '.join(near)}?" if near else ""
         return f"There is no tool named {name[:80]!r}.{hint} Tools: {', '.join(known) or 'none'}."
+
+
+async def _result_of(tool: Tool, arguments: dict[str, Any], ctx: ToolContext | None) -> ToolResult:
+    given = {**arguments, "ctx": ctx} if ctx is not None and tool.wants_context else arguments
+    returned: Any = tool.execute(**given)
+    while inspect.isawaitable(returned):  # a tool that forgot an await has only made its result wait
+        returned = await returned
+    return _as_result(returned)
 
 
 def _without_secrets(result: ToolResult) -> ToolResult:

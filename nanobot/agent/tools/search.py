@@ -112,10 +112,10 @@ class GrepTool(Tool):
         pattern=string("Matched line by line"),
         path=string("File or folder (default: workspace)"),
         glob=string("Only files like *.py"),
-        ignore_case=boolean("In any case"),
-        literal=boolean("No regular expression"),
+        ignore_case=boolean(),
+        literal=boolean(),
         context=integer("Lines around each", minimum=0),
-        files_only=boolean("Names of files only"),
+        files_only=boolean(),
         max_results=integer("Default 100"),
     )
     effect = Effect.READ

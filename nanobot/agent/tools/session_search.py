@@ -94,7 +94,7 @@ class SessionSearchTool(Tool):
     )
     parameters = takes(
         "query",
-        query=string("What to find"),
+        query=string(),
         count=integer("Default 8"),
         since=string("From this date, like 2026-12-24"),
         around=integer("Number of a result, to see what was said around it"),

@@ -103,7 +103,7 @@ class ExecTool(Tool):
     )
     parameters = takes(
         "command",
-        command=string("The command"),
+        command=string(),
         working_dir=string("Default: the workspace"),
         timeout=number("Seconds, at most 600"),
         needs=array("Asks the owner for a folder to write, a device, a socket, `network`"),

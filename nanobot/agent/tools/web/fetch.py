@@ -40,7 +40,7 @@ class WebFetchTool(Tool):
         "url",
         url=string("With https://"),
         extractMode=string("Default markdown", enum=["markdown", "text"]),
-        maxChars=integer("Most characters", minimum=100),
+        maxChars=integer(minimum=100),
     )
     effect = Effect.READ
     provenance = Provenance.WEB

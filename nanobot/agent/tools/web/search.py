@@ -21,7 +21,7 @@ class WebSearchTool(Tool):
 
     name = "web_search"
     description = "Search the web: titles, URLs and snippets."
-    parameters = takes("query", query=string("In a few words"), count=integer("How many", minimum=1, maximum=MOST))
+    parameters = takes("query", query=string(), count=integer(minimum=1, maximum=MOST))
     effect = Effect.READ
     provenance = Provenance.WEB
 

@@ -1,0 +1,138 @@
+"""A goal as plain data: what is to be reached, for whom, how far it is, what it has cost."""
+
+from dataclasses import asdict, dataclass, field, fields
+from enum import StrEnum
+from typing import Any
+
+from nanobot.agent.scope import OWNERS, Scope
+from nanobot.agent.tools.goal import Check, CheckKind
+from nanobot.bus.events import Address
+from nanobot.messages.types import Origin, Provenance
+
+
+class GoalState(StrEnum):
+    """How far a goal is. Set by code, never by what a model says of itself."""
+
+    ACTIVE = "active"
+    """Turn follows turn."""
+    ASKING = "asking"
+    """It goes on when the person has answered."""
+    WAITING = "waiting"
+    """Something is in its way: it goes on when the person says so."""
+    DONE = "done"
+    """It was claimed, and the check held."""
+    DROPPED = "dropped"
+    """The agent says that it cannot be reached."""
+    STOPPED = "stopped"
+    LIMIT = "limit"
+    """It came to its limit of steps or money."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing comes any more, unless somebody takes it up again."""
+        return self not in (GoalState.ACTIVE, GoalState.ASKING, GoalState.WAITING)
+
+
+@dataclass(frozen=True, slots=True)
+class GoalLimits:
+    """What a goal may use at most."""
+
+    steps: int = 200
+    """Model calls, its subagents' too."""
+    usd: float = 2.0
+    """Dollars, as far as prices are known."""
+
+
+@dataclass(slots=True)
+class Note:
+    """How far it is, in the model's words."""
+
+    done: str = ""
+    doing: str = ""
+    following: str = ""
+
+
+@dataclass(slots=True)
+class Goal:
+    """One goal. What is said of who set it is as it was then."""
+
+    id: str
+    text: str
+    session_key: str
+    address: Address
+    asker: Provenance = Provenance.OWNER
+    """How far the words are trusted that it came of."""
+    origin: Origin = Origin.CLI
+    """Why the turn existed that set it."""
+    sender_id: str | None = None
+    attended: bool = False
+    scope: Scope = OWNERS
+    limits: GoalLimits = field(default_factory=GoalLimits)
+    check: Check | None = None
+    """What must hold at the end, as who set it has said."""
+    plan: bool = False
+    """Whether a planner writes a list of tasks first."""
+    review: bool = False
+    """Whether a reviewer reads the result before the person does."""
+    state: GoalState = GoalState.ACTIVE
+    why: str = ""
+    """Why it waits or is over, in words for a person."""
+    note: Note = field(default_factory=Note)
+    noted: Provenance = Provenance.OWNER
+    """The least trusted words that had come into the turns which wrote the note."""
+    claim: Check | None = None
+    """What has proved it: the turn that made the claim may still run."""
+    planned: bool = False
+    sent_back: int = 0
+    """How often the reviewer was not content."""
+    objections: str = ""
+    """What the reviewer said last."""
+    created_at: float = 0.0
+    ended_at: float | None = None
+    turns: int = 0
+    steps: int = 0
+    cost_usd: float | None = None
+    tokens: int = 0
+    failures: int = 0
+    """Turns in a row that a model or a line has failed."""
+    idle: int = 0
+    """Turns in a row in which nothing was done."""
+    unnoted: int = 0
+    """Turns in a row after which the note was the same."""
+    report: str = ""
+    """What the person is to be told of its end, or of what it waits for."""
+    told: bool = True
+    """Whether they were."""
+
+    @property
+    def spent(self) -> str:
+        """Why it may use no more; empty where it may."""
+        if self.steps >= self.limits.steps:
+            return f"its limit of {self.limits.steps} steps is reached"
+        if (self.cost_usd or 0.0) >= self.limits.usd:
+            return f"its limit of ${self.limits.usd:g} is reached"
+        return ""
+
+    def to_json(self) -> dict[str, Any]:
+        """The goal as JSON keeps it."""
+        told = asdict(self)
+        here = self.address
+        return told | {"address": [here.channel, here.chat_id, here.thread_id], "scope": self.scope.chat}
+
+    @classmethod
+    def from_json(cls, told: dict[str, Any]) -> "Goal":
+        """The goal back. Raises ValueError, TypeError or KeyError where it is none."""
+        known = {one.name for one in fields(cls)}
+        given = {name: value for name, value in told.items() if name in known}
+        given["address"] = Address(*told["address"])
+        given["scope"] = Scope(str(told.get("scope", "")))
+        given["limits"] = GoalLimits(**told.get("limits", {}))
+        given["note"] = Note(**told.get("note", {}))
+        for name in ("check", "claim"):
+            given[name] = _check_of(told.get(name))
+        kinds = {"asker": Provenance, "noted": Provenance, "origin": Origin, "state": GoalState}
+        return cls(**given | {name: kind(told[name]) for name, kind in kinds.items() if name in told})
+
+
+def _check_of(told: dict[str, Any] | None) -> Check | None:
+    return None if told is None else Check(CheckKind(told["kind"]), str(told["target"]), str(told.get("expect", "")))

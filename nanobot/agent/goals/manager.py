@@ -1,0 +1,403 @@
+"""The goals of a bot: set and ended here, driven one turn after the other, kept through restarts.
+
+A session has one goal at a time. Whoever drives it holds its lock, so that two processes never work at the same one;
+the goal is on the disk before its first turn and after each. What it uses is counted as its steps end, its subagents'
+too, and looked at before each model call.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from nanobot.agent.goals import words
+from nanobot.agent.goals.drive import Drive, Team, Turns
+from nanobot.agent.goals.goal import Goal, GoalLimits, GoalState
+from nanobot.agent.goals.store import GoalStore
+from nanobot.agent.tools.base import ToolContext
+from nanobot.agent.tools.goal import Check
+from nanobot.agent.turn import StepEnded
+from nanobot.bus.events import InboundMessage
+from nanobot.errors import NanobotError
+from nanobot.messages.types import ChatMessage, Origin, is_outside, least_trusted
+from nanobot.utils.aio import finish
+from nanobot.utils.clock import Clock
+from nanobot.utils.locks import ProcessLock
+from nanobot.utils.refusals import refusal
+from nanobot.utils.text import clip_line
+
+log = logging.getLogger(__name__)
+
+_NONE = "There is no goal at work here. Begin one with action begin."
+_PEOPLE = (Origin.USER, Origin.CLI, Origin.API)
+_STOPS_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class GoalPolicy:
+    """What goals may do, unless who sets one says otherwise."""
+
+    limits: GoalLimits = field(default_factory=GoalLimits)
+    review: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class _Held:
+    """A goal that this process works at."""
+
+    drive: Drive
+    lock: ProcessLock
+    task: "asyncio.Task[None] | None" = None
+
+    @property
+    def goal(self) -> Goal:
+        return self.drive.goal
+
+
+class GoalManager:
+    """The goals of one bot."""
+
+    def __init__(
+        self,
+        store: GoalStore,
+        turns: Turns,
+        team: Team,
+        clock: Clock,
+        policy: GoalPolicy | None = None,
+        ending: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`ending`: whether nanobot is about to end, so that what is cut off goes on at the next start."""
+        self._store = store
+        self._turns = turns
+        self._team = team
+        self._clock = clock
+        self.policy = policy or GoalPolicy()
+        self._is_ending = ending
+        self._closed = False
+        self._held: dict[str, _Held] = {}
+        self._opening = asyncio.Lock()
+
+    # --- the tool
+
+    async def begin(self, text: str, check: Check | None, ctx: ToolContext) -> str:
+        """Take it on for the session of this turn. Raises NanobotError where it cannot be."""
+        trust = least_trusted([ctx.asker, ctx.entered]) if is_outside(ctx.entered) else ctx.asker
+        goal = await self.set(
+            Goal(
+                "",
+                text,
+                ctx.session_key,
+                ctx.address,
+                trust,
+                ctx.origin,
+                ctx.sender_id,
+                ctx.attended,
+                ctx.scope,
+                self.policy.limits,
+                check,
+                review=self.policy.review,
+            )
+        )
+        return words.begun_by_agent(goal)
+
+    async def note(self, ctx: ToolContext, *, done: str = "", doing: str = "", following: str = "") -> str:
+        """Write down how far it is. Raises NanobotError."""
+        goal = await self._open(ctx)
+        if not (done or doing or following):
+            raise NanobotError("There is nothing to note. Give done, doing or next.")
+        note = goal.note
+        note.done, note.doing, note.following = done or note.done, doing or note.doing, following or note.following
+        goal.noted = least_trusted([goal.noted, ctx.entered])
+        await self._save(goal)
+        return "Noted."
+
+    def checks(self, ctx: ToolContext) -> Sequence[Check]:
+        """What must hold at the end, as who set it has said. Raises NanobotError."""
+        held = self._held.get(ctx.session_key)
+        if held is None or held.goal.state.is_over:
+            raise NanobotError(_NONE)
+        return [held.goal.check] if held.goal.check is not None else []
+
+    async def claimed(self, check: Check, ctx: ToolContext) -> str:
+        """Its end was claimed, and the check held. Raises NanobotError."""
+        goal = await self._open(ctx)
+        goal.state, goal.claim = GoalState.ACTIVE, check
+        await self._save(goal)
+        if self._held[ctx.session_key].task is None:
+            self._start(self._held[ctx.session_key])
+        reader = " A reviewer reads it first." if goal.review else ""
+        return f"The check holds ({check}). Give your final answer now: it is what the person is told.{reader}"
+
+    async def ask(self, question: str, ctx: ToolContext) -> str:
+        """It waits for the person's answer. Raises NanobotError."""
+        if not question.strip():
+            raise NanobotError("There is no question. Say it in text.")
+        goal = await self._open(ctx)
+        goal.state, goal.why = GoalState.ASKING, question.strip()
+        await self._save(goal)
+        return "The person is asked when this turn ends; the goal goes on with their answer. End the turn now."
+
+    async def drop(self, why: str, ctx: ToolContext) -> str:
+        """It cannot be reached. Raises NanobotError."""
+        if not why.strip():
+            raise NanobotError("Say in text why it cannot be reached.")
+        goal = await self._open(ctx)
+        goal.state, goal.why = GoalState.DROPPED, clip_line(" ".join(why.split()), 400).rstrip(".")
+        await self._save(goal)
+        return "The goal is given up. Tell the person in your answer what was done and what is missing."
+
+    # --- for people
+
+    async def set(self, goal: Goal) -> Goal:
+        """Take this one on. Raises NanobotError where there is one already, or it cannot be written down."""
+        async with self._opening:
+            if self._ends():
+                raise NanobotError("nanobot is stopping; no goal is begun any more.")
+            there = await self._last(goal.session_key)
+            if there is not None and not there.state.is_over:
+                raise NanobotError(
+                    f"There is a goal already: {words.title(there)} ({words.used(there)}). One at a time: /stop ends "
+                    "it, and a note can say what it has to do besides."
+                )
+            goal.id, goal.created_at = secrets.token_hex(4), self._clock.now().timestamp()
+            held = await self._hold(goal)
+            try:
+                await finish(asyncio.to_thread(self._store.save, goal))
+            except OSError as error:
+                self._let_go_of(held)
+                raise refusal("The goal cannot be written down, so it was not begun", error) from error
+            self._start(held)
+            return goal
+
+    async def resume(self, session_key: str, limits: Callable[[Goal], GoalLimits]) -> Goal:
+        """Go on with the last one; `limits` of it says what it may use from here on. Raises NanobotError."""
+        async with self._opening:
+            goal = await self._last(session_key)
+            if goal is None or goal.state is GoalState.DONE:
+                raise NanobotError("There is no goal here to go on with. /goal TEXT begins one.")
+            held = self._held.get(session_key) or await self._hold(goal)
+            if goal.state is GoalState.ACTIVE and held.task is not None:
+                return goal
+            held.drive.goal.limits = limits(goal)
+            self._go_on(held)
+            await self._save(goal)
+            return goal
+
+    async def last(self, session_key: str) -> Goal | None:
+        """The goal of this session, or the one it had last. Raises StorageError."""
+        return await self._last(session_key)
+
+    # --- for turns
+
+    def note_for(self, message: InboundMessage) -> str:
+        """What a message is told with while a goal is open; a person's word is what one that asks has waited for."""
+        held = self._held.get(message.session_key)
+        if held is None or held.goal.state.is_over:
+            return ""
+        goal = held.goal
+        if message.origin is Origin.GOAL:
+            return words.noted(goal)
+        text = words.beside(goal)
+        if message.origin in _PEOPLE and goal.state is GoalState.ASKING:
+            self._go_on(held)
+        elif message.origin in _PEOPLE:
+            held.drive.wake()
+        return text
+
+    def told(self, session_key: str) -> list[ChatMessage]:
+        """What the note of an open goal holds of others' words, as rows of no turn."""
+        held = self._held.get(session_key)
+        goal = held.goal if held is not None else None
+        if goal is None or goal.state.is_over or not is_outside(goal.noted) or not (note := words.noted(goal)):
+            return []
+        return [{"role": "tool", "name": "goal", "content": note, "provenance": goal.noted}]
+
+    def wants_turn(self, session_key: str) -> bool:
+        """Whether the turn that is about to begin for its goal is still wanted."""
+        held = self._held.get(session_key)
+        return held is None or (held.goal.state is GoalState.ACTIVE and held.goal.claim is None)
+
+    def used(self, session_key: str, step: StepEnded) -> None:
+        """A model call for the goal of this session has ended."""
+        held = self._held.get(session_key)
+        if held is None:
+            return
+        goal = held.goal
+        goal.steps += 1
+        goal.tokens += step.usage.get("prompt_tokens", 0) + step.usage.get("completion_tokens", 0)
+        if step.cost_usd is not None:
+            goal.cost_usd = (goal.cost_usd or 0.0) + step.cost_usd
+
+    def why_enough(self, session_key: str) -> str:
+        """Why no further model call may be made for it; empty where one may."""
+        held = self._held.get(session_key)
+        if held is None:
+            return ""
+        goal = held.goal
+        if goal.state is GoalState.STOPPED:
+            return "The goal was stopped."
+        return f"The goal ends here: {goal.spent}." if goal.spent else ""
+
+    def goal_of(self, session_key: str) -> Goal | None:
+        """The goal that this process holds for a session."""
+        held = self._held.get(session_key)
+        return held.goal if held is not None else None
+
+    # --- lives
+
+    async def take_up(self, session_key: str | None = None) -> None:
+        """Go on with what lives that ended have left, of one session or of all. Never raises."""
+        async with self._opening:
+            try:
+                found = await asyncio.to_thread(self._left, session_key)
+            except OSError as error:
+                log.warning("the goals of an earlier life cannot be taken up: %s", error)
+                return
+            for goal in found:
+                if self._ends() or goal.session_key in self._held:
+                    continue
+                try:
+                    held = await self._hold(goal)
+                except NanobotError:  # another process works at it
+                    continue
+                if goal.state is GoalState.ACTIVE or not goal.told:
+                    self._start(held, taken_up=True)
+
+    def _left(self, session_key: str | None) -> list[Goal]:
+        if session_key is not None:
+            one = self._store.load(session_key)
+            found = [one] if one is not None else []
+        else:
+            found = self._store.all()
+        return [goal for goal in found if not goal.state.is_over or not goal.told]
+
+    async def stop(self, session_key: str, may: Callable[[Goal], bool]) -> Goal | None:
+        """Stop the goal of this session, if one is open and one may; which it was."""
+        held = self._held.get(session_key)
+        if held is None:
+            async with self._opening:
+                goal = await self._last(session_key)
+                if goal is None or goal.state.is_over:
+                    return None
+                held = await self._hold(goal)
+        goal = held.goal
+        if goal.state.is_over or not may(goal):
+            return None
+        await held.drive.end(GoalState.STOPPED, "the person stopped it")
+        held.drive.wake()
+        if held.task is None:
+            self._let_go_of(held)
+        return goal
+
+    async def forget(self, session_key: str) -> Goal | None:
+        """Stop it, and keep nothing of it; which it was. Raises StorageError."""
+        goal = await self.stop(session_key, lambda goal: True) or await self._last(session_key)
+        try:
+            await asyncio.to_thread(self._store.forget, session_key)
+        except OSError as error:
+            raise refusal("The goal cannot be deleted", error) from error
+        return goal
+
+    async def all_ended(self, session_key: str) -> None:
+        """Wait until none is driven for this session."""
+        while (held := self._held.get(session_key)) is not None and held.task is not None:
+            await asyncio.wait([held.task])
+
+    def titles(self, session_key: str | None = None) -> list[str]:
+        """What is driven for this session, or for any."""
+        driven = [held for held in self._held.values() if held.task is not None]
+        return [words.title(held.goal) for held in driven if session_key in (None, held.goal.session_key)]
+
+    def close(self) -> None:
+        """nanobot ends: what is driven goes on at the next start."""
+        self._closed = True
+        for held in self._held.values():
+            held.drive.wake()
+
+    async def let_go(self) -> None:
+        """The last word, once no turn runs any more."""
+        driven = [held.task for held in self._held.values() if held.task is not None]
+        if driven:
+            _, slow = await asyncio.wait(driven, timeout=_STOPS_S)
+            for task in slow:
+                task.cancel()
+            if slow:
+                await asyncio.wait(slow)
+        for held in [*self._held.values()]:
+            self._let_go_of(held)
+
+    # --- small things
+
+    async def _open(self, ctx: ToolContext) -> Goal:
+        """The open goal of this turn's session. Raises NanobotError where there is none, or none here."""
+        held = self._held.get(ctx.session_key)
+        if held is None:
+            there = await self._last(ctx.session_key)
+            if there is not None and not there.state.is_over:
+                raise NanobotError("Another nanobot works at the goal of this session; say it there.")
+            raise NanobotError(_NONE)
+        if held.goal.state.is_over:
+            raise NanobotError(_NONE)
+        held.drive.touched = True
+        return held.goal
+
+    async def _last(self, session_key: str) -> Goal | None:
+        held = self._held.get(session_key)
+        if held is not None:
+            return held.goal
+        try:
+            return await asyncio.to_thread(self._store.load, session_key)
+        except OSError as error:
+            raise refusal("The goal cannot be read", error) from error
+
+    async def _hold(self, goal: Goal) -> _Held:
+        """Be the one who works at it. Raises NanobotError where another process does."""
+        lock = self._store.lock_of(goal.session_key)
+        try:
+            got = await asyncio.to_thread(lock.try_acquire)
+        except OSError as error:
+            raise refusal("The goal cannot be written down, so it was not begun", error) from error
+        if not got:
+            raise NanobotError("Another nanobot works at the goal of this session.")
+        drive = Drive(goal, self._turns, self._team, self._save, self._ends, now=lambda: self._clock.now().timestamp())
+        held = self._held[goal.session_key] = _Held(drive, lock)
+        return held
+
+    def _go_on(self, held: _Held) -> None:
+        goal = held.goal
+        goal.state, goal.why, goal.ended_at = GoalState.ACTIVE, "", None
+        goal.failures = goal.idle = goal.unnoted = 0
+        goal.claim, goal.told = None, True
+        held.drive.wake()
+        if held.task is None:
+            self._start(held)
+
+    def _start(self, held: _Held, *, taken_up: bool = False) -> None:
+        held.task = asyncio.create_task(self._drive(held, taken_up), name=f"goal {held.goal.id}")
+
+    async def _drive(self, held: _Held, taken_up: bool) -> None:
+        """Its whole way. Never raises."""
+        try:
+            await held.drive.run(taken_up=taken_up)
+        except Exception:  # the wall of a goal: it lies on the disk, and the next start goes on with it
+            log.exception("goal %s broke", held.goal.id)
+        finally:
+            held.task = None
+            if held.goal.state.is_over:
+                self._let_go_of(held)
+
+    def _let_go_of(self, held: _Held) -> None:
+        if self._held.get(held.goal.session_key) is held:
+            del self._held[held.goal.session_key]
+        held.lock.release()
+
+    async def _save(self, goal: Goal) -> None:
+        """On the disk, if it takes it: here the goal goes on in any case."""
+        try:
+            await finish(asyncio.to_thread(self._store.save, replace(goal)))
+        except OSError as error:
+            log.warning("how far goal %s is cannot be written down: %s", goal.id, error)
+
+    def _ends(self) -> bool:
+        return self._closed or self._is_ending()

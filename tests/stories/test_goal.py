@@ -1,0 +1,98 @@
+"""A goal from outside: the command waits for it, a kill only interrupts it, the gateway goes on with it."""
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fake_models import Calls, FakeModels, Fitting, Hang, Say, Step
+from tests.gateway.toy import GatewayHome, until
+from tests.stories.processes import POSIX, Home
+
+pytestmark = POSIX
+
+WRITE = Calls(("write_file", {"path": "page.md", "content": "# Hello\n"}))
+NOTE = Calls(("goal", {"action": "note", "done": "the page", "next": "prove it"}))
+FINISH = Calls(("goal", {"action": "finish", "check": "file: page.md", "expect": "Hello"}))
+
+
+def works(*, hangs_in_turn: int = 0) -> Fitting:
+    """In its first turn it writes the page, in its second it proves that it is there."""
+
+    def choose(body: dict[str, Any]) -> Step:
+        rows = body["messages"]
+        at = max(at for at, row in enumerate(rows) if row["role"] == "user" and "[Goal, turn" in str(row["content"]))
+        turn = int(str(rows[at]["content"]).partition("[Goal, turn ")[2].partition(":")[0])
+        steps = sum(row["role"] == "tool" for row in rows[at:])
+        if turn == hangs_in_turn and steps == 1:
+            return Hang()
+        script = [WRITE, NOTE, Say("The page is written.")] if turn == 1 else [FINISH, Say("The page is there.")]
+        step: Step = script[min(steps, len(script) - 1)]
+        return step
+
+    return Fitting(choose)
+
+
+def goal_of(home: Home) -> dict[str, Any]:
+    (path,) = (home.data / "state" / "goals").glob("*.json")
+    return dict(json.loads(path.read_text("utf-8")))
+
+
+def writes(home: Home) -> int:
+    rows = [line for path in home.sessions.glob("*.jsonl") for line in path.read_text("utf-8").splitlines()]
+    return sum('"role": "tool"' in row and "write_file" in row for row in rows)
+
+
+def test_one_message_sets_a_goal_and_waits_for_its_end(tmp_path: Path):
+    with FakeModels(default=works()) as server:
+        home = Home(tmp_path, server)
+
+        end = home.ask("/goal write a page that says hello")
+
+    assert end.code == 0
+    assert end.out.startswith("I work at this until it is reached (at most 200 steps and $2.00)")
+    assert "The page is there.\n\n(Goal reached, checked by file: page.md" in end.out
+    assert end.complaint == "Waiting for the goal: write a page that says hello (Ctrl+C stops)\n"
+    assert goal_of(home)["steps"] == 5
+
+
+@pytest.mark.parametrize("turn", [1, 2])
+def test_a_kill_in_a_turn_of_it_costs_nothing_that_was_done(tmp_path: Path, turn: int):
+    with FakeModels(default=works(hangs_in_turn=turn)) as server:
+        home = Home(tmp_path, server)
+        process = home.start("agent", "-m", "/goal write a page that says hello")
+        until(lambda: any("[Goal, turn" in str(chat.body) and server_hangs(server, turn) for chat in server.chats))
+        process.send_signal(signal.SIGKILL)
+        process.communicate(timeout=10)
+        server.default = works()
+
+        end = home.run("agent", "--continue", "-m", "/goal")
+
+    assert end.code == 0
+    assert "The page is there." in end.out
+    assert goal_of(home)["state"] == "done"
+    assert writes(home) == 1
+
+
+def server_hangs(server: FakeModels, turn: int) -> bool:
+    """Whether the call came that is never answered."""
+    return len(server.chats) >= (2 if turn == 1 else 5)
+
+
+def test_the_gateway_goes_on_with_what_a_terminal_that_died_had_begun(tmp_path: Path):
+    with FakeModels(default=works(hangs_in_turn=2)) as server:
+        home = GatewayHome(tmp_path, server)
+        process = home.start("agent", "-m", "/goal write a page that says hello")
+        until(lambda: server_hangs(server, 2))
+        process.send_signal(signal.SIGKILL)
+        process.communicate(timeout=10)
+        status = home.run("status")
+        server.default = works()
+
+        with home.gateway():
+            until(lambda: goal_of(home)["state"] == "done")
+
+    assert "write a page that says hello (active)" in status.out
+    assert writes(home) == 1
