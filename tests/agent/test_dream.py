@@ -591,6 +591,17 @@ async def test_a_restore_takes_later_passes_with_it_and_keeps_what_others_change
         home.dream.changes.restore()
 
 
+async def test_a_lesson_that_was_learned_since_stays_after_a_restore(home: Home):
+    before = home.text
+    await home.run(tidying(MERGED, {"action": "archive", "ids": ["f4"], "why": "over"}))
+    lesson = "\n## Lessons\n\n- [2026-02-26] exec `python`: no such command (3 times since 2026-02-20)\n"
+    home.memory.change(home.memory.memory_file, f"{home.text}{lesson}".encode(), By.LESSON)
+
+    home.dream.changes.restore()
+
+    assert home.text == before + lesson
+
+
 async def test_a_restore_that_would_lose_a_later_edit_is_refused(home: Home):
     await home.run(tidying(replace_("f1 f2", "Lives in Berlin, home is Berlin.")))
     edited = home.text.replace("Lives in Berlin, home is Berlin.", "Lives in Rome.")
