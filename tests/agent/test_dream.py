@@ -343,6 +343,21 @@ async def test_nothing_that_was_edited_while_the_model_thought_is_lost(home: Hom
     assert "changed meanwhile: Lives in Berlin." in run.passes[0].refused
 
 
+async def test_what_was_forgotten_while_the_model_thought_is_not_written_again(home: Home):
+    home.learns(home.text + "- Wife: Eva.\n", "The wife is named Eva.")
+    pause = Pause()
+    home.model.script(pause, tidying(replace_("f3 h2", "Has a dog. Wife is Eva."), MERGED))
+    work = asyncio.create_task(home.dream.run())
+    await pause.reached.wait()
+    MemoryEditor(home.memory, home.clock).forget("Wife: Eva.")
+
+    pause.resume.set()
+    await work
+
+    assert "Eva" not in home.text
+    assert "Home: Berlin" not in home.text
+
+
 async def test_a_cancel_while_the_model_thinks_leaves_no_trace(home: Home):
     pause, before = Pause(), home.text
     home.model.script(pause)
