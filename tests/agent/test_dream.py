@@ -343,6 +343,21 @@ async def test_nothing_that_was_edited_while_the_model_thought_is_lost(home: Hom
     assert "changed meanwhile: Lives in Berlin." in run.passes[0].refused
 
 
+async def test_what_was_forgotten_while_the_model_thought_is_not_written_again(home: Home):
+    home.learns(home.text + "- Wife: Eva.\n", "The wife is named Eva.")
+    pause = Pause()
+    home.model.script(pause, tidying(replace_("f3 h2", "Has a dog. Wife is Eva."), MERGED))
+    work = asyncio.create_task(home.dream.run())
+    await pause.reached.wait()
+    MemoryEditor(home.memory, home.clock).forget("Wife: Eva.")
+
+    pause.resume.set()
+    await work
+
+    assert "Eva" not in home.text
+    assert "Home: Berlin" not in home.text
+
+
 async def test_a_cancel_while_the_model_thinks_leaves_no_trace(home: Home):
     pause, before = Pause(), home.text
     home.model.script(pause)
@@ -589,6 +604,17 @@ async def test_a_restore_takes_later_passes_with_it_and_keeps_what_others_change
     assert home.text == before.replace("# Memory", "# My memory") + "- Plays chess.\n"
     with pytest.raises(NanobotError, match="no pass"):
         home.dream.changes.restore()
+
+
+async def test_a_lesson_that_was_learned_since_stays_after_a_restore(home: Home):
+    before = home.text
+    await home.run(tidying(MERGED, {"action": "archive", "ids": ["f4"], "why": "over"}))
+    lesson = "\n## Lessons\n\n- [2026-02-26] exec `python`: no such command (3 times since 2026-02-20)\n"
+    home.memory.change(home.memory.memory_file, f"{home.text}{lesson}".encode(), By.LESSON)
+
+    home.dream.changes.restore()
+
+    assert home.text == before + lesson
 
 
 async def test_a_restore_that_would_lose_a_later_edit_is_refused(home: Home):
