@@ -235,11 +235,9 @@ class Pipeline:
                 raise asyncio.CancelledError("this run was left behind")
             more = turn.waiting(MOST_JOINING - turn.joined)
             turn.joined += len(more)
-            if turn.hook_wall:
-                more = await let_in(turn, more)
             if more:
                 history = turn.session.get_history()
-                turn.joining += [self._row_of(turn, message, history) for message in more]
+                await let_in(turn, more, lambda message: turn.joining.append(self._row_of(turn, message, history)))
             return await finish(self._keep_joining(turn))
 
         spec = RunSpec(
