@@ -275,6 +275,12 @@ class Turn:
     checkpoint: Checkpoint | None = None
     """Its own, from BUILD on, or from RESTORE on where it takes up itself: before, what is there is of another turn."""
     joined: int = 0
+    taken_along: list[InboundMessage] = field(default_factory=list)
+    """Messages out of its lane that it was to read."""
+    unread: list[InboundMessage] = field(default_factory=list)
+    """What it took and did not come to read."""
+    joins: "Turn | None" = None
+    """The turn that took its message along."""
     joining: list[ChatMessage] = field(default_factory=list)
     """Rows that are kept at the next boundary: before them, calls of a cut off run must get their results."""
     built: Built | None = None
