@@ -49,6 +49,9 @@ def told_in_private(home: Path) -> None:
     for place in (home / "media" / "telegram" / "ab12.txt", workspace / ".nanobot" / "spill" / "t1.txt"):
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(f"{CANARY} in a file", encoding="utf-8")
+    for place in (home / "history" / "cli_history", home / "logs" / "gateway.log"):
+        place.parent.mkdir(exist_ok=True)
+        place.write_text(f"{CANARY} typed at the terminal", encoding="utf-8")
     (workspace / "cron").mkdir(exist_ok=True)
 
 
@@ -72,8 +75,14 @@ LOOKS: dict[str, tuple[str, dict[str, Any]]] = {
     "glob": ("glob", {"pattern": "*.jsonl", "path": "sessions/archive"}),
     "list": ("list_dir", {"path": "sessions", "recursive": True}),
     "list all": ("list_dir", {"path": ".", "recursive": True}),
+    "typed": ("read_file", {"path": "../history/cli_history"}),
+    "logs": ("read_file", {"path": "../logs/gateway.log"}),
+    "grep beside": ("grep", {"pattern": "canary", "path": ".."}),
     "edit": ("edit_file", {"path": "USER.md", "old_text": "xyz", "new_text": "y"}),
-    "command": ("exec", {"command": "cat memory/*.md memory/chats/*/*.md USER.md sessions/*/* .nanobot/*/* 2>&1"}),
+    "command": (
+        "exec",
+        {"command": "cat memory/*.md memory/chats/*/*.md USER.md sessions/*/* .nanobot/*/* ../*/* 2>&1"},
+    ),
     "command elsewhere": ("exec", {"command": "cat MEMORY.md", "working_dir": "memory"}),
     "command that greps": ("exec", {"command": "grep -ra canar[y] . ; find . -name '*.jsonl'"}),
 }
