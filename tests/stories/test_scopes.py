@@ -17,6 +17,7 @@ from nanobot.bus.events import Address, InboundMessage
 from nanobot.config.schema import Config
 from nanobot.cron.types import CronSchedule
 from nanobot.messages.types import Provenance
+from nanobot.providers.errors import InvalidRequestError
 from nanobot.security.paths import PathDeniedError, PathPolicy
 from nanobot.session.manager import SessionManager
 from nanobot.testing import Bot, FrozenClock, calls, open_bot
@@ -208,3 +209,16 @@ async def test_a_link_that_a_command_of_a_group_left_leads_to_nobody_elses_memor
     assert CANARY not in shown
     assert CANARY not in "".join(told)
     assert CANARY in (tmp_path / "workspace" / "memory" / "MEMORY.md").read_text(encoding="utf-8")
+
+
+async def test_the_state_that_a_group_is_told_names_no_other_chat_and_no_error_of_one(tmp_path: Path):
+    failing = InvalidRequestError(f"{CANARY} is what telegram:7 asked for")
+    async with open_bot(tmp_path, failing, config=ON_TELEGRAM) as bot:
+        loop = bot.runtime.loop
+        await loop.run_turn(InboundMessage("telegram", "7", "7", "fails"))
+        bot.runtime.vitals.running.add("telegram:7")
+        told = (await loop.run_turn(in_group("/status"))).text
+        own = await bot.say("/status")
+
+    assert CANARY in own and "Running turns: telegram:7" in own
+    assert CANARY not in told and "telegram:7" not in told
