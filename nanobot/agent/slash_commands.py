@@ -372,6 +372,7 @@ class SlashCommands:
         share = f" ({cached / sent:.0%} cached)" if sent and cached else ""
         cost = vitals.cost_of(session.key)
         price = f", {dollars(cost)}" if cost else ""
+        running = vitals.running if scope.is_owners else vitals.running & {session.key}
         waiting = desk.approvals.waiting(session.key) if desk.approvals is not None else []
         lines = [
             f"nanobot {desk.version}, up {_span(vitals.uptime())}",
@@ -380,18 +381,17 @@ class SlashCommands:
             f"Tokens: {sent:,} in{share}, {usage.get('completion_tokens', 0):,} out{price}",
             f"Window: {window}",
             f"Messages: {session.message_count}",
-            f"Running turns: {', '.join(sorted(vitals.running)) or 'none'}",
+            f"Running turns: {', '.join(sorted(running)) or 'none'}",
         ]
         lines += waiting
         if desk.goals is not None:
             lines += desk.goals.lines(session.key)
         if desk.memory is not None:
             lines += desk.memory.state(session.key, scope)
-        if vitals.memory_note and scope.is_owners:  # it may quote what another chat said
-            lines.append(f"Memory: {vitals.memory_note}")
-        lines += [f"Plugins: {trouble}" for trouble in desk.troubles()]
-        if vitals.last_error:
-            lines.append(f"Last error: {vitals.last_error}")
+        if scope.is_owners:  # these may quote what another chat said
+            lines += [f"Memory: {vitals.memory_note}"] if vitals.memory_note else []
+            lines += [f"Plugins: {trouble}" for trouble in desk.troubles()]
+            lines += [f"Last error: {vitals.last_error}"] if vitals.last_error else []
         return "\n".join(lines)
 
     def _window_used(self, session: Session, scope: Scope, model: Model) -> str:

@@ -17,6 +17,7 @@ from nanobot.bus.events import Address, InboundMessage
 from nanobot.config.schema import Config
 from nanobot.cron.types import CronSchedule
 from nanobot.messages.types import Provenance
+from nanobot.providers.errors import InvalidRequestError
 from nanobot.security.paths import PathDeniedError, PathPolicy
 from nanobot.session.manager import SessionManager
 from nanobot.testing import Bot, FrozenClock, calls, open_bot
@@ -53,6 +54,9 @@ def told_in_private(home: Path) -> None:
     for place in (home / "media" / "telegram" / "ab12.txt", workspace / ".nanobot" / "spill" / "t1.txt"):
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(f"{CANARY} in a file", encoding="utf-8")
+    for place in (home / "history" / "cli_history", home / "logs" / "gateway.log"):
+        place.parent.mkdir(exist_ok=True)
+        place.write_text(f"{CANARY} typed at the terminal", encoding="utf-8")
     (workspace / "cron").mkdir(exist_ok=True)
 
 
@@ -78,8 +82,14 @@ LOOKS: dict[str, tuple[str, dict[str, Any]]] = {
     "glob": ("glob", {"pattern": "*.jsonl", "path": "sessions/archive"}),
     "list": ("list_dir", {"path": "sessions", "recursive": True}),
     "list all": ("list_dir", {"path": ".", "recursive": True}),
+    "typed": ("read_file", {"path": "../history/cli_history"}),
+    "logs": ("read_file", {"path": "../logs/gateway.log"}),
+    "grep beside": ("grep", {"pattern": "canary", "path": ".."}),
     "edit": ("edit_file", {"path": "USER.md", "old_text": "xyz", "new_text": "y"}),
-    "command": ("exec", {"command": "cat memory/*.md memory/chats/*/*.md USER.md sessions/*/* .nanobot/*/* 2>&1"}),
+    "command": (
+        "exec",
+        {"command": "cat memory/*.md memory/chats/*/*.md USER.md sessions/*/* .nanobot/*/* ../*/* 2>&1"},
+    ),
     "command on notes": ("exec", {"command": "cat goals/*/*.md goals/chats/*/*/*.md 2>&1"}),
     "command elsewhere": ("exec", {"command": "cat MEMORY.md", "working_dir": "memory"}),
     "command that greps": ("exec", {"command": "grep -ra canar[y] . ; find . -name '*.jsonl'"}),
@@ -219,3 +229,16 @@ async def test_a_link_that_a_command_of_a_group_left_leads_to_nobody_elses_memor
     assert CANARY not in shown
     assert CANARY not in "".join(told)
     assert CANARY in (tmp_path / "workspace" / "memory" / "MEMORY.md").read_text(encoding="utf-8")
+
+
+async def test_the_state_that_a_group_is_told_names_no_other_chat_and_no_error_of_one(tmp_path: Path):
+    failing = InvalidRequestError(f"{CANARY} is what telegram:7 asked for")
+    async with open_bot(tmp_path, failing, config=ON_TELEGRAM) as bot:
+        loop = bot.runtime.loop
+        await loop.run_turn(InboundMessage("telegram", "7", "7", "fails"))
+        bot.runtime.vitals.running.add("telegram:7")
+        told = (await loop.run_turn(in_group("/status"))).text
+        own = await bot.say("/status")
+
+    assert CANARY in own and "Running turns: telegram:7" in own
+    assert CANARY not in told and "telegram:7" not in told
