@@ -6,8 +6,8 @@ What the config says in the words of each lower room is in `wiring`.
 import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
-from functools import cache, partial
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,8 +27,7 @@ from nanobot.agent.run.hooks import ToolHook
 from nanobot.agent.run.questions import Questions
 from nanobot.agent.run.skill_use import SkillUse
 from nanobot.agent.slash_commands import Desk, SlashCommands
-from nanobot.agent.tools.builtin import ToolPolicies, build_tools
-from nanobot.agent.tools.cron import CronTool
+from nanobot.agent.tools.base import ToolContext
 from nanobot.agent.tools.goal import GoalTool
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.tools.session_search import SessionSearchTool
@@ -37,7 +36,6 @@ from nanobot.agent.trace.folder import TraceFolder
 from nanobot.agent.trace.writer import TraceWriter
 from nanobot.agent.vitals import Vitals
 from nanobot.bus.queue import MessageBus
-from nanobot.config.paths import Places
 from nanobot.config.schema import Config
 from nanobot.pairing.store import PairingStore
 from nanobot.pairing.words import PairingWords
@@ -47,7 +45,7 @@ from nanobot.providers.spending import Spending
 from nanobot.security import vault
 from nanobot.security.grants import Grants
 from nanobot.security.provenance import FileBook
-from nanobot.security.secrets import Redactor, named_secrets, secrets_of
+from nanobot.security.secrets import Redactor
 from nanobot.session.manager import SessionManager
 from nanobot.utils.clock import Clock, SystemClock, zone_named
 from nanobot.utils.garbage import seldom_collected
@@ -55,17 +53,16 @@ from nanobot.utils.workspace import open_workspace
 from nanobot.wiring import people
 from nanobot.wiring.background import Background
 from nanobot.wiring.goals import Goals
-from nanobot.wiring.jobs import cron_desk, cron_service
+from nanobot.wiring.home import Home
 from nanobot.wiring.loop import loop_policy
 from nanobot.wiring.memory import Upkeep
 from nanobot.wiring.models import ConfiguredModels
-from nanobot.wiring.policies import tool_policies
+from nanobot.wiring.policies import patience_of
 from nanobot.wiring.recall import ScopedArchive, search_command
-from nanobot.wiring.review import read_back_of
 from nanobot.wiring.skills import skills_command, skills_of
-from nanobot.wiring.sources import mcp_servers, own_tools
 from nanobot.wiring.subagents import Subagents
 from nanobot.wiring.surroundings import Answerers, Surroundings
+from nanobot.wiring.toolbox import Toolbox, toolbox
 
 if TYPE_CHECKING:
     from nanobot.agent.tools.mcp.source import McpServers
@@ -140,209 +137,229 @@ async def build_runtime(
     workspace = (workspace or config.workspace_path).expanduser().absolute()
     open_workspace(workspace)
     clock = clock or SystemClock(zone_named(config.agents.defaults.timezone))
-    home = _Home.of(config, data_dir, workspace, os.environ if environ is None else environ, clock)
-    box = _toolbox(home)
-    context = ContextBuilder(
-        workspace,
-        clock=clock,
-        name=config.agents.defaults.bot_name,
-        paths=box.policies.paths,
-        memory_budget_bytes=config.agents.defaults.memory_budget_bytes,
-        skills=skills_of(config, home.places, workspace, box.policies.paths),
-    )
-    archive = ScopedArchive(
-        config, home.pairing, home.places, workspace, opener=context.files.descriptor, words_of=home.file_book.of
-    )
-    box.tools.register(SessionSearchTool(archive))
-    spending = Spending(config, home.places, clock)
-    chains = chains or Chains(home.environ, home.places.state, metered=spending.metered)
-    models = ConfiguredModels(config, chains, model, provider, spending.metered)
-    vitals, questions, grants = Vitals(clock), Questions(clock), Grants(home.places.grants, clock)
-    answering = Answering(
-        questions,
-        partial(people.no_owner_here, home.pairing),
-        people.is_group,
-        on_behalf=lambda context: goals.on_behalf(context),  # noqa: PLW0108 they come later
-    )
-    scope_of = partial(people.scope_of, config, home.pairing, home.sessions)
-    upkeep = Upkeep(config, home.places, context.memory, home.sessions, models, home.pairing, vitals, clock)
+    home = Home.of(config, data_dir, workspace, os.environ if environ is None else environ, clock)
+    box = toolbox(home)
+    mind = _mind(home, box, model, provider, chains)
     bus = bus or MessageBus()
 
-    def hooks_with(answerers: Answering | Answerers) -> tuple[ToolHook, ...]:
-        return (*hooks, *_hooks(home, questions, grants, answerers, upkeep), SkillUse(context.skills))
+    def on_behalf(context: ToolContext) -> ToolContext:
+        return beside.goals.on_behalf(context)  # they come next, and want who is asked
 
-    handing_on = HandingOn()
-    around = Surroundings(config.agents.defaults, bus, context, box.policies, hooks_with, answering, upkeep.look)
-    subagents = Subagents(home.places.tasks, around, handing_on)
-    box.tools.register(SpawnTool(subagents.spawner))
-    goals = Goals(home.places.goals, around, subagents)
-    box.tools.register(GoalTool(goals.keeper, box.tools.get))
-    plugins = await _plugins(home, box.tools)
-    hook_wall = HookWall(_walled(home, plugins), config.plugins.hook_timeout_s).and_these(own_hooks)
-
-    def troubles() -> list[str]:
-        return [*map(str, plugins.troubles() if plugins else ()), *hook_wall.troubles()]
-
-    desk = Desk(
-        home.sessions,
-        models,
-        context,
-        box.tools,
-        vitals,
-        __version__,
-        spending,
-        pairing=PairingWords(home.pairing),
-        approvals=ApprovalWords(grants, questions),
-        servers=partial(_reported, box.servers, home.redactor) if box.servers is not None else None,
-        restart=restart,
-        scope_of=scope_of,
-        stop_children=subagents.stop_of,
-        forget_children=subagents.forget_of,
-        goals=goals,
-        memory=upkeep,
-        more={
-            **upkeep.commands(),
-            **skills_command(context.skills),
-            "search": search_command(archive),
-            "tasks": subagents.command,
-            "goal": goals.command,
-        },
-        troubles=troubles,
-    )
-    parts = Parts(
-        sessions=home.sessions,
-        models=models,
-        prompt=context,
-        tools=box.tools,
-        commands=SlashCommands(desk),
-        vitals=vitals,
-        clock=clock,
-        workspace=workspace,
-        turns_folder=home.places.turns,
-        traces=TraceWriter(TraceFolder(home.places.traces, home.redactor), clock, workspace),
-        patience=patience or Patience(),
-        roll_over=RollOver(
-            config.agents.defaults.session_max_mb << 20,
-            config.agents.defaults.session_max_days,
-            archived=upkeep.tidying.archived,
-        ),
-        hooks=(handing_on, *hooks_with(answering)),
-        hook_wall=hook_wall,
-        answering=answering,
-        scope_of=scope_of,
-        saved=upkeep.saved,
-        news_of=upkeep.tidying.news_of,
-        children=subagents,
-        goals=goals,
-    )
+    asking = _Asking(home, mind, hooks, on_behalf)
+    beside = _beside(home, box, mind, asking, bus)
+    packages = await _packages(home, box.tools, own_hooks)
+    desk = _desk(home, box, mind, asking, beside, packages, restart)
+    parts = _parts(home, box, mind, asking, beside, packages, desk, patience)
 
     def lane(session_key: str) -> AbstractAsyncContextManager[object]:
         return loop.lane(session_key)  # the loop comes next, and wants the watch
 
-    idle = upkeep.idle_watch(lane)
+    idle = mind.upkeep.idle_watch(lane)
     loop = AgentLoop(bus, parts, loop_policy(config, home.environ, streams), idle)
-    subagents.join(loop, parts, goals.goal_of)
-    goals.join(loop, parts)
-    async with _alive(home, parts, models, loop, idle, archive, subagents, goals, upkeep, plugins):
+    beside.join(loop, parts)
+    async with _alive(home, mind, beside, packages, parts, loop, idle):
         yield Runtime(
-            config,
-            data_dir,
-            workspace,
-            loop,
-            bus,
-            home.sessions,
-            box.tools,
-            context,
-            models,
-            clock,
-            box.cron,
-            home.pairing,
-            vitals,
-            home.file_book,
-            questions,
-            box.may_speak,
-            box.servers,
-            archive,
-            subagents,
-            goals,
-            Background(goals, subagents),
-            upkeep,
-            troubles,
+            config=config,
+            data_dir=data_dir,
+            workspace=workspace,
+            loop=loop,
+            bus=bus,
+            sessions=home.sessions,
+            tools=box.tools,
+            context=mind.context,
+            models=mind.models,
+            clock=clock,
+            cron=box.cron,
+            pairing=home.pairing,
+            vitals=mind.vitals,
+            file_book=home.file_book,
+            questions=asking.questions,
+            may_speak=box.may_speak,
+            servers=box.servers,
+            archive=mind.archive,
+            subagents=beside.subagents,
+            goals=beside.goals,
+            background=Background(beside.goals, beside.subagents),
+            upkeep=mind.upkeep,
+            troubles=packages.troubles,
         )
 
 
 @dataclass(frozen=True, slots=True)
-class _Home:
-    """What all parts of a bot stand on: its config, its places, and what is kept there."""
+class _Mind:
+    """What a bot thinks with: words, memory, models, and what they cost."""
 
-    config: Config
-    data_dir: Path
-    workspace: Path
-    environ: Mapping[str, str]
-    clock: Clock
-    places: Places
-    sessions: SessionManager
-    pairing: PairingStore
-    file_book: FileBook
-    redactor: Redactor
+    context: ContextBuilder
+    archive: ScopedArchive
+    models: ConfiguredModels
+    spending: Spending
+    vitals: Vitals
+    upkeep: Upkeep
 
-    @classmethod
-    def of(cls, config: Config, data_dir: Path, workspace: Path, environ: Mapping[str, str], clock: Clock) -> "_Home":
-        """Nothing of it is read yet."""
-        places = Places(data_dir)
-        return cls(
-            config,
-            data_dir,
-            workspace,
-            environ,
-            clock,
-            places,
-            SessionManager(workspace, old_folder=places.old_sessions),
-            PairingStore(places, clock),
-            FileBook(places.file_book, places.media, workspace),
-            Redactor(lambda: secrets_of(config.model_dump(), environ)),
-        )
 
-    def secrets(self) -> dict[str, str]:
-        """What nobody may be told, with the name it goes by."""
-        return named_secrets(self.config.model_dump(), self.environ)
+def _mind(home: Home, box: Toolbox, model: str | None, provider: LLMProvider | None, chains: Chains | None) -> _Mind:
+    config, places, defaults = home.config, home.places, home.config.agents.defaults
+    context = ContextBuilder(
+        home.workspace,
+        clock=home.clock,
+        name=defaults.bot_name,
+        paths=box.policies.paths,
+        memory_budget_bytes=defaults.memory_budget_bytes,
+        skills=skills_of(config, places, home.workspace, box.policies.paths),
+    )
+    archive = ScopedArchive(
+        config, home.pairing, places, home.workspace, opener=context.files.descriptor, words_of=home.file_book.of
+    )
+    box.tools.register(SessionSearchTool(archive))
+    spending = Spending(config, places, home.clock)
+    chains = chains or Chains(home.environ, places.state, metered=spending.metered)
+    models = ConfiguredModels(config, chains, model, provider, spending.metered)
+    vitals = Vitals(home.clock)
+    upkeep = Upkeep(config, places, context.memory, home.sessions, models, home.pairing, vitals, home.clock)
+    return _Mind(context, archive, models, spending, vitals, upkeep)
+
+
+class _Asking:
+    """What stands around tool calls, and who is asked about them."""
+
+    def __init__(
+        self, home: Home, mind: _Mind, hooks: Sequence[ToolHook], on_behalf: Callable[[ToolContext], ToolContext]
+    ) -> None:
+        """`hooks` come before ours; `on_behalf`: the turn that another one stands for, as to who may answer."""
+        self.questions = Questions(home.clock)
+        self.grants = Grants(home.places.grants, home.clock)
+        no_owner = partial(people.no_owner_here, home.pairing)
+        self.answering = Answering(self.questions, no_owner, people.is_group, on_behalf)
+        self._home = home
+        self._mind = mind
+        self._hooks = hooks
+
+    def hooks_with(self, answering: Answering | Answerers) -> tuple[ToolHook, ...]:
+        """The hooks around tool calls whose questions these answer, in their order."""
+        home, mind = self._home, self._mind
+        mode = ApprovalMode(home.config.tools.approval)
+        approval = Approval(mode, self.grants, self.questions, answering, home.redactor.text)
+        skill_use = SkillUse(mind.context.skills)
+        return *self._hooks, Running(home.file_book), mind.upkeep, approval, Filing(home.file_book), skill_use
 
 
 @dataclass(frozen=True, slots=True)
-class _Toolbox:
-    """The tools of a bot, and what of them others ask for."""
+class _Beside:
+    """What works beside the turns that people ask for."""
 
-    tools: ToolRegistry
-    policies: ToolPolicies
-    cron: Callable[[], "CronService"]
-    may_speak: Callable[[str, str, str], bool]
-    servers: "McpServers | None"
+    handing_on: HandingOn
+    subagents: Subagents
+    goals: Goals
 
-
-def _toolbox(home: _Home) -> _Toolbox:
-    """The built-in tools, the calendar, the user's own tools and those of MCP servers; nothing is started."""
-    config, book = home.config, home.file_book
-    is_private = partial(people.is_owners_own, config, home.pairing, home.sessions)
-    policies = tool_policies(config, home.data_dir, home.workspace, is_private=is_private, environ=home.environ)
-    policies = replace(policies, words_of=book.of, mark_changed=book.mark_changed, watch_reading=book.reading)
-    policies = replace(policies, watch=read_back_of(config, home.workspace, policies.paths))
-    tools = build_tools(policies)
-
-    @cache
-    def cron() -> "CronService":
-        return cron_service(config, home.workspace, home.places, home.clock, home.sessions)
-
-    may_speak = partial(people.may_speak, config, home.pairing)
-    tools.register(CronTool(lambda: cron_desk(cron(), may_speak)))
-    if config.tools.custom_tools:
-        tools.add_source(own_tools(config, home.workspace))
-    servers = mcp_servers(config, home.data_dir, home.workspace, home.clock)
-    if servers is not None:
-        tools.add_source(servers)
-    return _Toolbox(tools, policies, cron, may_speak, servers)
+    def join(self, loop: AgentLoop, parts: Parts) -> None:
+        """The loop that they go through."""
+        self.subagents.join(loop, parts, self.goals.goal_of)
+        self.goals.join(loop, parts)
 
 
-async def _plugins(home: _Home, tools: ToolRegistry) -> "Plugins | None":
+def _beside(home: Home, box: Toolbox, mind: _Mind, asking: _Asking, bus: MessageBus) -> _Beside:
+    handing_on, defaults = HandingOn(), home.config.agents.defaults
+    around = Surroundings(
+        defaults, bus, mind.context, box.policies, asking.hooks_with, asking.answering, mind.upkeep.look
+    )
+    subagents = Subagents(home.places.tasks, around, handing_on)
+    goals = Goals(home.places.goals, around, subagents)
+    box.tools.register(SpawnTool(subagents.spawner))
+    box.tools.register(GoalTool(goals.keeper, box.tools.get))
+    return _Beside(handing_on, subagents, goals)
+
+
+@dataclass(frozen=True, slots=True)
+class _Packages:
+    """What installed packages and programs bring, and the wall before their hooks."""
+
+    plugins: "Plugins | None"
+    wall: HookWall
+
+    def troubles(self) -> list[str]:
+        """What is wrong with them, a line each."""
+        return [*map(str, self.plugins.troubles() if self.plugins else ()), *self.wall.troubles()]
+
+
+async def _packages(home: Home, tools: ToolRegistry, own_hooks: Sequence[Hook]) -> _Packages:
+    plugins = await _plugins(home, tools)
+    wall = HookWall(_walled(home, plugins), home.config.plugins.hook_timeout_s)
+    return _Packages(plugins, wall.and_these(own_hooks))
+
+
+def _desk(
+    home: Home,
+    box: Toolbox,
+    mind: _Mind,
+    asking: _Asking,
+    beside: _Beside,
+    packages: _Packages,
+    restart: Callable[[], None] | None,
+) -> Desk:
+    return Desk(
+        home.sessions,
+        mind.models,
+        mind.context,
+        box.tools,
+        mind.vitals,
+        __version__,
+        mind.spending,
+        pairing=PairingWords(home.pairing),
+        approvals=ApprovalWords(asking.grants, asking.questions),
+        servers=partial(_reported, box.servers, home.redactor) if box.servers is not None else None,
+        restart=restart,
+        scope_of=home.scope_of,
+        stop_children=beside.subagents.stop_of,
+        forget_children=beside.subagents.forget_of,
+        goals=beside.goals,
+        memory=mind.upkeep,
+        more={
+            **mind.upkeep.commands(),
+            **skills_command(mind.context.skills),
+            "search": search_command(mind.archive),
+            "tasks": beside.subagents.command,
+            "goal": beside.goals.command,
+        },
+        troubles=packages.troubles,
+    )
+
+
+def _parts(
+    home: Home,
+    box: Toolbox,
+    mind: _Mind,
+    asking: _Asking,
+    beside: _Beside,
+    packages: _Packages,
+    desk: Desk,
+    patience: Patience | None,
+) -> Parts:
+    defaults, tidying = home.config.agents.defaults, mind.upkeep.tidying
+    return Parts(
+        sessions=home.sessions,
+        models=mind.models,
+        prompt=mind.context,
+        tools=box.tools,
+        commands=SlashCommands(desk),
+        vitals=mind.vitals,
+        clock=home.clock,
+        workspace=home.workspace,
+        turns_folder=home.places.turns,
+        traces=TraceWriter(TraceFolder(home.places.traces, home.redactor), home.clock, home.workspace),
+        patience=patience or patience_of(home.config),
+        roll_over=RollOver(defaults.session_max_mb << 20, defaults.session_max_days, archived=tidying.archived),
+        hooks=(beside.handing_on, *asking.hooks_with(asking.answering)),
+        hook_wall=packages.wall,
+        answering=asking.answering,
+        scope_of=home.scope_of,
+        saved=mind.upkeep.saved,
+        news_of=tidying.news_of,
+        children=beside.subagents,
+        goals=beside.goals,
+    )
+
+
+async def _plugins(home: Home, tools: ToolRegistry) -> "Plugins | None":
     """What installed packages bring, their tools offered; None where the config switches none on."""
     settings = home.config.plugins
     if not settings.enabled:
@@ -356,7 +373,7 @@ async def _plugins(home: _Home, tools: ToolRegistry) -> "Plugins | None":
     return plugins
 
 
-def _walled(home: _Home, plugins: "Plugins | None") -> list[Walled]:
+def _walled(home: Home, plugins: "Plugins | None") -> list[Walled]:
     """The hooks of packages, then those that are programs."""
     found = plugins.hooks if plugins is not None else []
     if home.config.plugins.commands:
@@ -370,44 +387,32 @@ def _reported(servers: "McpServers", redactor: Redactor) -> str:
     return redactor.text(servers.report())
 
 
-def _hooks(
-    home: _Home, questions: Questions, grants: Grants, answering: Answering | Answerers, upkeep: Upkeep
-) -> tuple[ToolHook, ...]:
-    """Who is asked about each tool call, in this order."""
-    mode = ApprovalMode(home.config.tools.approval)
-    approval = Approval(mode, grants, questions, answering, home.redactor.text)
-    return Running(home.file_book), upkeep, approval, Filing(home.file_book)
-
-
 @asynccontextmanager
 async def _alive(
-    home: _Home,
+    home: Home,
+    mind: _Mind,
+    beside: _Beside,
+    packages: _Packages,
     parts: Parts,
-    models: ConfiguredModels,
     loop: AgentLoop,
     idle: IdleWatch | None,
-    archive: ScopedArchive,
-    subagents: Subagents,
-    goals: Goals,
-    upkeep: Upkeep,
-    plugins: "Plugins | None",
 ) -> AsyncIterator[None]:
     """While the bot lives its secrets are known; at the end the watch goes, then the loop, then what it works with."""
     async with AsyncExitStack() as lives:
         lives.enter_context(vault.holding(home.secrets))
         lives.enter_context(seldom_collected())
-        lives.callback(archive.close)
-        if plugins is not None:
-            lives.push_async_callback(plugins.close)
+        lives.callback(mind.archive.close)
+        if packages.plugins is not None:
+            lives.push_async_callback(packages.plugins.close)
         lives.push_async_callback(parts.tools.close)
-        lives.push_async_callback(models.close)
+        lives.push_async_callback(mind.models.close)
         lives.push_async_callback(parts.traces.close)
-        lives.push_async_callback(upkeep.close)
-        lives.push_async_callback(subagents.let_go)
-        lives.push_async_callback(goals.let_go)
+        lives.push_async_callback(mind.upkeep.close)
+        lives.push_async_callback(beside.subagents.let_go)
+        lives.push_async_callback(beside.goals.let_go)
         lives.push_async_callback(loop.stop)
-        lives.push_async_callback(subagents.close)
-        lives.callback(goals.close)
+        lives.push_async_callback(beside.subagents.close)
+        lives.callback(beside.goals.close)
         if idle is not None:
             lives.push_async_callback(idle.close)
         yield

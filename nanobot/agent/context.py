@@ -11,12 +11,12 @@ import platform
 import re
 import sys
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, datetime
 from pathlib import Path, PurePath
 
 from nanobot.agent.memory import BUDGET_BYTES, MemoryStore, read_capped
-from nanobot.agent.scope import OWNERS, Scope
+from nanobot.agent.scope import OWNERS, Scope, apart
 from nanobot.agent.skills import Shelf, SkillsLoader
 from nanobot.messages.shown import CONTEXT_CLOSE, CONTEXT_MARK
 from nanobot.messages.types import ChatMessage, with_context
@@ -130,6 +130,7 @@ class ContextBuilder:
         if page.built is None or page.built[0] != sources:
             page.built = (sources, self._build(shelf, page.memory))
         text = page.built[1]
+        summary = page.memory.without_forgotten(summary).strip()
         return _BETWEEN_PARTS.join([text, f"# Earlier in this Conversation\n\n{summary}"]) if summary else text
 
     def memory_of(self, scope: Scope) -> MemoryStore:
@@ -194,12 +195,10 @@ class ContextBuilder:
         return f"{notes}\n\n{block}" if notes and not _is_shown(notes, history) else block
 
     def _build(self, shelf: Shelf, memory: MemoryStore) -> str:
+        files = replace(self.files, policy=apart(self.files.policy, memory.scope))
         parts = [
             self._identity(memory),
-            *(
-                _headed(f"## {name}", read_capped(self.workspace / name, self.files))
-                for name in _bootstrap_of(memory.scope)
-            ),
+            *(_headed(f"## {name}", read_capped(self.workspace / name, files)) for name in _bootstrap_of(memory.scope)),
             _headed("# Memory", memory.get_memory_context()),
             _headed("# Active Skills", self.skills.load_skills_for_context(self.skills.get_always_skills())),
             _headed(_HOW_TO_SKILL, self.skills.summary_of(shelf)),
@@ -261,7 +260,7 @@ def _is_shown(notes: str, history: Sequence[ChatMessage]) -> bool:
 
 
 def _notes_of(memory: MemoryStore) -> str:
-    text = memory.read_today().strip()
+    text = memory.without_forgotten(memory.read_today()).strip()
     if len(text) > MAX_NOTES_CHARS:
         text = f"(the last of {len(text)} characters)\n{text[-MAX_NOTES_CHARS:]}"
     return _headed(NOTES_HEADING, text)

@@ -34,6 +34,13 @@ class ContextReport:
     window: Window
     last_usage: dict[str, int] = field(default_factory=dict)
 
+    @property
+    def tokens(self) -> int:
+        """About what it weighs, without the room for the reply."""
+        ratio = self.window.model(self.model.name).ratio
+        shown = estimate_tokens(Sheet(self.rows).standing(self.window))
+        return int((estimate_tokens(self.system) + self.tools.tokens + shown) * ratio)
+
     def text(self) -> str:
         """What a person is told."""
         return "\n".join([*self._parts(), *self._last(), *self._next()])

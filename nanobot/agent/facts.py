@@ -11,7 +11,7 @@ import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-_ITEM = re.compile(r"^(\s*)(?:[-*+]|\d{1,3}[.)])\s+(.*)$")
+ITEM = re.compile(r"^(\s*)(?:[-*+]|\d{1,3}[.)])\s+(.*)$")
 _NO_FACT = re.compile(r"^\s*(?:#{1,6}\s|\||>?\s*$|-{3,}\s*$|\*{3,}\s*$|={3,}\s*$)")
 _FENCE = re.compile(r"^\s*(```|~~~)")
 _TOKEN = re.compile(r"-?\d+(?:[.,:/]\d+)*|[^\W_]+[+#]*|[^\w\s.,;:!\"'`*_()\[\]{}’“”«»…。，、；：！-]")
@@ -19,6 +19,8 @@ _CJK = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
 _FILLERS = frozenset({"the", "very", "really", "also"})
 _ARTICLES = frozenset({"a", "an"})
 _WHO = frozenset({"user", "owner"})
+BOM = "\ufeff"
+"""What some editors begin a text with."""
 _DIGITS = "0123456789abcdefghjkmnpqrstvwxyz"
 _ID_LENGTH = 5
 
@@ -53,23 +55,14 @@ class Fact:
 
 def facts_in(text: str) -> list[Fact]:
     """The facts of a memory, from the first line to the last."""
-    lines = text.splitlines()
+    lines = text.removeprefix(BOM).splitlines()
     found: list[Fact] = []
-    heading, fenced, commented = "", False, False
-    for at, line in enumerate(lines):
-        if _FENCE.match(line):
-            fenced = not fenced
-            continue
-        commented = commented or "<!--" in line
-        if commented:
-            commented = "-->" not in line
-            continue
-        if fenced:
-            continue
+    heading = ""
+    for at, line in _in_the_open(lines):
         if line.lstrip().startswith("#") and _NO_FACT.match(line):
             heading = line.strip("# \t")
         elif not _NO_FACT.match(line) and (key := key_of(line)):
-            item = _ITEM.match(line)
+            item = ITEM.match(line)
             if not item and found and found[-1].end == at and _goes_on(lines[found[-1].begin], line):
                 last = found[-1]
                 words = f"{last.text} {line.strip()}"
@@ -79,9 +72,28 @@ def facts_in(text: str) -> list[Fact]:
     return found
 
 
+def _in_the_open(lines: Sequence[str]) -> Iterator[tuple[int, str]]:
+    """The lines that are neither code nor comment, each with its place."""
+    fenced = commented = False
+    for at, line in enumerate(lines):
+        if _FENCE.match(line):
+            fenced = not fenced
+            continue
+        commented = commented or "<!--" in line
+        if commented:
+            commented = "-->" not in line
+        elif not fenced:
+            yield at, line
+
+
+def is_left_open(text: str) -> bool:
+    """Whether code or a comment goes on beyond its end: what is added there would be no fact."""
+    return [fact.text for fact in facts_in(f"{text}\n\n- end")][-1:] != ["end"]
+
+
 def _goes_on(first: str, line: str) -> bool:
     """Whether a line belongs to the item before it: it is further in."""
-    item = _ITEM.match(first)
+    item = ITEM.match(first)
     return item is not None and len(line) - len(line.lstrip()) > len(item[1])
 
 
@@ -90,7 +102,7 @@ def key_of(line: str) -> str:
 
     Two lines with one key say the same; whatever might make a difference (a number, a "not", the order) stays in it.
     """
-    item = _ITEM.match(line)
+    item = ITEM.match(line)
     words = _TOKEN.findall(unicodedata.normalize("NFKC", item[2] if item else line))
     kept = [
         word.casefold()
@@ -122,7 +134,7 @@ def words_of(text: str) -> set[str]:
 def lost_facts(before: str, after: str) -> list[Fact]:
     """The facts of a memory of which the one that is to take its place says little or nothing."""
     kept = {fact.key for fact in facts_in(after)}
-    words = words_of(after.replace("\n", " "))
+    words = words_of(" ".join(line for _, line in _in_the_open(after.splitlines())))
     lost = []
     for fact in facts_in(before):
         own = words_of(fact.text)
@@ -135,7 +147,23 @@ def without(text: str, gone: Sequence[Fact]) -> str:
     """The text without these facts; every other byte stays."""
     lines = text.splitlines(keepends=True)
     cut = {at for fact in gone for at in range(fact.begin, fact.end)}
-    return "".join(line for at, line in enumerate(lines) if at not in cut)
+    mark = BOM if 0 in cut and text.startswith(BOM) else ""
+    return mark + "".join(line for at, line in enumerate(lines) if at not in cut)
+
+
+def with_item(text: str, heading: str, item: str) -> str:
+    """The text with one more fact, the last one below this heading; every other byte stays."""
+    lines = text.splitlines(keepends=True)
+    end = "\r\n" if lines and lines[0].endswith("\r\n") else "\n"
+    there = [fact.end for fact in facts_in(text) if fact.heading == heading]
+    title = next((at + 1 for at, line in enumerate(lines) if line.strip() == f"## {heading}"), None)
+    at = there[-1] if there else title
+    if at is None:
+        gap = "" if not text else end if text.endswith("\n") else end * 2
+        return f"{text}{gap}## {heading}{end}{end}- {item}{end}"
+    if not lines[at - 1].endswith(("\n", "\r")):
+        lines[at - 1] += end
+    return "".join([*lines[:at], "" if there else end, f"- {item}{end}", *lines[at:]])
 
 
 def merged(text: str) -> str:

@@ -2,7 +2,7 @@
 
 A lane is a queue of places, the first of which runs. Who waits with a message that may join is taken along by the
 running turn when it comes to a boundary; everybody else waits until it is their turn. So order is kept, and nothing is
-ever in two places.
+ever in two places. What is no word of a person's steps aside: a report that waits keeps nobody from steering.
 """
 
 import asyncio
@@ -18,9 +18,11 @@ R = TypeVar("R")
 class Place(Generic[T, R]):
     """Somebody's place in a lane."""
 
-    def __init__(self, what: T | None) -> None:
+    def __init__(self, what: T | None, steps_aside: bool) -> None:
         self.what = what
         """What may join the turn before; None where it must have a turn of its own."""
+        self.steps_aside = steps_aside
+        """Whether those behind it may be taken along before it."""
         self.taken_by: asyncio.Future[R] | None = None
         """The turn that took it along, if one did."""
         self.called = asyncio.Event()
@@ -36,14 +38,19 @@ class Lanes(Generic[T, R]):
 
     @asynccontextmanager
     async def enter(
-        self, session_key: str, what: T | None = None, on_wait: Callable[[], None] | None = None
+        self,
+        session_key: str,
+        what: T | None = None,
+        on_wait: Callable[[], None] | None = None,
+        *,
+        steps_aside: bool = False,
     ) -> AsyncIterator[Place[T, R]]:
         """Wait for one's turn, or until the turn before takes `what` along: then `taken_by` is set.
 
         First come, first served; `on_wait` is called once if somebody is before. Cancelling gives the place up.
         """
         lane = self._lanes.setdefault(session_key, deque())
-        place: Place[T, R] = Place(what)
+        place: Place[T, R] = Place(what, steps_aside)
         lane.append(place)
         try:
             if lane[0] is not place:
@@ -58,15 +65,24 @@ class Lanes(Generic[T, R]):
     def take_along(
         self, session_key: str, most: int, turn: asyncio.Future[R], joins: Callable[[T], bool] = lambda what: True
     ) -> list[T]:
-        """What waits right behind the running turn and may join it, the longest waiting first; it waits no more."""
+        """What waits behind the running turn and may join it, the longest waiting first; it waits no more.
+
+        Who must have a turn of its own holds up all that wait behind it, unless it steps aside.
+        """
         lane = self._lanes[session_key]
         taken: list[T] = []
-        while len(taken) < most and len(lane) > 1 and (what := lane[1].what) is not None and joins(what):
-            place = lane[1]
-            del lane[1]
-            place.taken_by = turn
-            place.called.set()
-            taken.append(what)
+        at = 1
+        while len(taken) < most and at < len(lane):
+            place = lane[at]
+            if place.what is not None and joins(place.what):
+                del lane[at]
+                place.taken_by = turn
+                place.called.set()
+                taken.append(place.what)
+            elif place.steps_aside:
+                at += 1
+            else:
+                break
         return taken
 
     def _leave(self, session_key: str, lane: deque[Place[T, R]], place: Place[T, R]) -> None:

@@ -46,10 +46,10 @@ STOP_S = 0.9
 
 _RECEIPT = "Noted. I am still at work; I read this as soon as I can."
 _GIVEN_UP = "The turn that your message had joined was given up. Send the message again."
+_OF_NOBODY = (Origin.CRON, Origin.HEARTBEAT, Origin.SUBAGENT, Origin.GOAL)
+"""Why messages exist that no person has just said: they join no turn, and keep nobody's from joining."""
 _STATES = {TurnOutcome.REFUSED: InboundState.REFUSED, TurnOutcome.FAILED: InboundState.FAILED}
 """What the journal calls these ends; all others are answers."""
-_BY_ITSELF = (Origin.CRON, Origin.HEARTBEAT, Origin.SUBAGENT, Origin.GOAL)
-"""Why messages exist that nobody has typed: each has a turn of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +184,7 @@ class AgentLoop:
         The person gets a receipt then. A message that has joined ends as the turn does, and adds no text to it.
         """
         turn = new_turn(message, sink, self._parts)
-        may_join = self._policy.join and message.origin not in _BY_ITSELF
+        may_join = self._policy.join and message.origin not in _OF_NOBODY
         return await self._answer(turn, may_join=may_join and parse_command(message.content) is None)
 
     async def resume(
@@ -202,8 +202,10 @@ class AgentLoop:
         return await self._end(session_key, Ending.STOP)
 
     def lane(self, session_key: str) -> AbstractAsyncContextManager[object]:
-        """The session's lane, for work of ours between its turns; it takes no place at the gate."""
-        return self._lanes.enter(session_key)
+        """The session's lane, for work of ours between its turns; it takes no place at the gate and keeps no message
+        from joining the turn before it.
+        """
+        return self._lanes.enter(session_key, steps_aside=True)
 
     async def process_direct(
         self,
@@ -256,7 +258,8 @@ class AgentLoop:
             if may_join:
                 turn.emit(Notice(text=_RECEIPT, kind=NoticeKind.RECEIPT))
 
-        async with self._lanes.enter(key, turn if may_join else None, on_wait) as place:
+        of_nobody = turn.message.origin in _OF_NOBODY
+        async with self._lanes.enter(key, turn if may_join else None, on_wait, steps_aside=of_nobody) as place:
             if place.taken_by is not None:
                 return await _ended_with(turn, place.taken_by)
             if self._stopping.is_set():

@@ -16,13 +16,13 @@ import asyncio
 import logging
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from nanobot.agent.scope import OWNERS, SHARED, Scope
+from nanobot.agent.scope import OWNERS, SHARED, Scope, apart
 from nanobot.errors import NanobotError, StorageError
 from nanobot.messages.types import ChatMessage
 from nanobot.providers.base import LLMProvider
@@ -73,7 +73,8 @@ class Conversation(Protocol):
 class MemoryStore:
     """The memory of one workspace. Reading never raises; writing raises StorageError where the disk refuses.
 
-    `files` opens what it reads and writes: a command may have put a link in the place of a file.
+    `files` opens what it reads and writes: a command may have put a link in the place of a file. What it put into the
+    folder of a chat leads to no other memory.
     """
 
     def __init__(
@@ -86,7 +87,8 @@ class MemoryStore:
         budget_bytes: int = BUDGET_BYTES,
     ) -> None:
         self.budget_bytes = budget_bytes
-        self._files = files or Opener(PathPolicy(workspace))
+        self._all_files = files or Opener(PathPolicy(workspace))
+        self._files = replace(self._all_files, policy=apart(self._all_files.policy, scope))
         self._workspace = workspace
         self.scope = scope
         self.memory_dir = workspace / "memory" / scope.folder
@@ -101,13 +103,16 @@ class MemoryStore:
         """What changed in it, and when."""
         from nanobot.agent.memory_book import MemoryBook  # most turns change no memory
 
-        folder = self._workspace / "memory" / ".book" / (self.scope.folder or "owner")
-        return MemoryBook(folder, self._files, self._clock)
+        return MemoryBook(self._book_folder, self._all_files, self._clock)
+
+    @property
+    def _book_folder(self) -> Path:
+        return self._workspace / "memory" / ".book" / (self.scope.folder or "owner")
 
     def of(self, scope: Scope) -> "MemoryStore":
         """The memory of another scope of the same workspace."""
         return MemoryStore(
-            self._workspace, clock=self._clock, files=self._files, scope=scope, budget_bytes=self.budget_bytes
+            self._workspace, clock=self._clock, files=self._all_files, scope=scope, budget_bytes=self.budget_bytes
         )
 
     @property
@@ -118,6 +123,16 @@ class MemoryStore:
     def read_long_term(self) -> str:
         """MEMORY.md as it stands; empty where there is none."""
         return read_or_empty(self.memory_file, self._files)
+
+    def text_of(self, file: Path) -> str:
+        """The text of one of its files, whatever bytes it holds: they come out again as they went in. Empty where it
+        cannot be read.
+        """
+        try:
+            data = self.bytes_of(file) or b""
+        except StorageError:
+            return ""
+        return data.decode("utf-8", "surrogateescape")
 
     def write_long_term(self, content: str) -> None:
         """Replace MEMORY.md in one step."""
@@ -132,7 +147,7 @@ class MemoryStore:
 
         with self.book.at_work():
             for file in (self.memory_file, *([self.shared_file] if self.scope.is_owners else [])):
-                self.book.note(file.name, self._bytes_of(file), by or By.HAND, source or NOWHERE)
+                self.book.note(file.name, self.bytes_of(file), by or By.HAND, source or NOWHERE)
 
     def change(
         self, file: Path, data: bytes | None, by: "By", source: "Source | None" = None, **noted: Any
@@ -143,7 +158,7 @@ class MemoryStore:
         from nanobot.agent.memory_book import NOWHERE, By
 
         with self.book.at_work():
-            before = self._bytes_of(file)
+            before = self.bytes_of(file)
             if before is not None or self.book.changes():
                 self.book.note(file.name, before, By.HAND)
             if data is None:
@@ -154,7 +169,17 @@ class MemoryStore:
                 self._write(file, data)
             return self.book.note(file.name, data, by, source or NOWHERE, **noted)
 
-    def _bytes_of(self, file: Path) -> bytes | None:
+    def put(self, file: Path, data: bytes | None) -> None:
+        """Put these bytes there, None for no file, and say nothing of it in the book: the archive has no versions of
+        its own, and what could not be noted is taken back unnoted. Raises StorageError.
+        """
+        if data is None:
+            self._remove(file)
+        else:
+            self._write(file, data)
+
+    def bytes_of(self, file: Path) -> bytes | None:
+        """What a file of it holds, None where there is none. Raises StorageError."""
         try:
             with self._files.read(file) as opened:
                 return opened.read()
@@ -183,28 +208,34 @@ class MemoryStore:
         """Keep what a consolidation brought: first the entry for the log, then MEMORY.md where it changed.
 
         Facts that say the same are made one, what was forgotten does not come back from what was said before, and what
-        goes beyond the budget leaves for the archive. Raises StorageError; where MEMORY.md is no longer `instead_of`,
-        nothing is written.
+        goes beyond the budget leaves for the archive. Where MEMORY.md is no longer `instead_of`, what the update
+        changes is changed in the text that stands there. Raises StorageError, also where both changed the same facts;
+        then nothing is written.
         """
         from nanobot.agent.memory_book import NOWHERE, By
+        from nanobot.agent.memory_merge import carried_over
         from nanobot.agent.remembering import settled
 
         source = source or NOWHERE
         with self.book.at_work():
-            if self.read_to_rewrite() != instead_of:
-                raise StorageError(
-                    "MEMORY.md was changed meanwhile; the older messages stay until they are asked for again."
-                )
             update = memory_update if memory_update.strip() != instead_of.strip() else instead_of
-            kept = settled(update, instead_of, self.book, source, self.budget_bytes, self._clock)
+            stands = self.read_to_rewrite()
+            if stands != instead_of:
+                update, homeless = carried_over(instead_of, update, stands)
+                if homeless:
+                    raise StorageError(
+                        "MEMORY.md was changed meanwhile, in the same place; the older messages stay until they are "
+                        "asked for again."
+                    )
+            kept = settled(update, stands, self.book, source, self.budget_bytes, self._clock)
             self.append_history(history_entry)
             if kept.archived:
                 self.append_archive(kept.archived)
-            if kept.text.strip() != instead_of.strip():
+            if kept.text.strip() != stands.strip():
                 data = f"{kept.text.strip()}\n".encode("utf-8", "replace")
                 self.change(self.memory_file, data, By.CONSOLIDATION, source, mentioned=kept.mentioned)
             elif kept.mentioned:
-                data = self._bytes_of(self.memory_file) or b""
+                data = self.bytes_of(self.memory_file) or b""
                 self.book.note(self.memory_file.name, data, By.CONSOLIDATION, source, mentioned=kept.mentioned)
 
     def append_archive(self, facts: "Sequence[Fact]") -> None:
@@ -262,6 +293,20 @@ class MemoryStore:
         text = "\n\n".join(part for part in (memory, shared, archive) if part)
         return f"## Long-term Memory\n\n{text}" if text else ""
 
+    def without_forgotten(self, text: str) -> str:
+        """Words for a prompt without the lines that speak of what a person had forgotten, and did not tell again."""
+        if not text or not self._book_folder.is_dir():
+            return text
+        from nanobot.agent.facts import words_of
+        from nanobot.agent.memory_book import is_like
+
+        known = self.read_long_term().splitlines()
+        gone = [told for told, _ in self.book.forgotten() if not any(is_like(told, line) for line in known)]
+        forgotten = [words for told in gone if (words := words_of(told))]
+        lines = text.splitlines()
+        kept = [line for line in lines if not any(_speaks_of(words, words_of(line)) for words in forgotten)]
+        return text if len(kept) == len(lines) else "\n".join(kept)
+
     def append_history(self, entry: str) -> None:
         """Add to the log, durably. An entry without its own `[YYYY-MM-DD HH:MM]` gets the present one."""
         text = _BLANK_LINES.sub("\n", entry.strip())
@@ -275,7 +320,7 @@ class MemoryStore:
         """The log, oldest first: HISTORY.md and the `history.jsonl` that later releases of the original wrote."""
         entries = [
             *_entries_of_jsonl(read_or_empty(self.memory_dir / "history.jsonl", self._files)),
-            *_entries_of(read_or_empty(self.history_file, self._files)),
+            *entries_of(read_or_empty(self.history_file, self._files)),
         ]
         return sorted(entries, key=lambda entry: entry.timestamp)
 
@@ -299,7 +344,7 @@ class MemoryStore:
     def put_away_today(self) -> bool:
         """Move today's notes to where no prompt shows them, beside the others; whether there were some."""
         path = self.note_file()
-        if not (data := self._bytes_of(path)):
+        if not (data := self.bytes_of(path)):
             return False
         number = next(at for at in range(1, 10_000) if not path.with_name(f"{path.stem}-{at}.md").exists())
         self._write(path.with_name(f"{path.stem}-{number}.md"), data)
@@ -345,6 +390,10 @@ class MemoryStore:
             raise refusal(f"Cannot write {path.name}", error) from error
 
 
+def _speaks_of(fact: set[str], line: set[str]) -> bool:
+    return len(fact & line) >= 0.7 * len(fact)
+
+
 def _text_of(data: bytes) -> str | None:
     try:
         return data.decode()
@@ -386,16 +435,24 @@ def _gap_at_end(place: Place) -> str:
     return "\n" * max(0, 2 - newlines) if tail else ""
 
 
-def _entries_of(text: str) -> Iterator[HistoryEntry]:
+def entries_of(text: str) -> Iterator[HistoryEntry]:
     """Entries of HISTORY.md; words before the first stamp are an entry without one."""
+    return (entry_of(text[begin:end]) for begin, end in entry_spans(text))
+
+
+def entry_spans(text: str) -> Iterator[tuple[int, int]]:
+    """Where each of them stands."""
     starts = [match.start() for match in _STAMP.finditer(text)]
     for start, end in zip([0, *starts], [*starts, len(text)], strict=True):
-        piece = text[start:end].strip()
-        stamp = _STAMP.match(piece)
-        if piece:
-            yield HistoryEntry(
-                stamp[1].replace("T", " ") if stamp else "", piece[stamp.end() if stamp else 0 :].strip()
-            )
+        if text[start:end].strip():
+            yield start, end
+
+
+def entry_of(piece: str) -> HistoryEntry:
+    """One of them."""
+    piece = piece.strip()
+    stamp = _STAMP.match(piece)
+    return HistoryEntry(stamp[1].replace("T", " ") if stamp else "", piece[stamp.end() if stamp else 0 :].strip())
 
 
 def _entries_of_jsonl(text: str) -> Iterator[HistoryEntry]:
@@ -403,6 +460,11 @@ def _entries_of_jsonl(text: str) -> Iterator[HistoryEntry]:
     for row in json_objects(text.encode()):
         if isinstance(content := row.get("content"), str):
             yield HistoryEntry(_minute(row.get("timestamp")), content.strip())
+
+
+def said_in(line: str) -> str:
+    """What a line of history.jsonl says; empty where it says nothing."""
+    return "".join(entry.content for entry in _entries_of_jsonl(line))
 
 
 def _minute(timestamp: object) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
+from os import SEEK_END
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from nanobot.agent.facts import Fact, facts_in, words_of
 from nanobot.errors import StorageError
 from nanobot.messages.shown import shown_text
 from nanobot.messages.types import ChatMessage, Provenance, is_our_word, is_outside
-from nanobot.security.opening import Opener
+from nanobot.security.opening import Opener, Place
 from nanobot.security.paths import PathDeniedError
 from nanobot.utils.clock import Clock, timestamp
 from nanobot.utils.files import PRIVATE_FILE, make_private_folder
@@ -45,7 +46,13 @@ class By(StrEnum):
     FORGET = "forget"
     UNDO = "undo"
     SHARE = "share"
+    LESSON = "lesson"
+    """A mistake that kept coming back, or does no more."""
     RESET = "reset"
+    DREAM = "dream"
+    """A pass that tidies it."""
+    RESTORE = "restore"
+    """Back to before such a pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +139,9 @@ class MemoryBook:
     """The book of one scope's memory."""
 
     def __init__(self, folder: Path, files: Opener, clock: Clock) -> None:
-        self._folder = folder
+        self.folder = folder
         self._lines = folder / "changes.jsonl"
-        self._files = files
+        self.files = files
         self._clock = clock
         self._read = _Read()
         self._mutex = threading.RLock()
@@ -146,7 +153,7 @@ class MemoryBook:
             found = self._lines.stat()
             stamp = (found.st_mtime_ns, found.st_size)
             if stamp != self._read.stamp:
-                with self._files.read(self._lines) as file:
+                with self.files.read(self._lines) as file:
                     rows = list(json_objects(file.read()))
                 self._read = _Read(stamp, [one for row in rows if (one := _change_of(row)) is not None])
         except (OSError, PathDeniedError):
@@ -158,7 +165,7 @@ class MemoryBook:
         if name is None:
             return None
         try:
-            with self._files.read(self._folder / "texts" / name) as file:
+            with self.files.read(self.folder / "texts" / name) as file:
                 return file.read()
         except (OSError, PathDeniedError) as error:
             raise StorageError("That version is not kept any more.") from error
@@ -171,8 +178,8 @@ class MemoryBook:
         with self._mutex, ExitStack() as held:
             if not self._depth:
                 try:
-                    make_private_folder(self._folder)
-                    held.enter_context(locked(self._folder / ".lock"))
+                    make_private_folder(self.folder)
+                    held.enter_context(locked(self.folder / ".lock"))
                 except OSError as error:
                     raise refusal("The book of changes of the memory cannot be opened", error) from error
             self._depth += 1
@@ -219,8 +226,8 @@ class MemoryBook:
         try:
             if data is not None and name is not None and name != before:
                 self._keep(name, data)
-            with self._files.own_place(self._lines) as place:
-                place.append((sound_json(_row_of(change)) + "\n").encode())
+            with self.files.own_place(self._lines) as place:
+                place.append(_line_end(place) + (sound_json(_row_of(change)) + "\n").encode())
         except PathDeniedError as error:
             raise StorageError(str(error)) from error
         except OSError as error:
@@ -237,7 +244,7 @@ class MemoryBook:
         for change in reversed(self.changes()):
             if change.undoes is not None:
                 undone.add(change.undoes)
-            elif change.number not in undone and change.before != change.after and not _is_first_look(change):
+            elif change.number not in undone and change.before != change.after and not is_first_look(change):
                 first = change.group or change.number
                 return [one for one in self.changes() if first in (one.number, one.group) and one.number not in undone]
         return []
@@ -248,7 +255,7 @@ class MemoryBook:
         mentions: dict[str, int] = {}
         for change in self.changes():
             for told in change.added:
-                if change.by is not By.UNDO or told["key"] not in found:
+                if change.by not in (By.UNDO, By.RESTORE) or told["key"] not in found:
                     found[told["key"]] = Origin(change, told)
             for key in change.mentioned:
                 mentions[key] = mentions.get(key, 0) + 1
@@ -267,15 +274,15 @@ class MemoryBook:
             return None
 
     def _keep(self, name: str, data: bytes) -> None:
-        path = self._folder / "texts" / name
+        path = self.folder / "texts" / name
         if not path.exists():
-            with self._files.own_place(path) as place:
+            with self.files.own_place(path) as place:
                 place.replace(data, PRIVATE_FILE)
 
     def _sweep(self) -> None:
         """Let go of the texts of very old versions."""
         kept = {name for change in self.changes()[-_KEPT_TEXTS:] for name in (change.before, change.after)}
-        for path in (self._folder / "texts").iterdir():
+        for path in (self.folder / "texts").iterdir():
             if path.name not in kept:
                 path.unlink(missing_ok=True)
 
@@ -286,8 +293,23 @@ def is_like(fact: str, other: str) -> bool:
     return bool(one and two) and len(one & two) >= _ALIKE * min(len(one), len(two))
 
 
-def _is_first_look(change: Change) -> bool:
+def is_lesson(origin: Origin | None) -> bool:
+    """Whether code learned it: it comes and leaves by code, and no model is asked about it."""
+    return origin is not None and origin.change.by is By.LESSON
+
+
+def is_first_look(change: Change) -> bool:
+    """Whether it only says how a file stood when the book began: nobody knows who wrote that."""
     return change.by is By.HAND and change.before is None
+
+
+def _line_end(place: Place) -> bytes:
+    """What ends half a line, which a full disk has left; nothing where there is none."""
+    try:
+        with place.read() as file:
+            return b"\n" if file.seek(0, SEEK_END) and file.seek(-1, SEEK_END) >= 0 and file.read() != b"\n" else b""
+    except FileNotFoundError:
+        return b""
 
 
 def _name_of(data: bytes) -> str:

@@ -10,8 +10,8 @@ from datetime import datetime
 from pathlib import Path
 
 from nanobot.agent.facts import Fact, facts_in, id_of, key_of, without, words_of
-from nanobot.agent.memory import MemoryStore
-from nanobot.agent.memory_book import By, Change, Origin, Source
+from nanobot.agent.memory import MemoryStore, said_in
+from nanobot.agent.memory_book import By, Change, Origin, Source, is_first_look
 from nanobot.agent.remembering import importance_of
 from nanobot.errors import NanobotError
 from nanobot.utils.clock import Clock
@@ -24,9 +24,12 @@ _HOW = {
     By.AGENT: "written by the agent",
     By.HAND: "written by hand, or before nanobot kept book",
     By.SHARE: "shared by the owner",
+    By.LESSON: "learned from a mistake that kept coming back",
     By.UNDO: "brought back",
     By.FORGET: "left when something else was forgotten",
     By.RESET: "left by a reset",
+    By.DREAM: "made of earlier facts by Dream",
+    By.RESTORE: "brought back",
 }
 
 
@@ -62,7 +65,9 @@ class MemoryEditor:
         self._memory.note_changes()
         origins = self._memory.book.origins()
         return [
-            self._known(fact, path.name, origins.get(fact.key)) for path in self._files() for fact in _facts_of(path)
+            self._known(fact, path.name, origins.get(fact.key))
+            for path in self._files()
+            for fact in facts_in(self._memory.text_of(path))
         ]
 
     def state(self) -> str:
@@ -85,7 +90,12 @@ class MemoryEditor:
             self._memory.note_changes()
             places = [*self._files(), self._memory.archive_file]
             found = _matching(
-                wanted, [self._known(fact, path.name, None) for path in places for fact in _facts_of(path)]
+                wanted,
+                [
+                    self._known(fact, path.name, None)
+                    for path in places
+                    for fact in facts_in(self._memory.text_of(path))
+                ],
             )
             keys = {known.fact.key for known in found}
             if not keys:
@@ -98,7 +108,7 @@ class MemoryEditor:
             gone: dict[str, Fact] = {}
             group = None
             for path in places:
-                text = _text_of(path)
+                text = self._memory.text_of(path)
                 out = [fact for fact in facts_in(text) if fact.key in keys]
                 if out:
                     gone |= {fact.key: fact for fact in out}
@@ -140,7 +150,7 @@ class MemoryEditor:
                     else NanobotError("Several facts have these words. Name one by its id.")
                 )
             fact = next(iter(keys.values()))
-            text = _text_of(self._memory.shared_file)
+            text = self._memory.text_of(self._memory.shared_file)
             if fact.key in {one.key for one in facts_in(text)}:
                 raise NanobotError("It is shared already.")
             line_end = "" if not text or text.endswith("\n") else "\n"
@@ -169,13 +179,18 @@ class MemoryEditor:
         """The lines of all its files in which these words stand, in any case."""
         wanted = text.casefold().split()
         folder = self._memory.memory_dir
-        names = [*self._all_files(), self._memory.history_file, *sorted(folder.glob("????-??-??.md"), reverse=True)]
+        logs = [self._memory.history_file, folder / "history.jsonl"]
+        names = [*self._all_files(), *logs, *sorted(folder.glob("????-??-??.md"), reverse=True)]
         return [
             Found(path.name, number, line.strip())
             for path in dict.fromkeys(names)
-            for number, line in enumerate(_text_of(path).splitlines(), 1)
+            for number, line in enumerate(self._lines_of(path), 1)
             if wanted and all(word in line.casefold() for word in wanted)
         ]
+
+    def _lines_of(self, path: Path) -> list[str]:
+        lines = self._memory.text_of(path).splitlines()
+        return [said_in(line) for line in lines] if path.suffix == ".jsonl" else lines
 
     def log(self) -> list[Change]:
         """All changes, the newest first."""
@@ -234,7 +249,8 @@ def told_change(change: Change) -> str:
     shown = "; ".join(what[:4]) + (f"; and {len(what) - 4} more" if len(what) > 4 else "")
     back = f" of {change.undoes}" if change.undoes is not None else ""
     who = f" ({change.who})" if change.who else ""
-    return f"{change.number}  {_minute(change.at)}  {change.by}{back}{who} {change.file}: {shown or 'other text'}"
+    shown = shown or ("as it was found" if is_first_look(change) else "other text")
+    return f"{change.number}  {_minute(change.at)}  {change.by}{back}{who} {change.file}: {shown}"
 
 
 def _matching(wanted: str, facts: Sequence[Known]) -> list[Known]:
@@ -256,18 +272,6 @@ def _matching(wanted: str, facts: Sequence[Known]) -> list[Known]:
 
 def _unknown(wanted: str) -> NanobotError:
     return NanobotError(f"No fact is called {clip_line(wanted, _SHOWN)!r} or has these words. /memory lists them.")
-
-
-def _facts_of(path: Path) -> list[Fact]:
-    return facts_in(_text_of(path))
-
-
-def _text_of(path: Path) -> str:
-    """The text of a file, whatever bytes it holds; they come out again as they went in."""
-    try:
-        return path.read_bytes().decode("utf-8", "surrogateescape")
-    except OSError:
-        return ""
 
 
 def _minute(told: str) -> str:

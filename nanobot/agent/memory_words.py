@@ -20,6 +20,10 @@ USAGE = (
     "/memory share ID tells every chat of it (the owner's memory, owner only)."
 )
 
+_REMAINS = """\
+No new conversation is told of it. This one may still speak of it, until /new; so do HISTORY.md and what was said \
+before, where a search finds it. /memory undo brings it back."""
+
 
 class MemoryWords:
     """The answers. `memory_of` gives the memory of a scope."""
@@ -59,7 +63,7 @@ class MemoryWords:
             return self._share(asked, editor, rest)
         gone = editor.forget(rest)
         said = "\n".join(f"- {fact.text}" for fact in gone)
-        return f"Forgotten:\n{said}\n/memory undo brings it back. The log of old conversations may still speak of it."
+        return f"Forgotten:\n{said}\n{_REMAINS}"
 
     def _list(self, editor: MemoryEditor) -> str:
         known = editor.facts()

@@ -3,19 +3,19 @@
 Pure, but for the book it reads.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from math import log2
 
-from nanobot.agent.facts import Fact, facts_in, merged, weight_of, within, without, words_of
-from nanobot.agent.memory_book import By, MemoryBook, Origin, Source, is_like
+from nanobot.agent.facts import Fact, facts_in, merged, weight_of, with_item, within, without, words_of
+from nanobot.agent.memory_book import By, MemoryBook, Origin, Source, is_lesson, is_like
 from nanobot.messages.shown import shown_text
 from nanobot.utils.clock import Clock
 
 _LONG_DAYS = 60.0
-_OF = {By.HAND: 3.0, By.SHARE: 3.0, By.AGENT: 1.5}
-"""What it adds to a fact's importance who wrote it: what a person wrote by hand leaves last."""
+_OF = {By.HAND: 3.0, By.SHARE: 3.0, By.AGENT: 1.5, By.LESSON: -10.0}
+"""What it adds to a fact's importance who wrote it: what a person wrote by hand leaves last, a lesson before any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,7 @@ def settled(update: str, before: str, book: MemoryBook, source: Source, budget: 
     back = [fact for fact in facts_in(text) if fact.key not in known and _is_forgotten(fact, book, source)]
     if back:
         text = without(text, back)
+    text = _with_lessons(text, before, origins)
     said = [words_of(shown_text(row)) for row in source.rows if row.get("role") == "user"]
     mentioned = [fact.key for fact in facts_in(text) if fact.key in known and _is_said(fact, said)]
 
@@ -44,6 +45,15 @@ def settled(update: str, before: str, book: MemoryBook, source: Source, budget: 
 
     text, gone = within(text, budget, importance)
     return Settled(text, gone, mentioned)
+
+
+def _with_lessons(text: str, before: str, origins: Mapping[str, Origin]) -> str:
+    """The text with the lessons that stood there before: when one leaves is not for a model to say."""
+    stands = {fact.key for fact in facts_in(text)}
+    for fact in facts_in(before):
+        if is_lesson(origins.get(fact.key)) and fact.key not in stands:
+            text = with_item(text, fact.heading, fact.text)
+    return text
 
 
 def importance_of(fact: Fact, origin: Origin | None, now: datetime) -> float:

@@ -30,7 +30,8 @@ The check that passed:
 
 {check}
 """
-_FIRST_LINE = re.compile(r"[\W_]*verdict[\W_]+(pass|send[ _-]?back)[\W_]*", re.IGNORECASE)
+_VERDICT = re.compile(r"[\W_]*verdict[\W_]+(?:(pass(?:ed)?)|send[ _-]?back|fail(?:ed)?)[\W_]*", re.IGNORECASE)
+"""A pass is told by its group. Marks around the words, as of Markdown, say nothing."""
 _NO_REASONS = "No reasons were given."
 _BABBLED = "The reviewer gave no verdict that could be read."
 
@@ -81,8 +82,9 @@ class SubagentReviewer:
 def _verdict_of(task: Task) -> tuple[bool | None, str]:
     if task.state is not TaskState.DONE:
         return None, f"The review {not_done(task)}"
-    first, _, rest = task.result.strip().partition("\n")
-    found = _FIRST_LINE.fullmatch(first)
+    lines = task.result.splitlines()
+    first = next((at for at, line in enumerate(lines) if re.search(r"\w", line)), 0)
+    found = _VERDICT.fullmatch(lines[first]) if lines else None
     if found is None:
         return None, _BABBLED
-    return found[1].lower() == "pass", rest.strip() or _NO_REASONS
+    return found[1] is not None, "\n".join(lines[first + 1 :]).strip() or _NO_REASONS

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import cast
 
-from nanobot.agent.facts import facts_in, lost_facts
+from nanobot.agent.facts import facts_in, is_left_open, lost_facts
 from nanobot.errors import NanobotError, ProviderError
 from nanobot.messages.shown import shown_text
 from nanobot.messages.tokens import estimate_tokens
@@ -100,6 +100,11 @@ _NO_ENTRY = (
     r")"
 )
 """How a refusal or an error begins that came in place of words to keep."""
+_WRAPPED = re.compile(r"```(?:markdown|md)?[ \t]*\n(.*)\n```", re.DOTALL)
+"""All of a text as one block of code, as models like to give it."""
+_LINE_ENDS = re.compile("\r\n?|[\u2028\u2029]")
+_UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u202a-\u202e\u2060\u2066-\u2069\ufeff\U000e0000-\U000e007f]")
+"""What steers a screen, turns the order of letters around, or can be read by nobody but a model."""
 _PLACEHOLDERS = frozenset({"none", "null", "n/a", "string", "history_entry", "memory_update"})
 
 
@@ -230,10 +235,12 @@ def checked(response: LLMResponse, memory: str) -> Saved:
         raise UnusableAnswerError("The model's answer was cut off by the length limit.")
     if len(calls) != 1:
         raise UnusableAnswerError(f"The model called {NAME} {len(calls)} times instead of once.")
-    arguments = _arguments(calls[0])
+    arguments = arguments_of(calls[0])
     entry, update = _words(arguments, "history_entry"), _words(arguments, "memory_update")
     if update == _EMPTY:
         update = ""
+    if (wrapped := _WRAPPED.fullmatch(update)) and not _WRAPPED.fullmatch(memory.strip()):
+        update = wrapped[1].strip()
     if not any(map(str.isalnum, entry)):
         raise UnusableAnswerError("The model's history_entry is empty.")
     if len(entry) > _MOST_ENTRY:
@@ -243,6 +250,8 @@ def checked(response: LLMResponse, memory: str) -> Saved:
         raise UnusableAnswerError(f"The model would shorten MEMORY.md from {old:,} to {new:,} characters.")
     if new > old + _MOST_GROWTH:
         raise UnusableAnswerError(f"The model would lengthen MEMORY.md from {old:,} to {new:,} characters.")
+    if is_left_open(update) and not is_left_open(memory):
+        raise UnusableAnswerError("The model's memory_update leaves a block of code or a comment open.")
     lost = lost_facts(memory, update)
     if len(lost) > max(_FEW_FACTS, len(facts_in(memory)) // 3):
         raise UnusableAnswerError(f"The model would drop {len(lost)} facts of MEMORY.md at once.")
@@ -260,20 +269,28 @@ def _handover(arguments: Mapping[str, object]) -> str:
         return ""
 
 
-def _arguments(call: ToolCallRequest) -> Mapping[str, object]:
-    """A dict, or JSON text of one, or a list of one, which some servers send."""
+def arguments_of(call: ToolCallRequest) -> Mapping[str, object]:
+    """What a call was given: a dict, or JSON text of one, or a list of one, which some servers send.
+
+    Raises UnusableAnswerError.
+    """
     found: object = call.arguments
     if isinstance(found, str):
         found, problem = parse_arguments(found)
         if problem is not None:
-            raise UnusableAnswerError(f"The model's {NAME} call cannot be read: {problem}.")
+            raise UnusableAnswerError(f"The model's {call.name} call cannot be read: {problem}.")
     if call.problem is not None:
-        raise UnusableAnswerError(f"The model's {NAME} call cannot be read: {call.problem}.")
+        raise UnusableAnswerError(f"The model's {call.name} call cannot be read: {call.problem}.")
     if isinstance(found, list) and len(found) == 1:
         found = found[0]
     if not isinstance(found, dict):
-        raise UnusableAnswerError(f"The model's {NAME} call holds no object.")
+        raise UnusableAnswerError(f"The model's {call.name} call holds no object.")
     return found
+
+
+def is_no_entry(text: str) -> bool:
+    """Whether it is a refusal, an error or a word of the schema, in place of words to keep."""
+    return bool(re.match(_NO_ENTRY, text, re.IGNORECASE)) or text.strip(" .`\"'<>").lower() in _PLACEHOLDERS
 
 
 def _words(arguments: Mapping[str, object], name: str) -> str:
@@ -281,8 +298,12 @@ def _words(arguments: Mapping[str, object], name: str) -> str:
     value = arguments.get(name)
     if value is None:
         raise UnusableAnswerError(f"The model left out {name}.")
-    text = value.strip() if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    if re.match(_NO_ENTRY, text, re.IGNORECASE) or text.strip(" .`\"'<>").lower() in _PLACEHOLDERS:
+    try:
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    except (RecursionError, ValueError) as error:
+        raise UnusableAnswerError(f"The model's {name} is nested too deep.") from error
+    text = _UNSEEN.sub("", _LINE_ENDS.sub("\n", text)).strip()
+    if is_no_entry(text):
         raise UnusableAnswerError(f"The model's {name} is a refusal or an error: {text[:80]!r}.")
     return text
 

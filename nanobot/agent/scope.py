@@ -4,8 +4,10 @@ The owner's scope is the memory of the workspace. Every chat in which others wri
 is remembered there is told there only. What the owner shared is told everywhere.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
+from nanobot.security.paths import Apart, PathPolicy
 from nanobot.session.stems import other_stem_of
 
 
@@ -37,3 +39,23 @@ SHARED = "SHARED.md"
 """In the memory folder: what the owner shared with every chat."""
 OWNERS = Scope()
 """The terminal, and where nobody but an owner reads."""
+
+
+@lru_cache(maxsize=64)
+def apart(paths: PathPolicy, scope: Scope) -> PathPolicy:
+    """These policies as they are for a scope: where others read along, without what was told in private."""
+    if scope.is_owners:
+        return paths
+    workspace, memory = paths.workspace, paths.workspace / "memory"
+    kept = (workspace, *([paths.data_folder] if paths.data_folder is not None else []))
+    told = Apart(
+        closed=(
+            memory,
+            workspace / GOAL_NOTES,
+            workspace / "USER.md",
+            *(base / name for base in kept for name in ("sessions", "cron")),
+        ),
+        open=(memory / scope.folder, memory / SHARED, workspace / scope.notes),
+        unlisted=(workspace / ".nanobot", *([paths.data_folder / "media"] if paths.data_folder is not None else [])),
+    )
+    return replace(paths, apart=told)

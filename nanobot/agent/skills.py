@@ -154,7 +154,7 @@ class SkillsLoader:
                 path=Path(path),
                 source=source,
                 description=manual.description or name,
-                always=not hidden and (manual.front.get("always") is True or manual.ours.get("always") is True),
+                always=not hidden and manual.always,
                 missing=tuple(one.text for one in lack),
                 stamp=stamp,
                 told=tuple(one.told for one in lack),

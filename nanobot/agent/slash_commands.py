@@ -50,9 +50,11 @@ class Command:
 
 
 def parse_command(text: str) -> Command | None:
-    """The command a message is, or None where it is for the model. `/etc/hosts is odd` is for the model."""
+    """The command a message is, or None where it is for the model. `/etc/hosts is odd` is for the model. A menu that
+    spells no hyphen (Telegram's) says `/dream_log`.
+    """
     match = _COMMAND.match(text.strip())
-    return Command(match[1].lower(), (match[2] or "").strip()) if match else None
+    return Command(match[1].lower().replace("_", "-"), (match[2] or "").strip()) if match else None
 
 
 class Models(Protocol):
@@ -217,7 +219,7 @@ class Desk:
 class SlashCommands:
     """The table, and the answer to each."""
 
-    AT_ONCE = frozenset({"stop", "status", "restart", "tasks", "goal"})
+    AT_ONCE = frozenset({"stop", "status", "restart", "tasks", "goal", "dream"})
 
     ALONE = frozenset({"new", "model"})
     """For an owner, and for one who has a conversation alone: of a shared one they change what is everybody's."""
@@ -361,7 +363,7 @@ class SlashCommands:
         try:
             model = await desk.models.get(session.metadata.get("model"))
             asked = _described(model)
-            window = f"{vitals.window_used(session.key):,} of {model.limits.window_tokens:,} tokens"
+            window = f"{self._window_used(session, scope, model)} of {model.limits.window_tokens:,} tokens"
             notes = model.provider.notes()
         except NanobotError as error:
             asked, window, notes = f"none: {error}", "unknown", []
@@ -392,6 +394,13 @@ class SlashCommands:
             lines.append(f"Last error: {vitals.last_error}")
         return "\n".join(lines)
 
+    def _window_used(self, session: Session, scope: Scope, model: Model) -> str:
+        """What the last request weighed; about what the next one does, where no model has counted yet."""
+        used = self._desk.vitals.window_used(session.key)
+        if used or not session.message_count:
+            return f"{used:,}"
+        return f"about {self._report_of(session, scope, model).tokens:,}"
+
     async def _model(self, asked: Asked) -> str:
         desk = self._desk
         if not asked.argument:
@@ -419,20 +428,15 @@ class SlashCommands:
         return "\n".join(lines[-int(asked.argument or 10) :]) or "Nothing was said in this session yet."
 
     async def _context(self, asked: Asked) -> str:
+        model = await self._desk.models.get(asked.session.metadata.get("model"))
+        return self._report_of(asked.session, asked.scope, model).text()
+
+    def _report_of(self, session: Session, scope: Scope, model: Model) -> ContextReport:
         desk = self._desk
-        model = await desk.models.get(asked.session.metadata.get("model"))
-        rows, window = open_window(asked.session)
-        usage = desk.vitals.last_usage(asked.session.key)
-        return ContextReport(
-            model,
-            desk.prompt.build_system_prompt(
-                handover_of(asked.session.metadata), scope=asked.scope, began=asked.session.created_at.date()
-            ),
-            desk.tools,
-            rows,
-            window,
-            usage,
-        ).text()
+        system = desk.prompt.build_system_prompt(
+            handover_of(session.metadata), scope=scope, began=session.created_at.date()
+        )
+        return ContextReport(model, system, desk.tools, *open_window(session), desk.vitals.last_usage(session.key))
 
     async def _usage(self, asked: Asked) -> str:
         spending = self._desk.spending

@@ -249,11 +249,15 @@ class SubagentManager:
             await asyncio.wait([asyncio.ensure_future(one.told.wait()) for one in working], timeout=_STOPS_S)
 
     async def let_go(self) -> None:
-        """The last word, once no turn runs any more."""
+        """The last word, once no turn runs any more: what a turn waited for and has in its rows is told."""
+        given = [one.task for one in self._courses.values() if one.given]
         for job in self._jobs:
             job.cancel()
         if self._jobs:
             await asyncio.wait([*self._jobs])
+        for task in given:
+            if not task.reported and await self._reports.was_given(task):
+                await self._filed(task)
         await asyncio.to_thread(self._life.end)
 
     # --- a course, from its beginning to its report
@@ -328,6 +332,8 @@ class SubagentManager:
                         self._places.release()
             else:
                 result = TurnResult(TurnOutcome.STOPPED, "It had not begun.")
+        except NanobotError as error:
+            result = TurnResult(TurnOutcome.FAILED, str(error))
         except Exception as error:  # the wall of a subagent
             log.exception("subagent %s broke", course.task.id)
             result = TurnResult(TurnOutcome.FAILED, f"Something broke inside nanobot: {type(error).__name__}: {error}.")
@@ -338,7 +344,9 @@ class SubagentManager:
         """Try, and where the model failed once more; how it ended."""
         task = course.task
         words = (
-            task_words.asked(task) if task.tries < MOST_TRIES else task_words.asked_again("nanobot was interrupted.")
+            task_words.asked(task)
+            if task.tries < MOST_TRIES
+            else task_words.asked_again(task, "nanobot was interrupted.")
         )
         if task.state is TaskState.WAITING:
             task.state, task.tries, task.began_at = TaskState.RUNNING, 1, self._clock.now().timestamp()
@@ -355,7 +363,7 @@ class SubagentManager:
             await self._save(task)
             if not await course.unless_ended(asyncio.sleep(self._policy.pause_s)):
                 return result
-            words = task_words.asked_again(result.text)
+            words = task_words.asked_again(task, result.text)
 
     async def _one_try(self, course: Course, words: str, deadline: float) -> TurnResult:
         def watch(event: TurnEvent) -> None:

@@ -84,7 +84,7 @@ class Reports(Protocol):
         ...
 
     async def quiet(self, session_key: str) -> None:
-        """Wait until no turn of this session runs or waits; none is steered meanwhile."""
+        """Wait until no turn of this session runs, and none that waits now waits any more."""
         ...
 
     async def turn_over(self, session_key: str) -> None:

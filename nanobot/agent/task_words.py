@@ -10,6 +10,7 @@ from pathlib import Path
 from nanobot.agent.roles import SHEETS, Role
 from nanobot.agent.scope import OWNERS, Scope
 from nanobot.agent.tasks import Task, TaskState
+from nanobot.agent.tools.spawn import RESULT
 from nanobot.messages.types import ChatMessage
 from nanobot.usage.types import dollars
 from nanobot.utils.text import clip_line
@@ -21,7 +22,7 @@ _LONGEST_WHY = 300
 
 _TASK = "Your task:\n{task}"
 _AGAIN = (
-    "The model failed in the middle of this: {error}\nGo on with the task from where you stopped. What is done above "
+    "You were at this before, and did not come to the end: {error}\nGo on from where you stopped. What is done above "
     "is done; do nothing twice."
 )
 _REPORT = """\
@@ -93,9 +94,9 @@ def asked(task: Task) -> str:
     return _TASK.format(task=task.task)
 
 
-def asked_again(error: str) -> str:
-    """The same, where a try failed."""
-    return _AGAIN.format(error=error)
+def asked_again(task: Task, error: str) -> str:
+    """The same, where a try failed: perhaps so early that nothing of it was kept, the task neither."""
+    return f"{asked(task)}\n\n{_AGAIN.format(error=error)}"
 
 
 def report(task: Task) -> str:
@@ -120,7 +121,7 @@ def inline(task: Task) -> str:
 
 def given(task: Task) -> str:
     """How that result begins."""
-    return f"Subagent {task.id}:"
+    return RESULT.format(id=task.id)
 
 
 def started(task: Task, before: int) -> str:

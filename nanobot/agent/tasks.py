@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import secrets
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, fields
@@ -20,11 +21,14 @@ from nanobot.agent.scope import OWNERS, Scope
 from nanobot.agent.tools.base import SUBAGENT_SESSION
 from nanobot.bus.events import Address
 from nanobot.messages.types import Origin, Provenance
-from nanobot.utils.files import make_private_folder, write_atomic
+from nanobot.utils.files import make_private_folder, sweep_all_temps, sweep_temps, write_atomic
 from nanobot.utils.locks import ProcessLock
 from nanobot.utils.text import sound_json
 
 log = logging.getLogger(__name__)
+
+_FORGOTTEN_S = 3600.0
+"""After so long, what no task tells of belongs to a life that was killed."""
 
 
 class TaskState(StrEnum):
@@ -144,7 +148,10 @@ class TaskStore:
         return sorted(_tasks_in(self._done, since=since), key=lambda task: task.created_at)
 
     def sweep(self, *, before: float) -> list[str]:
-        """Let go of what was done before; the sessions of these tasks."""
+        """Let go of what was done before, and of what lives left that were killed; the sessions of these tasks."""
+        self._sweep_lives()
+        for place in (self._open, self._done):
+            sweep_all_temps(place, older_than_s=_FORGOTTEN_S)
         gone = []
         for path in self._done.glob("*.json") if self._done.is_dir() else ():
             with suppress(OSError):
@@ -152,6 +159,19 @@ class TaskStore:
                     path.unlink()
                     gone.append(f"{SUBAGENT_SESSION}{path.stem}")
         return gone
+
+    def sweep_half_saved(self, task: Task) -> None:
+        """Delete what a kill left of the saves of this task. Only who has taken it on may. Never raises."""
+        for place in (self._open, self._done):
+            sweep_temps(place / f"{task.id}.json", older_than_s=0)
+
+    def _sweep_lives(self) -> None:
+        used = {task.life for task in self.open_tasks()}
+        for path in self._lives.glob("*.lock") if self._lives.is_dir() else ():
+            with suppress(OSError):
+                is_old = time.time() - path.stat().st_mtime > _FORGOTTEN_S  # a young one may be about to be locked
+                if is_old and path.stem not in used and not _is_alive(self, path.stem):
+                    path.unlink()
 
     def lock_of(self, life: str) -> ProcessLock:
         """Held as long as that life lasts."""
@@ -200,6 +220,7 @@ class Life:
             try:
                 for task in [task for task in self._wanted(parent) if task.life == life]:
                     task.life = self.name
+                    self._store.sweep_half_saved(task)
                     self._store.save(task)
                     inherited.append(task)
                 if all(task.life != life for task in self._store.open_tasks()):

@@ -1,7 +1,7 @@
 """A stored conversation as people read it: who said what when, and one line for each tool call."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -47,16 +47,27 @@ def as_markdown(session: Session) -> str:
 def _speeches(messages: Iterable[ChatMessage]) -> Iterator[Speech]:
     """What a person may see of the messages. Our own words to the model are left out, results stand at their calls."""
     rows = list(messages)
-    results = {str(row.get("tool_call_id")): row for row in rows if row.get("role") == "tool"}
-    for row in rows:
+    for at, row in enumerate(rows):
         if row.get("role") not in SPEAKERS:
             continue
         text = shown_text(row).strip()
+        results = _results_behind(rows, at) if row.get("tool_calls") else {}
         calls = [_call_line(call, results) for call in _calls(row)]
         if row.get("error"):
             text = f"{text}\n[failed: {row['error']}]".strip()
         if text or calls:
             yield Speech(_speaker(row), _time(row), text, calls)
+
+
+def _results_behind(rows: Sequence[ChatMessage], at: int) -> dict[str, ChatMessage]:
+    """What came of the calls of this row. Some servers give the calls of each answer the same ids."""
+    found: dict[str, ChatMessage] = {}
+    for row in rows[at + 1 :]:
+        if row.get("role") == "assistant" and row.get("tool_calls"):
+            break
+        if row.get("role") == "tool":
+            found.setdefault(str(row.get("tool_call_id")), row)
+    return found
 
 
 def _speaker(row: ChatMessage) -> str:

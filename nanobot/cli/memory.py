@@ -24,7 +24,7 @@ from nanobot.cli.common import (
     show_json,
     show_rows,
 )
-from nanobot.utils.clock import SystemClock, zone_named
+from nanobot.utils.clock import Clock, SystemClock, zone_named
 
 ChatOption = Annotated[
     str | None, typer.Option("--chat", metavar="CHANNEL:ID", help="The memory of a chat in which others write.")
@@ -106,6 +106,7 @@ def forget(
     """Take a fact out. It is not learned again from what was said before; `memory undo` brings it back."""
     for gone in _open(config, workspace, chat)[1].forget(fact):
         say_text(f"Forgotten: {gone.text}")
+    typer.echo("HISTORY.md and stored conversations may still speak of it, where a search finds it.", err=True)
 
 
 def undo(chat: ChatOption = None, config: ConfigOption = None, workspace: WorkspaceOption = None) -> None:
@@ -114,13 +115,19 @@ def undo(chat: ChatOption = None, config: ConfigOption = None, workspace: Worksp
         say_text(f"Taken back: {told_change(change)}")
 
 
-def _open(config: Path | None, workspace: Path | None, chat: str | None) -> tuple[MemoryStore, MemoryEditor]:
+def store_of(config: Path | None, workspace: Path | None, chat: str | None) -> tuple[MemoryStore, Clock]:
+    """The memory that the command line means, and the time there."""
     setup = read_setup(config, workspace, secrets=False)
     defaults = setup.config.agents.defaults
     clock = SystemClock(zone_named(defaults.timezone))
     store = MemoryStore(
         setup.workspace, clock=clock, scope=Scope(chat or ""), budget_bytes=defaults.memory_budget_bytes
     )
+    return store, clock
+
+
+def _open(config: Path | None, workspace: Path | None, chat: str | None) -> tuple[MemoryStore, MemoryEditor]:
+    store, clock = store_of(config, workspace, chat)
     return store, MemoryEditor(store, clock)
 
 

@@ -31,7 +31,8 @@ def import_(
     setup = read_setup(config, workspace, secrets=False)
     sessions = SessionManager(setup.workspace, old_folder=Places(setup.data_dir).old_sessions)
     done, left = [], []
-    for found in list(conversations_in(place)):  # nothing is written before all of it could be read
+    conversations, faults = conversations_in(place)  # nothing is written before all of it was read
+    for found in conversations:
         name = key or found.key
         if sessions.find(name) is not None:
             left.append(name)
@@ -46,9 +47,12 @@ def import_(
         raise NanobotError(
             f"There is a session {left[0]!r} already, and it stays as it is. Name another with --as KEY."
         )
+    refused = [str(fault) for fault in faults]
     if left:
         names = ", ".join(map(one_line, left[:10])) + (" ..." if len(left) > 10 else "")
-        raise NanobotError(
+        refused.append(
             f"{counted(len(left), 'session')} of that name {'is' if len(left) == 1 else 'are'} here already and "
             f"{'stays' if len(left) == 1 else 'stay'}: {names}. Import their files one by one with --as KEY."
         )
+    if refused:
+        raise NanobotError("\n".join(refused))

@@ -157,6 +157,8 @@ def search(
     json: JsonOption = False,
 ) -> None:
     """Where a text occurs in all conversations, the newest ones first; if nowhere, where all of its words do."""
+    if not text.strip():
+        raise typer.BadParameter("say what to look for.", param_hint="TEXT")
     hits = list(_hits(_sessions(config, workspace), text))
     if not hits and len(text.split()) > 1:
         hits = _with_all_words(config, workspace, text, limit)

@@ -16,11 +16,18 @@ _MOST = 12
 _LABEL = 13
 
 
-def told_offer(offer: "Offer", missing: Collection[Lack]) -> Iterator[str]:
-    """Line by line: what it is, what it asks for, what it brings, what to look at."""
+def told_offer(offer: "Offer", missing: Collection[Lack], *, is_ours: bool) -> Iterator[str]:
+    """Line by line: what it is, what it asks for, what it brings, what to look at.
+
+    `is_ours`: a built-in one has its name.
+    """
     bundle, needs = offer.bundle, offer.needs
     yield f"{offer.name}: {one_line(offer.manual.description) or '(it does not say what it is for)'}"
     size = f"{counted(len(bundle.files), 'file')}, {human_size(bundle.size)}"
+    if is_ours:
+        yield _row("instead of", f"the built-in skill {offer.name}, which the agent sees no more")
+    if offer.manual.always:
+        yield _row("always on", "its text is in every prompt")
     yield _row("from", f"{one_line(str(bundle.source))} ({size})")
     rows = {
         "license": [offer.license],
@@ -42,10 +49,10 @@ def told_offer(offer: "Offer", missing: Collection[Lack]) -> Iterator[str]:
     for warned in offer.warned:
         yield _row("LOOK" if warned.grave else "look at", one_line(warned.told))
     for fault in offer.faults:
-        yield _row("fault", one_line(fault.told))
+        yield _row("error" if fault.is_error else "warning", one_line(fault.told))
 
 
-def offer_facts(offer: "Offer", missing: Collection[Lack]) -> dict[str, object]:
+def offer_facts(offer: "Offer", missing: Collection[Lack], *, is_ours: bool) -> dict[str, object]:
     """The same for programs."""
     needs = offer.needs
     return {
@@ -53,6 +60,8 @@ def offer_facts(offer: "Offer", missing: Collection[Lack]) -> dict[str, object]:
         "description": offer.manual.description,
         "source": str(offer.bundle.source),
         "license": offer.license,
+        "always": offer.manual.always,
+        "instead_of_builtin": is_ours,
         "files": {file.path: len(file.data) for file in offer.bundle.files},
         "size": offer.bundle.size,
         "asks": {

@@ -81,8 +81,9 @@ def install(
     except OSError as error:
         raise NanobotError(f"{source} cannot be read: {error.strerror or error}. Check its rights.") from error
     missing = loader.lacking(offer.needs)
+    is_ours = (known := loader.get(offer.name)) is not None and known.source == "builtin"
     if not json:
-        typer.echo("\n".join(told_offer(offer, missing)))
+        typer.echo("\n".join(told_offer(offer, missing, is_ours=is_ours)))
     place = loader.own / offer.name
     if offer.stands and not replace:
         raise NanobotError(
@@ -93,7 +94,13 @@ def install(
     if agreed:
         place = installer.install(offer, replaces=replace)
     if json:
-        show_json({**offer_facts(offer, missing), "installed": agreed, "path": str(place) if agreed else None})
+        show_json(
+            {
+                **offer_facts(offer, missing, is_ours=is_ours),
+                "installed": agreed,
+                "path": str(place) if agreed else None,
+            }
+        )
     elif agreed:
         typer.echo(f"Installed {offer.name} into {place}. It is there from the next message on.")
     else:

@@ -1,10 +1,10 @@
 """`nanobot status`: what is configured, where each value comes from, and which model would answer and why."""
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from json import dumps
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -24,8 +24,12 @@ from nanobot.cron.wording import job_zone_or_host, told_instant
 from nanobot.errors import StorageError
 from nanobot.security.sandbox import walls
 from nanobot.session.manager import SessionManager
+from nanobot.utils.text import clip_line
 from nanobot.wiring.skills import skills_of
 from nanobot.wiring.walls import command_walls
+
+if TYPE_CHECKING:
+    from nanobot.agent.goals.goal import Goal
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,8 @@ class Report:
     jobs: "Jobs"
     subagents: tuple[int, int]
     """How many run, and how many wait."""
+    goals: list["Goal"]
+    """Those that are open."""
     skills: tuple[Skill, ...]
     plugins: list["PluginFacts"]
     """Those that are switched on."""
@@ -115,11 +121,24 @@ def _report(setup: Setup, *, everything: bool) -> Report:
         channels=tuple(setup.config.channels.enabled),
         jobs=_jobs(setup),
         subagents=counts_of(Places(setup.data_dir).tasks),
+        goals=_goals(setup),
         skills=skills.skills(),
         plugins=_plugins(setup),
         sandbox=_sandbox(setup),
         warnings=load_warnings(setup.config),
     )
+
+
+def _goals(setup: Setup) -> list["Goal"]:
+    folder = Places(setup.data_dir).goals
+    if not folder.is_dir():
+        return []
+    from nanobot.agent.goals.store import GoalStore  # who has none does not wait for it
+
+    try:
+        return [goal for goal in GoalStore(folder).all() if not goal.state.is_over]
+    except OSError:
+        return []
 
 
 def _jobs(setup: Setup) -> Jobs:
@@ -173,6 +192,10 @@ def _subagent_words(running: int, waiting: int) -> str:
     return f"{running} running, {waiting} waiting" if running or waiting else "none running"
 
 
+def _goal_words(goals: Sequence["Goal"]) -> str:
+    return ", ".join(f"{clip_line(goal.text, 50)} ({goal.state})" for goal in goals) or "none"
+
+
 def _channel_words(report: Report) -> str:
     if not report.channels:
         return "none yet; `nanobot channels login telegram` sets one up"
@@ -217,6 +240,7 @@ def _lines(report: Report) -> Iterator[str]:
             ("Channels", _channel_words(report)),
             ("Jobs", str(report.jobs)),
             ("Subagents", _subagent_words(*report.subagents)),
+            ("Goals", _goal_words(report.goals)),
             ("Sandbox", report.sandbox.summary),
             ("Skills", f"{len(report.skills)}" + (f", {lacking} without something they need" if lacking else "")),
         ]
@@ -278,6 +302,7 @@ def _as_json(report: Report, trial: Trial | None) -> dict[str, Any]:
         "channels": _of_channels(report),
         "jobs": asdict(report.jobs),
         "subagents": {"running": report.subagents[0], "waiting": report.subagents[1]},
+        "goals": [{"session": one.session_key, "text": one.text, "state": one.state} for one in report.goals],
         "plugins": [asdict(one) for one in report.plugins],
         "sandbox": asdict(report.sandbox),
         "skills": [{"name": skill.name, "available": skill.available} for skill in report.skills],

@@ -7,7 +7,7 @@ import typer
 
 from nanobot.cli.common import ConfigOption, JsonOption, Setup, read_setup, show_json, show_rows
 from nanobot.config.paths import Places
-from nanobot.usage.budget import Limits
+from nanobot.usage.budget import Budget, Limits
 from nanobot.usage.ledger import Ledger
 from nanobot.usage.sums import By, Sum, Summary, said, sum_up
 from nanobot.usage.types import dollars
@@ -22,8 +22,10 @@ def usage(
 ) -> None:
     """Tokens and money: today, this month, what is left, and a table of where it went."""
     setup = read_setup(config, None, secrets=False)
-    summary = _read(setup, by, days)
-    limits = _limits(setup)
+    clock = SystemClock(zone_named(setup.config.agents.defaults.timezone))
+    ledger = Ledger(Places(setup.data_dir).usage)
+    summary = sum_up(ledger, clock.now(), by=by, days=days)
+    limits = Budget(_limits(setup), ledger, clock).limits_as_raised()
     if json:
         show_json(_as_json(summary, limits, by, days))
         return
@@ -35,11 +37,6 @@ def usage(
     show_rows(headings, rows, empty=empty, spare=("Failed", "Cached", "Out", "In"))
     if summary.damaged:
         typer.echo(f"{summary.damaged} lines of the ledger could not be read and are not counted.", err=True)
-
-
-def _read(setup: Setup, by: By, days: int) -> Summary:
-    now = SystemClock(zone_named(setup.config.agents.defaults.timezone)).now()
-    return sum_up(Ledger(Places(setup.data_dir).usage), now, by=by, days=days)
 
 
 def _limits(setup: Setup) -> Limits:

@@ -8,7 +8,7 @@ from nanobot.config.spelling import camel
 _SECTION_KEYS: dict[str, str] = {
     "": "transcription",
     "agents.defaults": (
-        "dream maxMessages consolidationRatio contextBlockLimit toolHintMaxLength failOnToolError"
+        "maxMessages consolidationRatio contextBlockLimit toolHintMaxLength failOnToolError"
         " idleCompactCheckIntervalSeconds sessionTtlMinutes"
     ),
     "modelPresets.*": "label",

@@ -119,6 +119,11 @@ class Places:
         return self.state / "plugins.json"
 
     @property
+    def lessons(self) -> Path:
+        """How often each mistake came back."""
+        return self.state / "lessons.json"
+
+    @property
     def logs(self) -> Path:
         """The logs."""
         return self.data / "logs"

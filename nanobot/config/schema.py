@@ -60,6 +60,30 @@ class ModelPreset(Section):
     reasoning_effort: Effort = None
 
 
+class DreamConfig(Section):
+    """When and how far the memory is tidied from what is new. Without something new no model is asked."""
+
+    enabled: bool = True  # the gateway does it by itself; /dream does it in any case
+    cron: str | None = None  # when, by the zone of the agent; before intervalH
+    interval_h: Annotated[float, Number, Field(gt=0, le=24 * 366)] | None = None  # both null: at four in the morning
+    model_override: str | None = None  # a model or a preset; null: backgroundModel, else the usual one
+    max_batch_size: Count = 20  # entries of the log in one call
+    max_iterations: Count = 3  # calls of a model in one run
+    max_tokens: Count = 60_000  # in one run, both ways
+    annotate_line_ages: bool = True  # tell the model how old each fact is
+
+    @field_validator("cron")
+    @classmethod
+    def _is_a_time(cls, value: str | None) -> str | None:
+        if not value or not value.strip():
+            return None
+        from croniter import croniter  # only a config that sets it pays
+
+        if not croniter.is_valid(value):
+            raise ValueError("must be a cron expression such as `0 4 * * *`")
+        return value
+
+
 class AgentDefaults(Section):
     """How the agent thinks and works."""
 
@@ -82,6 +106,7 @@ class AgentDefaults(Section):
     subagent_keep_days: Count = 30  # transcripts of subagents
     memory_window: Count = 100  # messages before consolidation starts
     memory_budget_bytes: Count = 8192  # of MEMORY.md, after a consolidation
+    dream: DreamConfig = Field(default_factory=DreamConfig)
     idle_compact_after_minutes: Whole = 0  # 0: never
     session_max_mb: Whole = 256  # a larger session goes to the archive, and a fresh one goes on; 0: never
     session_max_days: Whole = 0  # the same by age

@@ -225,6 +225,7 @@ async def _assemble(
         jobs_member(runtime, lambda text: tell_owner(runtime, roster.manager, roster.names, text)),
         *([heart] if (heart := heartbeat_member(runtime, roster)) is not None else []),
         Member("search", runtime.archive.keep_up),
+        *([Member("dream", runtime.upkeep.dreams.run)] if runtime.upkeep.dreams.enabled else []),
         Member("config", live.run, problem=lambda: live.problem),
         Member("health", health.run, problem=lambda: health.problem),
         Member("control", control.run, problem=lambda: control.problem),

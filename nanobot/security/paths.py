@@ -185,7 +185,8 @@ class PathPolicy:
         place: it is followed within what tools may write, and to nothing of our own. Raises PathDeniedError."""
         real = self._resolved(path)
         itself = Path(path).name == real.name and followed(self.workspace / Path(path).parent) == str(real.parent)
-        if self._outside(real) or self._secret_at(real) or (self._own.holds(real) and not itself):
+        told_apart = self._closed.holds(real) and not self._open.contains_exactly(real)
+        if self._outside(real) or self._secret_at(real) or told_apart or (self._own.holds(real) and not itself):
             raise PathDeniedError(
                 f"{path} leads to {real}, where it is not written. Remove the link, or have the owner add its folder "
                 "to tools.allowedPaths."

@@ -46,7 +46,7 @@ class HalfDone:
     after: int = 0
     """How many messages the session had then. If it has more by now, the text is one of them."""
     started: frozenset[str] | None = None
-    """Ids of the calls that began to run; None where nobody wrote it down, and then each may have."""
+    """Ids of the calls of the last step that began to run; None where nobody wrote it down, and then each may have."""
 
     def __bool__(self) -> bool:
         """Whether there is anything to take up."""
@@ -82,6 +82,7 @@ class Checkpoint:
         self._timer: asyncio.TimerHandle | None = None
         self._refused = False
         self._closed = False
+        self._has_started = b'"started"' in (self._found or b"")
 
     def accept(self, turn_id: str, message: Row) -> None:
         """A turn begins with this message, or is taken up with it again. Never raises: it is a row of the session soon.
@@ -105,6 +106,15 @@ class Checkpoint:
         self._forget_partial()
         self._after = messages
 
+    def step_begins(self) -> None:
+        """The calls that began so far have their results: in the step that follows, their ids may come again.
+
+        Never raises: where that is not written down, a call that never ran may be told as one that perhaps did.
+        """
+        if self._has_started:
+            self._has_started = False
+            self._write({"key": self._key, "step": True})
+
     async def calls_start(self, call_ids: Sequence[str], *, durable: bool) -> None:
         """These calls run from now on; on the disk when this returns, if they must not run twice.
 
@@ -114,6 +124,7 @@ class Checkpoint:
             return
         try:
             self._append({"key": self._key, "started": list(call_ids)})
+            self._has_started = True
             if durable and self._descriptor is not None:
                 await asyncio.to_thread(sync_data, self._descriptor)
         except OSError as error:
@@ -200,6 +211,8 @@ def _half_done(rows: list[Row]) -> HalfDone:
                 text.clear()
                 after = at
             text.append(piece)
+        if row.get("step") is True:
+            started.clear()
         if isinstance(ids := row.get("started"), list):
             started.update(map(str, ids))
     return HalfDone(tuple(accepted), "".join(text), after, frozenset(started) if accepted else None)

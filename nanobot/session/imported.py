@@ -5,7 +5,7 @@ since anybody may have written it. System prompts stay behind: they were somebod
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from nanobot.errors import NanobotError
 from nanobot.messages.repair import legalise
-from nanobot.messages.types import ChatMessage, Provenance
+from nanobot.messages.types import INTERRUPTED, ChatMessage, Provenance
 from nanobot.session.lines import Found, Row
 from nanobot.session.records import moment
 from nanobot.session.stems import key_of
@@ -23,8 +23,9 @@ from nanobot.utils.text import counted, decode
 
 _ROLES = ("user", "assistant", "tool")
 _PROMPTS = ("system", "developer")
-_NOT_OURS = frozenset({"window"})
-"""Of the metadata of a session: what counts the rows of a file that is not this one."""
+_NOT_OURS = frozenset({"window", "runtime_checkpoint", "pending_user_turn", "goal_state"})
+"""Of the metadata of a session: what counts the rows of a file that is not this one, and what would go on with it."""
+_NO_ANSWER = {"role": "assistant", "content": "(No answer: it was cut off there.)", "error": "stopped"}
 EXPECTED = "a session file (JSON lines, as `nanobot sessions export` writes it) or a JSON list of chat messages"
 
 
@@ -46,21 +47,31 @@ class Imported:
 
     def as_session(self, key: str) -> Session:
         """A session of that key with all that was said."""
-        last = moment(self.rows[-1].get("timestamp")) or self.created_at
-        consolidated = min(self.consolidated, len(self.rows))
-        return Session(key, list(self.rows), self.created_at, last, dict(self.metadata), consolidated)
+        rows = [*self.rows, *_end_of(self.rows)]
+        last = moment(rows[-1].get("timestamp")) or self.created_at
+        return Session(key, rows, self.created_at, last, dict(self.metadata), min(self.consolidated, len(self.rows)))
 
 
-def conversations_in(place: Path) -> Iterator[Imported]:
-    """The conversation in a file, or all those in a folder of sessions. Raises NotAConversationError, StorageError."""
+def conversations_in(place: Path) -> tuple[list[Imported], list[NanobotError]]:
+    """The conversation in a file, or all those in a folder of sessions; and why some files of the folder hold none.
+
+    Raises NotAConversationError, StorageError where there is none at all.
+    """
     if not place.is_dir():
-        yield _read(place)
-        return
+        return [_read(place)], []
     files = sorted(path for path in place.glob("*.jsonl") if path.is_file())
     if not files:
         raise NotAConversationError(f"{place} holds no session files (*.jsonl).")
+    found: list[Imported] = []
+    faults: list[NanobotError] = []
     for path in files:
-        yield _read(path)
+        try:
+            found.append(_read(path))
+        except NanobotError as error:
+            faults.append(error)
+    if not found:
+        raise faults[0]
+    return found, faults
 
 
 def _read(path: Path) -> Imported:
@@ -102,6 +113,13 @@ def _of_lines(path: Path, data: bytes, changed: datetime) -> Imported:
     )
 
 
+def _end_of(rows: Sequence[ChatMessage]) -> list[ChatMessage]:
+    """What ends a conversation that was cut off: it is not gone on with here, and what it had asked for is not run."""
+    last = rows[-1]
+    is_over = last["role"] == "assistant" and not last.get("tool_calls") and last.get("error") != INTERRUPTED
+    return [] if is_over else [cast("ChatMessage", {**_NO_ANSWER, "timestamp": last.get("timestamp")})]
+
+
 def _of_list(path: Path, messages: Sequence[object], changed: datetime, *, is_ours: bool) -> Imported:
     rows, prompts = _checked(path, messages)
     legal = rows if is_ours else legalise(rows)
@@ -121,7 +139,7 @@ def _checked(path: Path, messages: Sequence[object]) -> tuple[list[ChatMessage],
         if role not in (*_ROLES, *_PROMPTS):
             raise NotAConversationError(
                 f"{path}: entry {number} is no chat message: its role is {json.dumps(role, default=str)[:60]}, not one "
-                f"of {', '.join(_ROLES)}. Nothing was imported. Give it {EXPECTED}."
+                f"of {', '.join(_ROLES)}. Nothing of it was imported. Give it {EXPECTED}."
             )
         if role in _ROLES:
             rows.append(cast("ChatMessage", message))

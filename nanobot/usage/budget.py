@@ -228,7 +228,11 @@ class Budget:
 
     async def limits_now(self) -> Limits:
         """The limits with what was added to them."""
-        await asyncio.to_thread(self._raised.look)
+        return await asyncio.to_thread(self.limits_as_raised)
+
+    def limits_as_raised(self) -> Limits:
+        """The same, for who has no event loop. Blocks for a moment."""
+        self._raised.look()
         now = {cap.key: cap.limit for cap in self._caps()}
         daily, monthly = now.get("limits.dailyUsd"), now.get("limits.monthlyUsd")
         return replace(self.limits, daily_usd=daily, monthly_usd=monthly)

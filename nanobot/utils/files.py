@@ -108,8 +108,17 @@ def remove_old(folder: Path | int, *, older_than_s: float) -> None:
 
 def sweep_temps(path: Path, *, older_than_s: float) -> None:
     """Delete what writes of this file left that were killed so long ago. Never raises: there is a next time."""
+    _sweep(path.parent, f"{escape(_temp_stem(path.name))}????????.tmp", older_than_s)
+
+
+def sweep_all_temps(folder: Path, *, older_than_s: float) -> None:
+    """The same for the writes of any file of this folder."""
+    _sweep(folder, f"{_temp_stem('*')}????????.tmp", older_than_s)
+
+
+def _sweep(folder: Path, pattern: str, older_than_s: float) -> None:
     with suppress(OSError):
-        for temp in path.parent.glob(f"{escape(_temp_stem(path.name))}????????.tmp"):
+        for temp in folder.glob(pattern):
             if time.time() - temp.stat().st_mtime > older_than_s:
                 temp.unlink()
 

@@ -6,12 +6,12 @@ Nothing of it is imported before it is needed.
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nanobot.agent.idle import IdleWatch
 from nanobot.agent.memory import MemoryStore
@@ -32,10 +32,12 @@ from nanobot.utils.clock import Clock
 from nanobot.utils.refusals import refusal
 from nanobot.utils.text import counted
 from nanobot.wiring import people
+from nanobot.wiring.dreams import Dreams
 from nanobot.wiring.models import ConfiguredModels
 
 if TYPE_CHECKING:
     from nanobot.agent.consolidation import Consolidator
+    from nanobot.agent.lessons import Lessons
 
 
 log = logging.getLogger(__name__)
@@ -43,6 +45,8 @@ log = logging.getLogger(__name__)
 _WRITERS = frozenset({"write_file", "edit_file", "exec", "notebook_edit"})
 """Tools that may change a file of memory."""
 _MOST_SEEN = 256
+_LONGEST_TURN = 400
+"""Rows of a turn that are looked at for what went wrong in it."""
 
 
 class Upkeep:
@@ -79,6 +83,15 @@ class Upkeep:
         self.tidying = Tidying(
             consolidator, sessions, clock, memory_window=defaults.memory_window, waiting=places.to_consolidate
         )
+
+        @cache
+        def lessons() -> "Lessons":
+            from nanobot.agent.lessons import Lessons  # most turns teach nothing
+
+            return Lessons(memory, places.lessons, clock, others_write=partial(people.others_write, config, pairing))
+
+        self._lessons = lessons
+        self._has_lessons = places.lessons.exists
         self._consolidator = consolidator
         self._memory = memory
         self._seen: dict[Scope, tuple[object, ...]] = {}
@@ -87,6 +100,9 @@ class Upkeep:
         self._by_agent: dict[Scope, tuple[str, Sequence[ChatMessage]]] = {}
         """Scopes that a tool call has changed since: of which session, and the rows of its turn."""
         self._notes: set[asyncio.Task[None]] = set()
+        self.dreams = Dreams(
+            config, places, memory, models, sessions, vitals, clock, memory_of=self._memory_of, noted=self._noted
+        )
         self._idle_s = defaults.idle_compact_after_minutes * 60
         self._clock = clock
 
@@ -97,14 +113,36 @@ class Upkeep:
 
     def look(self, session: Session, scope: Scope) -> None:
         """The same where nothing of the session goes into memory, as of a subagent's."""
+        if scope.is_owners:
+            self._learn(session)
         known = self._seen.get(scope)
         if known is not None and known != self._stamps(scope):
             last = session.last_message
             turn_id = last.get("turn_id") if last is not None else None
             rows = [row for row in session.get_history() if row.get("turn_id") == turn_id]
-            task = asyncio.create_task(self._note(scope, session.key, rows))
-            self._notes.add(task)
-            task.add_done_callback(self._notes.discard)
+            self._in_background(self._note(scope, session.key, rows))
+
+    def _learn(self, session: Session) -> None:
+        """See whether a mistake keeps coming back. A turn without one is looked at only where some were made before."""
+        rows, earlier = _last_turn(session)
+        failed = any("failure" in row for row in rows)
+        if not failed and not (any(row["role"] == "tool" for row in rows) and self._has_lessons()):
+            return
+
+        asked_in = str(session.metadata.get("subagent", {}).get("parent") or session.key)
+
+        async def learn() -> None:
+            try:
+                await finish(asyncio.to_thread(lambda: self._lessons().learn(asked_in, rows, earlier)))
+            except (NanobotError, OSError) as error:
+                log.warning("What went wrong in a turn could not be kept: %s", error)
+
+        self._in_background(learn())
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._notes.add(task)
+        task.add_done_callback(self._notes.discard)
 
     async def before_call(self, planned: PlannedCall) -> Verdict:
         """A hook on tool calls: how the memory stands is kept before something may write to it, and whose words of it a
@@ -160,6 +198,11 @@ class Upkeep:
             del self._seen[next(iter(self._seen))]
         self._seen[scope] = stamps
 
+    async def _noted(self, scope: Scope) -> None:
+        """Write down how the memory stands now, if a tool or an editor has been there since."""
+        if self._seen.get(scope) != self._stamps(scope):
+            await self._note(scope)
+
     def _stamps(self, scope: Scope) -> tuple[object, ...]:
         """Changes when the files of a memory do."""
         store = self._memory_of(scope)
@@ -175,7 +218,8 @@ class Upkeep:
 
         failures = self.tidying.failures_of(session_key)
         wrong = f"; moving old messages into it failed {counted(failures, 'time')} in a row" if failures else ""
-        return [f"Long-term memory: {MemoryEditor(self._memory_of(scope), self._clock).state()}{wrong}"]
+        lines = [f"Long-term memory: {MemoryEditor(self._memory_of(scope), self._clock).state()}{wrong}"]
+        return [*lines, dream] if (dream := self.dreams.state(scope)) else lines
 
     async def clear(self, asked: Asked) -> tuple[list[str], Callable[[], Awaitable[object]] | None]:
         """Take what is remembered in this scope out of every prompt."""
@@ -185,6 +229,7 @@ class Upkeep:
         self.tidying.forget(key)
         editor = MemoryEditor(self._memory_of(asked.scope), self._clock, asked.message.sender_id or "terminal")
         try:
+            await self.dreams.clear(asked.scope)
             waited = await self.tidying.forget_archived(key)
             cleared = await asyncio.to_thread(editor.clear)
         except OSError as error:
@@ -204,7 +249,8 @@ class Upkeep:
 
             return await MemoryWords(self._memory_of, self._clock).answer(asked)
 
-        return {"memory": CommandEntry(memory, "what is remembered here", "[why|forget|undo|share|search|log] ...")}
+        words = "[why|forget|undo|share|search|log] ..."
+        return {"memory": CommandEntry(memory, "what is remembered here", words), **self.dreams.commands()}
 
     def _memory_of(self, scope: Scope) -> MemoryStore:
         if scope == self._memory.scope:
@@ -218,6 +264,7 @@ class Upkeep:
     async def close(self) -> None:
         """Leave what is half done to the next start."""
         await self.tidying.close()
+        await self.dreams.close()
         while self._notes:
             await asyncio.wait(self._notes)
 
@@ -241,6 +288,17 @@ def others_facts(memory: MemoryStore) -> tuple[str, Provenance]:
 
     found = [fact for fact in facts_in(memory.read_long_term()) if fact.key in outside]
     return "\n".join(fact.text for fact in found), least_trusted(outside[fact.key] for fact in found)
+
+
+def _last_turn(session: Session) -> tuple[list[ChatMessage], list[ChatMessage]]:
+    """The rows of the turn that this session had last, and those before it, as far as they are in memory."""
+    last = session.last_message
+    turn_id = last.get("turn_id") if last is not None else None
+    if not turn_id:
+        return [], []
+    near = session.since(session.message_count - min(session.rows_in_memory, _LONGEST_TURN))
+    begin = next((at for at, row in enumerate(near) if row.get("turn_id") == turn_id), len(near))
+    return near[begin:], near[:begin]
 
 
 def _may_write_memory(row: ChatMessage) -> bool:

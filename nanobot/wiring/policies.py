@@ -1,9 +1,11 @@
-"""What the built-in tools may do, as the config says."""
+"""What the built-in tools may do and how long a turn is waited for, as the config says."""
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
+from nanobot.agent.pipeline.work import Patience
 from nanobot.agent.tools.builtin import ToolPolicies
 from nanobot.agent.tools.inbox import InboxPolicy, Mailbox
 from nanobot.agent.tools.shell import ExecPolicy
@@ -16,6 +18,24 @@ from nanobot.security import vault
 from nanobot.security.network import NetworkPolicy
 from nanobot.utils.clock import zone_named
 from nanobot.wiring.walls import path_policy
+
+_SPARE_S = 300.0
+"""Beyond the longest silence that the config allows: its own limit has to come first, since that says what was slow."""
+_HOOKS = 12
+"""So many may use up their time one after the other without being taken for a turn that hangs."""
+
+
+def patience_of(config: Config) -> Patience:
+    """How long a turn is waited for: always longer than what the config lets a model, a server or a hook take."""
+    usual, hooks_s = Patience(), _HOOKS * config.plugins.hook_timeout_s
+    silences = [server.tool_timeout for server in config.tools.mcp_servers.values()]
+    for provider in config.providers.by_name().values():
+        silences += [limit for limit in (provider.first_token_timeout_s, provider.idle_timeout_s) if limit is not None]
+    return replace(
+        usual,
+        run_silence=max(usual.run_silence, max(silences, default=0) + _SPARE_S, hooks_s),
+        any_other=max(usual.any_other, hooks_s),
+    )
 
 
 def tool_policies(

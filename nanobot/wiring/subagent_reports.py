@@ -60,7 +60,7 @@ class TaskReports:
             pass
 
     async def turn_over(self, session_key: str) -> None:
-        """From outside its lane: who waits in there keeps messages from joining the turn."""
+        """From outside its lane: who waits in there waits for the turns of all that came before, too."""
         while session_key in self._parts.vitals.running:  # noqa: ASYNC110 nobody tells of it
             await asyncio.sleep(_LOOK_S)
 

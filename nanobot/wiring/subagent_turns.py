@@ -25,6 +25,7 @@ from nanobot.agent.tools.builtin import ToolPolicies, build_tools
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.tools.schema import takes
 from nanobot.agent.tools.shell import ExecTool
+from nanobot.agent.tools.spawn import WITHHELD
 from nanobot.agent.tools.tell import TellTool
 from nanobot.agent.turn import ApprovalAnswered, ApprovalAsked, EventSink, TurnEvent, TurnOutcome, TurnResult
 from nanobot.bus.events import InboundMessage
@@ -33,9 +34,6 @@ from nanobot.messages.types import Origin, Provenance, least_trusted
 from nanobot.session.checkpoint import Checkpoint
 from nanobot.wiring.surroundings import Answerers, Surroundings
 from nanobot.wiring.task_goals import TaskGoals, make_notes
-
-WITHHELD = frozenset({"message", "spawn", "cron", "goal"})
-"""Tools that subagents have not: they speak to nobody, and make no work that outlives them."""
 
 
 class TaskTurns:

@@ -356,6 +356,26 @@ async def test_a_stop_during_a_hook_stops_the_turn(tmp_path: Path):
         assert (await turn).outcome is TurnOutcome.STOPPED
 
 
+@pytest.mark.parametrize("method", ["on_answer", "before_tool"])
+async def test_what_was_shown_is_kept_when_a_hook_is_stopped_behind_it(tmp_path: Path, method: str):
+    began = asyncio.Event()
+
+    async def slow(self: Hook, seen: Any) -> None:
+        began.set()
+        await asyncio.sleep(60)
+
+    hook = type("Slow", (Hook,), {method: slow})()
+    async with open_bot(tmp_path, calls(LOOK, text="I look."), own_hooks=[hook]) as bot:
+        turn = asyncio.create_task(bot.turn("go"))
+        await began.wait()
+        await bot.runtime.loop.stop_turn("cli:direct")
+        stopped = await turn
+        rows = bot.runtime.sessions.get_or_create("cli:direct").messages
+
+    assert (stopped.outcome, stopped.text) == (TurnOutcome.STOPPED, "I look.")
+    assert [(row["role"], row["content"]) for row in rows] == [("user", "go"), ("assistant", "I look.")]
+
+
 class SlowToHear(Hook):
     """Thinks about the second message for ever, or about each."""
 

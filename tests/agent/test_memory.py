@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nanobot.agent.memory import MAX_PROMPT_CHARS, HistoryEntry, MemoryStore
+from nanobot.agent.memory_editing import MemoryEditor
 from nanobot.errors import ProviderError, StorageError
 from nanobot.messages.types import ChatMessage
 from nanobot.providers.base import LLMResponse
@@ -237,6 +238,34 @@ async def test_a_consolidation_that_fails_says_so_and_moves_nothing(memory, line
 
     assert session.last_consolidated == 0
     assert not memory.memory_dir.exists()
+
+
+async def test_what_was_edited_elsewhere_in_the_memory_while_the_model_wrote_is_kept_beside_what_it_brings(memory):
+    memory.write_long_term("- Likes tea.\n- Has a dog.\n")
+    pause = Pause()
+    model = ScriptedProvider(pause, saving(update="- Likes green tea.\n- Has a dog.\n- Plays chess."))
+
+    work = asyncio.create_task(memory.consolidate(conversation(60), model, "m"))
+    await pause.reached.wait()
+    memory.memory_file.write_text("# Mine\n- Likes tea.\n- Has two dogs.\n", encoding="utf-8")
+    pause.resume.set()
+
+    assert await work
+    assert memory.read_long_term() == "# Mine\n- Likes green tea.\n- Plays chess.\n- Has two dogs.\n"
+
+
+async def test_what_was_forgotten_while_the_model_wrote_stays_forgotten(memory, clock):
+    memory.write_long_term("- Likes tea.\n- Has a dog.\n")
+    pause = Pause()
+    model = ScriptedProvider(pause, saving(update="- Likes tea.\n- Has a dog.\n- Plays chess."))
+
+    work = asyncio.create_task(memory.consolidate(conversation(60), model, "m"))
+    await pause.reached.wait()
+    MemoryEditor(memory, clock).forget("dog")
+    pause.resume.set()
+
+    assert await work
+    assert memory.read_long_term() == "- Likes tea.\n- Plays chess.\n"
 
 
 async def test_a_memory_that_was_edited_while_the_model_wrote_stays_as_edited(memory):

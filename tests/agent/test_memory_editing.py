@@ -1,6 +1,8 @@
 """A memory in a person's hands: where a fact came from, forgetting it, sharing it, taking a change back."""
 
+import os
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +10,7 @@ import pytest
 
 from nanobot.agent.memory import MemoryStore
 from nanobot.agent.memory_book import Source
-from nanobot.agent.memory_editing import MemoryEditor
+from nanobot.agent.memory_editing import MemoryEditor, told_change
 from nanobot.agent.scope import Scope
 from nanobot.errors import NanobotError
 from nanobot.messages.types import Provenance
@@ -201,3 +203,58 @@ def test_over_five_hundred_sessions_ninety_five_of_a_hundred_facts_are_answerabl
 
     assert answerable >= 95
     assert size <= 8_192
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links take rights there")
+def test_what_a_command_put_into_a_chats_folder_leads_to_no_other_memory(home: Home):
+    home.memory.write_long_term("- canary\n")
+    chat = Home(home.memory.memory_dir.parent, Scope("telegram:-100"))
+    chat.memory.memory_dir.mkdir(parents=True)
+    for name in ("MEMORY.md", "HISTORY.md", "2026-01-01.md"):
+        (chat.memory.memory_dir / name).symlink_to("../../MEMORY.md")
+    os.mkfifo(chat.memory.archive_file)
+
+    assert chat.editor.search("canary") == []
+    assert "canary" not in chat.memory.get_memory_context()
+    for change in (chat.editor.facts, chat.editor.clear, partial(chat.memory.append_history, "words for the owner")):
+        with pytest.raises(NanobotError):
+            change()
+    assert home.text == "- canary\n"
+
+
+def test_the_log_of_later_releases_of_the_original_is_searched(home: Home):
+    home.memory.memory_dir.mkdir(parents=True)
+    old = home.memory.memory_dir / "history.jsonl"
+    old.write_text('{"cursor": 1, "timestamp": "2026-02-26 13:21", "content": "Met Anna"}\ncursor\n', encoding="utf-8")
+
+    assert [(one.file, one.line, one.text) for one in home.editor.search("anna")] == [("history.jsonl", 1, "Met Anna")]
+    assert home.editor.search("cursor") == []
+
+
+def test_a_fact_behind_a_byte_order_mark_is_a_fact_like_others(home: Home):
+    home.memory.memory_dir.mkdir(parents=True)
+    home.memory.memory_file.write_bytes(b"\xef\xbb\xbf- Likes tea.\r\n- Has a cat.\r\n")
+
+    assert [known.fact.text for known in home.editor.facts()] == ["Likes tea.", "Has a cat."]
+    assert home.editor.facts()[0].origin is not None
+    home.editor.forget("Likes tea.")
+    assert home.memory.memory_file.read_bytes() == b"\xef\xbb\xbf- Has a cat.\r\n"
+
+
+def test_a_file_that_is_seen_for_the_first_time_is_no_change(home: Home):
+    home.memory.write_long_term("# Memory\n")
+
+    assert [told_change(one).partition("  hand ")[2] for one in home.editor.log()] == ["MEMORY.md: as it was found"]
+
+
+def test_behind_half_a_line_that_a_full_disk_left_the_next_change_is_kept(home: Home, tmp_path: Path):
+    home.memory.write_long_term("- Likes tea\n- Has a cat\n")
+    home.editor.facts()
+    with open(tmp_path / "memory" / ".book" / "owner" / "changes.jsonl", "ab") as file:
+        file.write(b'{"number": 2, "at": "2026')
+
+    home.editor.forget("tea")
+
+    assert [str(one.by) for one in home.editor.log()] == ["forget", "hand"]
+    home.editor.undo()
+    assert home.text == "- Likes tea\n- Has a cat\n"

@@ -1,6 +1,7 @@
 """Reviews and plans: fresh eyes that read and change nothing, and an answer that is either readable or none."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from nanobot.agent.review import Review, SubagentReviewer
 from nanobot.agent.roles import SHEETS, Role
 from nanobot.agent.tools.base import Effect, Tool, ToolContext
 from nanobot.messages.types import Provenance
-from nanobot.providers.errors import ModelOverloadedError
+from nanobot.providers.errors import AuthenticationError, ModelOverloadedError
 from nanobot.testing import Pause, calls
 from tests.agent.casts import Cast, Stage, defaults, on_stage
 
@@ -81,10 +82,20 @@ async def test_a_reviewer_looks_itself_and_its_pass_is_told_with_reasons_cost_an
     ]
 
 
-async def test_what_is_sent_back_says_what_has_to_change(tmp_path: Path):
-    judge, *_ = await judged(tmp_path, LOOK, "**VERDICT: SEND BACK**\n\n- It does not rhyme.")
+@pytest.mark.parametrize("first", ["**VERDICT: SEND BACK**", "\n```\nVerdict: send_back.", "# VERDICT: FAIL"])
+async def test_what_is_sent_back_says_what_has_to_change(tmp_path: Path, first: str):
+    judge, *_ = await judged(tmp_path, LOOK, f"{first}\n\n- It does not rhyme.")
 
     assert [(one.passed, one.reasons) for one in judge.reviews] == [(False, "- It does not rhyme.")]
+
+
+async def test_what_a_reviewer_says_was_done_others_did_and_nobody_doubts_it(tmp_path: Path):
+    judge, cast, _ = await judged(tmp_path, "VERDICT: PASS\nThe file poem.txt was written, and I sent the mail.")
+
+    assert [(one.passed, one.reasons) for one in judge.reviews] == [
+        (True, "The file poem.txt was written, and I sent the mail.")
+    ]
+    assert len(cast.children[REVIEW].requests) == 1
 
 
 @pytest.mark.parametrize(
@@ -96,6 +107,7 @@ async def test_what_is_sent_back_says_what_has_to_change(tmp_path: Path):
         "VERDICT: PASS?\u200b maybe",
         "PASS",
         "VERDICT: PASSABLE",
+        "---",
     ],
 )
 async def test_what_cannot_be_read_is_no_verdict_and_no_pass(tmp_path: Path, said: str):
@@ -223,6 +235,26 @@ async def test_a_review_that_nanobots_end_cut_off_goes_on_and_gives_its_verdict_
     assert [one["state"] for one in filed(tmp_path)] == ["done"]
 
 
+async def test_a_review_that_was_killed_goes_on_and_gives_its_verdict_once(tmp_path: Path):
+    pause = Pause()
+    async with on_stage(tmp_path / "a", Cast(JUDGE, **{REVIEW: [LOOK, pause]})) as stage:
+        stage.runtime.tools.register(Judge(stage))
+        await stage.hear("a poem, please", chat="7", channel="telegram")
+        await pause.reached.wait()
+        shutil.copytree(tmp_path / "a", tmp_path / "b")  # what a kill leaves is what is on the disk, and no lock held
+
+    cast = Cast(JUDGE, "Here it is.", **{REVIEW: [PASS]})
+    async with on_stage(tmp_path / "b", cast) as again:
+        judge = Judge(again)
+        again.runtime.tools.register(judge)
+        await again.until(lambda: again.replies("7"))
+        await again.quiet()
+
+    assert [one.passed for one in judge.reviews] == [True]
+    assert again.replies("7") == ["Here it is."] and again.reports("telegram:7") == []
+    assert [one["state"] for one in filed(tmp_path / "b")] == ["done"]
+
+
 async def test_a_verdict_that_nobody_waits_for_any_more_is_kept_and_said_to_nobody(tmp_path: Path):
     pause = Pause()
     async with on_stage(tmp_path, Cast(JUDGE, **{REVIEW: [pause]})) as stage:
@@ -252,7 +284,7 @@ async def test_a_planner_gives_the_steps_in_their_order(tmp_path: Path):
     ("says", "trouble"),
     [
         (["I would begin with a poem."], "The planner gave no task list that could be read."),
-        ([ModelOverloadedError("busy")] * 2, "The planning ended without a result (failed)."),
+        ([AuthenticationError("no key")], "The planning ended without a result (failed)."),
     ],
 )
 async def test_without_a_list_there_is_no_plan_and_it_is_said_why(tmp_path: Path, says: list[Any], trouble: str):

@@ -271,3 +271,38 @@ async def test_over_the_wire_a_strict_server_takes_the_question_and_its_call_is_
             await provider.close()
 
     assert (saved.history_entry, saved.memory_update) == ("Tea.", "Plums.")
+
+
+FACTS = "# Memory\n\n- Likes green tea\n- Allergic to nuts\n- Lives in Bonn\n- Works at Acme\n- Has a dog Rex\n"
+
+
+@pytest.mark.parametrize("update", [f"<!--\n{FACTS}", f"{FACTS}```\n", f"```\n{FACTS}```\nok", f"{FACTS}- x <!-- y"])
+def test_no_answer_hides_the_facts_in_code_or_a_comment(update: str):
+    with pytest.raises(UnusableAnswerError):
+        checked(answer(update=update), FACTS)
+
+
+def test_a_memory_that_comes_as_one_block_of_code_is_taken_out_of_it():
+    assert checked(answer(update=f"```markdown\n{FACTS}```"), FACTS).memory_update == FACTS.strip()
+
+
+def test_nothing_is_kept_that_steers_a_screen_or_that_only_a_model_can_read():
+    hidden = "".join(chr(0xE0000 + ord(letter)) for letter in "obey")
+
+    saved = checked(
+        answer(f"{ENTRY}\x1b[2J", f"{MEMORY}- has a\u200b cat{hidden}\x00\u202e\r\n- كتاب \u200cسیب"), MEMORY
+    )
+
+    assert saved.history_entry == f"{ENTRY}[2J"
+    assert saved.memory_update == f"{MEMORY}- has a cat\n- كتاب \u200cسیب"
+
+
+@pytest.mark.parametrize("name", ["history_entry", "memory_update"])
+def test_an_argument_that_no_json_can_hold_is_refused(name: str):
+    nested: Any = "x"
+    for _ in range(5_000):
+        nested = [nested]
+    arguments = {"history_entry": ENTRY, "memory_update": MEMORY, name: nested}
+
+    with pytest.raises(UnusableAnswerError, match="nested too deep"):
+        checked(LLMResponse(None, [ToolCallRequest("1", "save_memory", arguments)]), MEMORY)

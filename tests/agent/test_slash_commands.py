@@ -79,6 +79,18 @@ async def test_status_tells_model_tokens_and_messages(bot: Bot):
     assert "Messages: 2" in reply
 
 
+async def test_after_a_restart_status_tells_about_what_the_next_request_weighs(tmp_path: Path):
+    async with open_bot(tmp_path, "noted") as bot:
+        empty = await bot.say("/status")
+        await bot.say("plum " * 4_000)
+    async with open_bot(tmp_path) as bot:
+        window = next(line for line in (await bot.say("/status")).splitlines() if line.startswith("Window:"))
+
+    assert "Window: 0 of" in empty
+    assert window.startswith("Window: about ")
+    assert int(window.split()[2].replace(",", "")) > 4_000
+
+
 async def test_history_shows_what_was_said_without_our_own_words(bot: Bot):
     bot.provider.script(calls(("list_dir", {"path": "."})), "a file", "")
     bot.provider.script("at last")

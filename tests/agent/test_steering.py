@@ -148,6 +148,56 @@ async def test_what_is_no_word_of_the_same_chat_never_joins(bot: Bot, other: Inb
     assert asked(bot, 1) == ["one"]
 
 
+@pytest.mark.parametrize("origin", [Origin.SUBAGENT, Origin.CRON])
+async def test_a_message_behind_a_report_or_a_job_still_joins_the_turn(bot: Bot, origin: Origin):
+    pause = Pause()
+    bot.provider.script(pause, LOOK, "to both", "to the other")
+    loop = bot.runtime.loop
+    first = asyncio.create_task(loop.tell(message("one")))
+    await pause.reached.wait()
+    other = asyncio.create_task(loop.tell(message("prices are in", origin=origin)))
+    await asyncio.sleep(0)
+    second = asyncio.create_task(loop.tell(message("in French please")))
+    await asyncio.sleep(0)
+    pause.resume.set()
+
+    assert [(await one).text for one in (first, second, other)] == ["to both", "to both", "to the other"]
+    assert asked(bot, 1) == ["one", "in French please"]
+
+
+async def test_a_message_behind_work_of_ours_still_joins_the_turn(bot: Bot):
+    pause = Pause()
+    bot.provider.script(pause, LOOK, "to both")
+    loop = bot.runtime.loop
+    first = asyncio.create_task(loop.tell(message("one")))
+    await pause.reached.wait()
+    async with asyncio.TaskGroup() as work:
+        work.create_task(loop.lane("phone:7").__aenter__())
+        await asyncio.sleep(0)
+        second = work.create_task(loop.tell(message("two")))
+        await asyncio.sleep(0)
+        pause.resume.set()
+
+    assert [(await first).text, (await second).text] == ["to both", "to both"]
+
+
+async def test_what_is_said_behind_a_command_comes_after_it(bot: Bot):
+    pause = Pause()
+    bot.provider.script(pause, LOOK, "to one", "to two")
+    loop = bot.runtime.loop
+    first = asyncio.create_task(loop.tell(message("one")))
+    await pause.reached.wait()
+    command = asyncio.create_task(loop.tell(message("/history")))
+    await asyncio.sleep(0)
+    second = asyncio.create_task(loop.tell(message("two")))
+    await asyncio.sleep(0)
+    pause.resume.set()
+
+    assert (await first).text == "to one"
+    assert "to one" in (await command).text
+    assert (await second).text == "to two"
+
+
 async def test_who_asks_gets_an_answer_of_their_own(bot: Bot):
     pause = Pause()
     bot.provider.script(pause, LOOK, "to the first", "to the second")

@@ -11,9 +11,11 @@ from nanobot.agent.scope import Scope
 from nanobot.agent.tools.base import Effect, Tool, ToolContext
 from nanobot.agent.turn import Answer, ApprovalAsked, ToolDelta, TurnEvent
 from nanobot.bus.events import InboundMessage
+from nanobot.config.schema import Config
 from nanobot.errors import BudgetExceededError
 from nanobot.messages.types import ChatMessage, Origin, Provenance, text_of
 from nanobot.providers.errors import AuthenticationError, ModelOverloadedError
+from nanobot.runtime import build_runtime
 from nanobot.testing import Pause, calls, open_bot
 from tests.agent.casts import Cast, Stage, defaults, on_stage
 from tests.strict import openai_problems
@@ -214,7 +216,8 @@ async def test_a_model_that_failed_is_asked_once_more_and_nothing_is_done_twice(
 
     assert (task["state"], task["tries"]) == ("done", 2)
     assert [row["role"] for row in transcript].count("tool") == 1
-    assert "do nothing twice" in told(cast.children["prices"].requests[-1][-1])
+    asked_again = told(cast.children["prices"].requests[-1][-1])
+    assert asked_again.startswith("Your task:\nprices: look them up") and "do nothing twice" in asked_again
 
 
 @pytest.mark.parametrize(
@@ -634,6 +637,18 @@ async def test_a_report_that_was_told_in_an_earlier_life_is_not_told_again(tmp_p
 
     assert again.replies() == []
     assert [one["reported"] for one in filed(tmp_path)] == [True]
+
+
+async def test_one_whose_result_a_turn_has_is_done_with_when_nanobot_ends_at_once(tmp_path: Path):
+    cast = Cast(AND_WAIT, "It costs 3 euros.", prices=["found: 3 euros"])
+
+    async with build_runtime(
+        Config(), data_dir=tmp_path, workspace=tmp_path / "workspace", provider=cast, environ={}
+    ) as runtime:
+        assert await runtime.loop.process_direct("look up the prices") == "It costs 3 euros."
+
+    assert [one["state"] for one in filed(tmp_path)] == ["done"]
+    assert list((tmp_path / "state" / "tasks").glob("*.json")) == []
 
 
 async def test_without_anybody_at_the_bus_it_is_told_all_the_same(tmp_path: Path):

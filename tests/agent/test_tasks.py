@@ -107,3 +107,25 @@ async def test_old_transcripts_go_after_their_days(tmp_path: Path):
 
     assert f"subagent:{file.stem}" not in sessions
     assert len(sessions) == 2
+
+
+def test_what_a_kill_left_of_a_save_goes_with_its_task_and_what_belongs_to_none_in_time(tmp_path: Path):
+    store = TaskStore(tmp_path)
+    dead, life = Life(store), Life(store)
+    store.save(task("1", dead))
+    dead.begin()
+    dead.end()  # as a kill does: the lock goes, the task stays
+    half = tmp_path / ".1.json.0a1b2c3d.tmp"
+    nobodys, young = tmp_path / ".2.json.0a1b2c3d.tmp", tmp_path / ".3.json.0a1b2c3d.tmp"
+    forgotten, alive = tmp_path / "lives" / "gone.lock", tmp_path / "lives" / f"{life.name}.lock"
+    life.begin()
+    for path in (half, nobodys, young, forgotten):
+        path.write_text("{")
+    for path in (nobodys, forgotten, alive):
+        os.utime(path, (1, 1))
+
+    inherited = life.inherit()
+    store.sweep(before=0)
+
+    assert [one.id for one in inherited] == ["1"]
+    assert [path.exists() for path in (half, nobodys, young, forgotten, alive)] == [False, False, True, False, True]

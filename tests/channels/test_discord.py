@@ -448,6 +448,8 @@ async def test_discord_is_told_the_menu_once(discord, tmp_path, bot: Bot):
         "search",
         "memory",
         "goal",
+        "dream-log",
+        "dream-restore",
     }
     assert all(command["contexts"] == [0, 1] for command in discord.rest.commands)
     assert [method for method, _ in discord.rest.asked].count("PUT") == 1

@@ -34,6 +34,19 @@ def test_a_call_without_a_result_says_so():
     assert '> exec {"command": "make"} -> no result' in as_text("k", messages)
 
 
+def test_calls_whose_ids_come_again_stand_with_their_own_results():
+    rows: list[dict[str, Any]] = []
+    for name, answer in (("list_dir", "a.txt"), ("read_file", "plums")):
+        call = {"id": "call_0", "function": {"name": name, "arguments": "{}"}}
+        rows.append({"role": "assistant", "content": None, "tool_calls": [call]})
+        rows.append({"role": "tool", "tool_call_id": "call_0", "name": name, "content": answer})
+
+    shown = as_text("k", cast("list[ChatMessage]", rows))
+
+    assert "list_dir {} -> a.txt" in shown
+    assert "read_file {} -> plums" in shown
+
+
 def test_a_long_call_and_a_long_result_stay_in_a_line():
     call = {"id": "x", "function": {"name": "exec", "arguments": "a" * 5000}}
     rows = [

@@ -7,10 +7,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from nanobot.bus.events import InboundMessage
 from nanobot.cli.commands import app
 from nanobot.messages.repair import legalise
-from nanobot.messages.types import ChatMessage
+from nanobot.messages.types import ChatMessage, text_of
+from nanobot.session.imported import conversations_in
 from nanobot.session.manager import SessionManager
+from nanobot.testing import open_bot
 
 TALK: list[dict[str, Any]] = [
     {"role": "user", "content": "Where is the 会議?", "timestamp": "2026-01-02T10:00:00", "provenance": "owner"},
@@ -171,3 +174,36 @@ def test_damaged_lines_stay_behind_and_are_counted(sessions: SessionManager, tmp
     path = file_of(tmp_path, lines(TALK[0]) + '{"role": "user", "cont\n' + lines(TALK[1]), "cli_x.jsonl")
 
     assert run("import", str(path)).stdout == "cli:x: 2 messages, 1 left out (damaged lines, system prompts)\n"
+
+
+@pytest.mark.parametrize("cut", [1, 2, 3])
+async def test_nothing_of_a_conversation_that_was_cut_off_is_gone_on_with(tmp_path: Path, cut: int):
+    call = {**CALL, "function": {"name": "write_file", "arguments": '{"path": "planted.txt", "content": "x"}'}}
+    rows: list[dict[str, Any]] = [
+        {"role": "user", "content": "write", "provenance": "owner", "turn_id": "a"},
+        {"role": "assistant", "content": None, "tool_calls": [call], "provenance": "owner", "turn_id": "a"},
+        {"role": "tool", "tool_call_id": "c1", "name": "write_file", "content": "ok", "turn_id": "a"},
+    ]
+    record = {"_type": "metadata", "key": "cli:x", "metadata": {"runtime_checkpoint": {}, "goal_state": {"text": "x"}}}
+    [found], _ = conversations_in(file_of(tmp_path, lines(record, *rows[:cut]), "cli_x.jsonl"))
+    sessions = SessionManager(tmp_path / "workspace")
+    sessions.save(found.as_session("cli:x"))
+
+    async with open_bot(tmp_path, "hello") as bot:
+        result = await bot.runtime.loop.run_turn(InboundMessage("cli", "owner", "x", "hi"))
+
+    assert result.text == "hello"
+    assert [text_of(row["content"]) for row in bot.provider.requests[0] if row["role"] == "user"][-1].startswith("hi")
+    assert not (tmp_path / "workspace" / "planted.txt").exists()
+    assert stored(sessions, "cli:x")[0].get("content") == "write"
+    assert found.metadata == {}
+
+
+def test_one_bad_file_of_a_folder_keeps_no_other_out(sessions: SessionManager, tmp_path: Path):
+    file_of(tmp_path, "", "a_1.jsonl")
+    file_of(tmp_path, lines(*TALK), "b_2.jsonl")
+
+    result = run("import", str(tmp_path))
+
+    assert (result.exit_code, result.stdout) == (1, "b:2: 2 messages\n")
+    assert "a_1.jsonl holds no chat messages" in result.stderr

@@ -267,3 +267,11 @@ def test_nothing_of_a_deleted_session_stays_in_the_index(sessions: SessionManage
 
     assert b"xylophone" in before
     assert all(b"xylophone" not in path.read_bytes() for path in state.glob("search*"))
+
+
+@pytest.mark.parametrize("text", ["", "  ", "\n"])
+def test_search_for_nothing_is_a_wrong_use(sessions: SessionManager, text: str):
+    result = run("search", text)
+
+    assert result.exit_code == 2
+    assert "say what to look for" in result.stderr

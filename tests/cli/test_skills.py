@@ -114,7 +114,7 @@ def test_a_skill_that_cannot_be_read_is_refused_and_a_faulty_one_is_shown(tmp_pa
 
     assert done.exit_code == (1 if words else 0)
     assert words in done.stderr
-    assert words or "fault        SKILL.md:1: `description` is missing." in done.stdout
+    assert words or "error        SKILL.md:1: `description` is missing." in done.stdout
 
 
 def test_validate_says_every_fault_with_its_line(tmp_path: Path):
@@ -197,3 +197,22 @@ def test_the_doctor_knows_skills(tmp_path: Path):
     assert "The skill broken cannot be read" in done.stdout
     assert "The skill odd works, and has 1 fault: SKILL.md:2: `name` is other" in noted
     assert done.exit_code == 1
+
+
+def test_one_that_stands_before_a_built_in_one_or_in_every_prompt_says_so(tmp_path: Path):
+    text = "---\nname: weather\ndescription: Make good tea.\nalways: true\n---\nx"
+
+    shown = run("skills", "install", source(tmp_path, text), said="n\n").stdout
+    facts = json.loads(run("skills", "install", source(tmp_path, text), "--json").stdout)
+
+    assert "instead of   the built-in skill weather" in shown
+    assert "always on    its text is in every prompt" in shown
+    assert (facts["instead_of_builtin"], facts["always"]) == (True, True)
+
+
+@pytest.mark.parametrize("name", ["w\u0435ather", "\uff57\uff45\uff41\uff54\uff48\uff45\uff52"])
+def test_no_skill_comes_in_under_a_name_that_only_looks_like_another(tmp_path: Path, name: str):
+    refused = run("skills", "install", source(tmp_path), "--yes", "--as", name)
+
+    assert refused.exit_code == 1
+    assert "may look like another name" in refused.stderr

@@ -13,6 +13,7 @@ from typer.testing import CliRunner, Result
 
 from nanobot.cli.commands import app
 from nanobot.usage.ledger import Ledger
+from nanobot.usage.raised import Raised
 from tests.stories.processes import NANOBOT
 from tests.usage.rows import row
 
@@ -56,6 +57,17 @@ def test_totals_what_is_left_and_a_row_a_day_plain_in_a_pipe():
     assert lines[1].startswith("This month: 2 calls")
     assert lines[2:4] == ["Left today: $1.75 of $2.50", "A turn may use 200,000 tokens"]
     assert lines[5] == f"{datetime.now(UTC):%Y-%m-%d}\t2\t1\t1,100\t23%\t110\t$0.75"
+
+
+def test_an_owner_who_added_dollars_for_today_has_them_left():
+    spend(2.5)
+    raised = Raised(home() / "state" / "usage" / "raised.json")
+    raised.add("limits.dailyUsd", f"{datetime.now(UTC):%Y-%m-%d}", 1.25)
+
+    plain, told = run().stdout, json.loads(run("--json").stdout)
+
+    assert "Left today: $1.25 of $3.75" in plain
+    assert (told["limits"]["dailyUsd"], told["limits"]["leftTodayUsd"]) == (3.75, 1.25)
 
 
 @pytest.mark.parametrize(

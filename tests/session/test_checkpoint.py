@@ -47,6 +47,36 @@ def test_two_keys_of_the_same_name_keep_apart(tmp_path: Path):
     assert Checkpoint(tmp_path, "a/b", every_s=0).load().text == "two"
 
 
+async def test_in_a_new_step_the_ids_of_the_last_one_have_not_begun(tmp_path: Path):
+    checkpoint = Checkpoint(tmp_path, "a:b")
+    checkpoint.accept("turn", {})
+    checkpoint.step_begins()
+    await checkpoint.calls_start(["call_0"], durable=False)
+    first = Checkpoint(tmp_path, "a:b").load().started
+    checkpoint.step_begins()
+    second = Checkpoint(tmp_path, "a:b").load().started
+    await checkpoint.calls_start(["call_1"], durable=False)
+    checkpoint.close()
+
+    assert (first, second) == (frozenset({"call_0"}), frozenset())
+    assert Checkpoint(tmp_path, "a:b").load().started == frozenset({"call_1"})
+
+
+async def test_a_turn_that_is_taken_up_begins_its_next_step_anew_too(tmp_path: Path):
+    killed = Checkpoint(tmp_path, "a:b")
+    killed.accept("turn", {})
+    await killed.calls_start(["call_0"], durable=False)
+    killed.close()
+
+    checkpoint = Checkpoint(tmp_path, "a:b")
+    left = checkpoint.load()
+    checkpoint.step_begins()
+    checkpoint.close()
+
+    assert left.started == frozenset({"call_0"})
+    assert Checkpoint(tmp_path, "a:b").load().started == frozenset()
+
+
 def test_half_a_line_hides_nothing_else(tmp_path: Path):
     Checkpoint(tmp_path, "a:b", every_s=0).partial("one ")
     [file] = tmp_path.iterdir()

@@ -6,6 +6,9 @@ disk is counted; at the chosen one the process kills itself: before it, in the m
 it. Some of the lives that follow are killed too, and between two lives files are damaged or lost. The last life takes
 the session up, by itself or with the next message, and the parent looks at what is left.
 
+In the kind `plugged` hooks change each message, call and result, one call hands work to a subagent and waits for it,
+and one looks for what was said before.
+
 In the modes `refused` and `full` nobody is killed: the disk refuses this write, or each from this one on, and the next
 life finds a disk that works.
 """
@@ -23,17 +26,28 @@ import sys
 import tempfile
 import traceback
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from nanobot.agent.hooks import (
+    AnswerSeen,
+    CallSeen,
+    Hook,
+    MessageSeen,
+    NewArguments,
+    NewResult,
+    NewText,
+    ResultSeen,
+    TurnSeen,
+)
 from nanobot.agent.tools.base import Effect, Tool
 from nanobot.agent.turn import TurnResult
 from nanobot.bus.events import InboundMessage
 from nanobot.config.schema import Config
 from nanobot.messages.tokens import estimate_tokens
-from nanobot.messages.types import ChatMessage, Provenance
+from nanobot.messages.types import Provenance
 from nanobot.providers.base import Delta, Finished, LLMProvider, LLMResponse, TextDelta, ToolCallRequest
 from nanobot.providers.errors import StreamCutError
 from nanobot.runtime import Runtime, build_runtime
@@ -50,6 +64,12 @@ PLAN = [
     [("once", "three"), ("again", "four"), ("look", "five")],
     [("once", "six")],
 ]
+PLUGGED = [
+    [("look", "one"), ("once", "two")],
+    [("once", "three"), ("spawn", "kid"), ("session_search", "old")],
+    [("once", "six")],
+]
+KID = [("once", "kid-one"), ("once", "kid-two")]
 COUNTED = ("open", "write", "fsync", "fdatasync", "replace", "unlink", "link", "close", "ftruncate")
 REFUSED = ("write", "fsync", "fdatasync", "replace")
 KILLS = ("before", "half", "after")
@@ -70,6 +90,10 @@ class Kind:
     """Whether somebody says more while it works."""
     breaks_off: bool = False
     """Whether the model's answers break off."""
+    plugged: bool = False
+    """Whether hooks, a subagent and a search have their part in it."""
+    same_ids: bool = False
+    """Whether the model's server gives the calls of each answer the same ids, as some do."""
     slow: bool = False
     """Whether each piece of what the model says is written at once, as it is when it speaks slowly."""
 
@@ -81,8 +105,54 @@ KINDS = {
     "joins": Kind(joins=True),
     "slow": Kind(slow=True),
     "broken": Kind(slow=True, breaks_off=True, joins=True),
+    "plugged": Kind(plugged=True),
+    "same ids": Kind(same_ids=True),
 }
 kind = KINDS["plain"]
+
+
+def plan() -> list[list[tuple[str, str]]]:
+    """The steps of the turn, each some calls: a tool and a label."""
+    return PLUGGED if kind.plugged else PLAN
+
+
+def step_of(call: Mapping[str, Any]) -> int:
+    """Which step of the plan made this call, as its words tell."""
+    said = str(call["function"]["arguments"])
+    return next((at for at, step in enumerate(plan()) if any(f'"{label}' in said for _, label in step)), -1)
+
+
+def arguments_of(name: str, label: str) -> dict[str, Any]:
+    """What a call is made with."""
+    others: dict[str, dict[str, Any]] = {
+        "spawn": {"task": "kid: do the two things", "wait": True},
+        "session_search": {"query": "six things"},
+    }
+    return others.get(name, {"label": label})
+
+
+class Changing(Hook):
+    """Leaves its mark on whatever it may change, and takes its time."""
+
+    mark = "'"
+
+    async def on_message(self, message: MessageSeen) -> NewText:
+        await asyncio.sleep(0)
+        return NewText(message.text + self.mark)
+
+    async def on_answer(self, answer: AnswerSeen) -> None:
+        await asyncio.sleep(0)
+
+    async def before_tool(self, call: CallSeen) -> NewArguments | None:
+        await asyncio.sleep(0)
+        return NewArguments({"label": call.arguments["label"] + self.mark}) if "label" in call.arguments else None
+
+    async def after_tool(self, result: ResultSeen) -> NewResult:
+        await asyncio.sleep(0)
+        return NewResult(result.text + self.mark)
+
+    async def on_turn_end(self, turn: TurnSeen) -> None:
+        await asyncio.sleep(0)
 
 
 class Marking(Tool):
@@ -116,30 +186,50 @@ class Planned(LLMProvider):
 
     async def chat_stream(self, messages: Any, *args: Any, **kwargs: Any) -> AsyncIterator[Delta]:
         self.problems += openai_problems(messages) + anthropic_problems(messages)
+        if any(str(row["content"]).startswith("Your task:") for row in messages):
+            yield Finished(self._of_the_kid(messages))
+            return
         if "and now?" not in str(messages) and QUESTION not in str(messages):
             self.problems.append("no message of a person is in the request")
         if estimate_tokens(messages) > kind.window:
             self.problems.append("a request is above the window")
-        steps = [int(call["id"][1]) for row in messages for call in row.get("tool_calls") or ()]
+        steps = [step_of(call) for row in messages for call in row.get("tool_calls") or ()]
         done = max(steps, default=-1) + 1
         if done == 1 and kind.joins:
             self.say_more()
-        text = f"Step {done}." if done < len(PLAN) else "All six are done."
+        text = f"Step {done}." if done < len(plan()) else "All six are done."
         broken = kind.breaks_off and done == 1 and "broke off" not in str(messages[-1]["content"])
         for word in text.split(" "):
             yield TextDelta(word + " ")
             await asyncio.sleep(0)
             if broken:
                 raise StreamCutError("cut")
-        wanted = PLAN[done] if done < len(PLAN) else []
-        calls = [ToolCallRequest(f"c{done}{at}", name, {"label": label}) for at, (name, label) in enumerate(wanted)]
+        wanted = plan()[done] if done < len(plan()) else []
+        first = "c" if kind.same_ids else f"c{done}"
+        calls = [
+            ToolCallRequest(f"{first}{at}", name, arguments_of(name, label)) for at, (name, label) in enumerate(wanted)
+        ]
         yield Finished(LLMResponse(text + " ", calls, "tool_calls" if calls else "stop"))
+
+    def _of_the_kid(self, messages: Any) -> LLMResponse:
+        done = sum(len(row.get("tool_calls") or ()) for row in messages)
+        if done >= len(KID):
+            return LLMResponse("The kid is done.")
+        name, label = KID[done]
+        return LLMResponse(None, [ToolCallRequest(f"k{done}", name, {"label": label})], "tool_calls")
 
 
 def runtime(home: Path, provider: Planned) -> Any:
     defaults = {"contextWindowTokens": kind.window, "maxTokens": 500}
     config = Config(agents={"defaults": defaults})  # type: ignore[arg-type]
-    return build_runtime(config, data_dir=home, workspace=home / "workspace", provider=provider, environ={})
+    return build_runtime(
+        config,
+        data_dir=home,
+        workspace=home / "workspace",
+        provider=provider,
+        environ={},
+        own_hooks=[Changing()] * kind.plugged,
+    )
 
 
 def add_tools(bot: Runtime, home: Path) -> None:
@@ -158,6 +248,8 @@ async def spend(home: Path, said: str) -> dict[str, Any]:
         arm()
         result = await (bot.loop.run_turn(of_ann(said), sink) if said else bot.loop.resume(SESSION, sink))
         others = await asyncio.gather(*more)
+        await bot.subagents.take_up(SESSION)  # as the chat and the gateway do
+        await bot.subagents.all_told(SESSION)
         disarm()
         users = [str(row["content"]) for row in bot.sessions.get_or_create(SESSION).messages if row["role"] == "user"]
     if any(one.outcome == "answered" for one in others) and "and this too" not in users:
@@ -261,21 +353,32 @@ def in_child(live: Callable[[Wrap], Coroutine[Any, Any, dict[str, Any]]], point:
 
 def look(home: Path, before: Counter[str], said: list[str], counts: Counter[str]) -> list[str]:
     """What is wrong with what the lives left. `before`: what had its result when a life ended; `said`: by a person."""
-    problems = []
+    problems: list[str] = []
     session = SessionManager(home / "workspace").get_or_create(SESSION)
     counts["window moved"] += bool(session.metadata.get("window", {}).get("shrunk"))
     rows = session.messages
-    marks = Counter((home / "marks").read_text().split()) if (home / "marks").exists() else Counter()
-    results = {str(row["content"]).split(" ")[0]: row for row in rows if row["role"] == "tool"}
-    for tool, label in [call for step in PLAN for call in step]:
+    marks = marks_of(home, problems)
+    results = {str(row["content"]).split(" ")[0].rstrip(Changing.mark): row for row in rows if row["role"] == "tool"}
+    for tool, label in [call for step in plan() for call in step] + KID * kind.plugged:
         if tool != "look" and marks[label] > 1:
             problems.append(f"{label} ran {marks[label]} times")
         if before[label] and marks[label] != before[label]:
             problems.append(f"{label} had its result and ran again")
         if label in results and not marks[label]:
             problems.append(f"{label} has a result and never ran")
+    called: dict[str, str] = {}
+    for row in rows:
+        called = {call["id"]: call["function"]["arguments"] for call in row.get("tool_calls") or ()} or called
+        if "Outcome unknown" in str(row["content"]) and not any(
+            label in called[row["tool_call_id"]] for label in marks
+        ):
+            counts["unknown and never ran"] += 1
     counts["unknown"] += sum("Outcome unknown" in str(row["content"]) for row in rows if row["role"] == "tool")
     users = [str(row["content"]) for row in rows if row["role"] == "user" and row.get("origin") != "system"]
+    if kind.plugged:
+        counts["the kid had ended"] += marks["kid-two"]
+        problems += [f"not changed once: {text}" for text in users if text.count(Changing.mark) != 1]
+        users = [text.removesuffix(Changing.mark) for text in users]
     accepted = any(text in users for text in said if text)
     counts["accepted"] += accepted
     if accepted and not (rows[-1]["role"] == "assistant" and not rows[-1].get("tool_calls")):
@@ -288,20 +391,28 @@ def look(home: Path, before: Counter[str], said: list[str], counts: Counter[str]
     for one, other in itertools.pairwise(rows):
         if one["role"] == other["role"] == "assistant" and str(one["content"]).startswith(str(other["content"])):
             problems.append(f"said {other['content']} twice")
-    strays = [path for path in home.rglob("*") if path.name.endswith(".tmp")]
-    strays += [path for path in (home / "state" / "turns").glob("*") if b"\n" in path.read_bytes()]
+    tasks = {path.stem for path in (home / "state" / "tasks").rglob("*.json")}
+    strays = [path for path in home.rglob("*.tmp") if path.parent.name != "tasks" or path.name.split(".")[1] in tasks]
+    strays += [path for path in (home / "state" / "turns").rglob("*.jsonl") if b"\n" in path.read_bytes()]
+    strays += [*(home / "state" / "tasks").glob("*.json")]
     problems += [f"a stray file: {path.name}" for path in strays]
     return problems
+
+
+def marks_of(home: Path, problems: list[str]) -> Counter[str]:
+    """How often each label ran; where a hook changes them, each has to be changed once."""
+    labels = (home / "marks").read_text().split() if (home / "marks").exists() else []
+    if kind.plugged:
+        problems += [f"run as {label}" for label in labels if label.count(Changing.mark) != 1]
+    return Counter(label.rstrip(Changing.mark) for label in labels)
 
 
 def finished(home: Path) -> Counter[str]:
     """The labels whose results were on the disk when the kill came, and how often they had run by then."""
     manager = SessionManager(home / "workspace")
-    if not session_file(home).exists():
-        return Counter()
-    rows: list[ChatMessage] = manager.get_or_create(SESSION).messages
-    done = {str(row["content"]).split(" ")[0] for row in rows if row["role"] == "tool"}
-    marks = Counter((home / "marks").read_text().split()) if (home / "marks").exists() else Counter()
+    rows = [row for one in manager.list_sessions() for row in manager.get_or_create(str(one["key"])).messages]
+    done = {str(row["content"]).split(" ")[0].rstrip(Changing.mark) for row in rows if row["role"] == "tool"}
+    marks = marks_of(home, [])
     return Counter({label: marks[label] for label in done})
 
 

@@ -1,18 +1,20 @@
-"""Whatever is said, stopped, cut off, typed meanwhile and answered by a model on some day: each request is legal, below
-the window and holds what the person said last, each message is kept once, and events come in pairs."""
+"""Whatever is said, stopped, cut off, typed meanwhile and answered by a model on some day, with hooks and subagents and
+while old messages are moved into memory: each request is legal, below the window and holds what the person said last,
+each message is kept once, and events come in pairs."""
 
 import asyncio
 import random
 import shutil
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from nanobot.agent.hooks import AnswerSeen, CallSeen, Deny, Hook, MessageSeen, NewResult, RequestSeen, ResultSeen
 from nanobot.agent.tools.base import Effect, Tool
 from nanobot.agent.turn import TurnOutcome, TurnResult
 from nanobot.bus.events import InboundMessage
@@ -70,12 +72,45 @@ class Sleepy(Tool):
         return ""
 
 
-class Asked(ScriptedProvider):
-    """Remembers which model each request was for."""
+class Meddling(Hook):
+    """Takes a while, fails, forbids, and changes what it may change."""
 
-    def __init__(self) -> None:
+    def __init__(self, chance: random.Random) -> None:
+        self._chance = chance
+
+    async def on_message(self, message: MessageSeen) -> None:
+        await self._a_while()
+
+    async def on_request(self, request: RequestSeen) -> None:
+        await self._a_while()
+
+    async def on_answer(self, answer: AnswerSeen) -> None:
+        await self._a_while()
+
+    async def before_tool(self, call: CallSeen) -> Deny | None:
+        await self._a_while()
+        return Deny("not today") if self._chance.random() < 0.1 else None
+
+    async def after_tool(self, result: ResultSeen) -> NewResult | None:
+        await self._a_while()
+        return NewResult(f"{result.text} (seen)") if self._chance.random() < 0.5 else None
+
+    async def _a_while(self) -> None:
+        for _ in range(self._chance.randint(0, 3)):
+            await asyncio.sleep(0)
+        if self._chance.random() < 0.02:
+            raise RuntimeError("a hook with a bug")
+
+
+class Asked(ScriptedProvider):
+    """Remembers which model each request was for. Subagents, their reports and memory have no script."""
+
+    def __init__(self, chance: random.Random) -> None:
         super().__init__()
         self.models: list[str] = []
+        self.aside: Counter[str] = Counter()
+        self.problems: list[str] = []
+        self._chance = chance
 
     async def chat_stream(
         self,
@@ -86,11 +121,32 @@ class Asked(ScriptedProvider):
         temperature: float = 0.7,
     ) -> AsyncIterator[Delta]:
         if [tool["function"]["name"] for tool in tools or ()] == ["save_memory"]:  # no turn: old messages are summed up
-            yield Finished(LLMResponse("Nothing to keep."))
+            yield Finished(self._summed_up())
+            return
+        of_a_subagent = any(str(row["content"]).startswith("Your task:") for row in messages)
+        if of_a_subagent or "[A subagent has ended." in str(messages[-1]["content"]):
+            self.problems += openai_problems(messages) + anthropic_problems(messages)
+            yield Finished(self._of_a_subagent(messages) if of_a_subagent else self._told())
             return
         self.models.append(model or "")
         async for delta in super().chat_stream(messages, tools, model, max_tokens, temperature):
             yield delta
+
+    def _summed_up(self) -> LLMResponse:
+        self.aside["asked for memory"] += 1
+        entry = {"history_entry": "[2026-02-26 13:21] Talked of foxes.", "memory_update": "- The fox is quick.\n"}
+        return calls(("save_memory", entry)) if self._chance.random() < 0.7 else LLMResponse("Nothing to keep.")
+
+    def _told(self) -> LLMResponse:
+        self.aside["reports"] += 1
+        return LLMResponse("It has ended.")
+
+    def _of_a_subagent(self, messages: Sequence[ChatMessage]) -> LLMResponse:
+        self.aside["asked for subagents"] += 1
+        if self._chance.random() < 0.1:
+            raise ModelOverloadedError(status=500)
+        done = sum(row["role"] == "tool" for row in messages)
+        return calls(("list_dir", {"path": "."})) if done < self._chance.randint(0, 3) else LLMResponse("found")
 
 
 def a_line(chance: random.Random) -> Line:
@@ -119,16 +175,19 @@ def a_line(chance: random.Random) -> Line:
         LLMResponse(None, some, "length"),
         calls(("list_dir", {"path": "."})),
         calls(("long", {"chars": chars}), ("long", {"chars": chars + 1})),
+        calls(("spawn", {"task": f"look at {chars}", "wait": chance.random() < 0.5}), ("list_dir", {"path": "."})),
+        calls(("session_search", {"query": "fox message"})),
         ModelOverloadedError(status=500),
         ContextOverflowError(status=400),
         StreamCutError("eof"),
         ValueError("a provider with a bug"),
     ]
-    return chance.choice(lines[:6] * 3 + lines[6:])
+    return chance.choice(lines[:8] * 3 + lines[8:])
 
 
 FATES = (
     *("end", "end", "end", "end", "loop", "stop", "stop twice", "stop in a tool", "abandon", "steer", "steer"),
+    *("stop anywhere", "stop anywhere"),
     *("join and end nanobot", "end nanobot", "crash", "new while it works"),
 )
 ENDS_NANOBOT = ("join and end nanobot", "end nanobot", "crash")
@@ -180,15 +239,24 @@ class Day:
             name.removesuffix("-model"): {"model": name, "contextWindowTokens": window, "maxTokens": 1000}
             for name, window in WINDOWS.items()
         }
-        defaults = {"contextWindowTokens": WINDOWS["scripted"], "maxTokens": 1000}
+        defaults = {"contextWindowTokens": WINDOWS["scripted"], "maxTokens": 1000, "memoryWindow": 30}
         config = Config(agents={"defaults": defaults}, model_presets=presets)  # type: ignore[arg-type]
-        provider = Asked()
+        provider = Asked(self.chance)
         async with build_runtime(
-            config, data_dir=self.home, workspace=self.home / "workspace", provider=provider, environ={}
+            config,
+            data_dir=self.home,
+            workspace=self.home / "workspace",
+            provider=provider,
+            environ={},
+            own_hooks=[Meddling(self.chance)],
         ) as runtime:
+            runtime.upkeep.tidying.pause_s = 0
             for tool in (Long(self.chance), Odd()):
                 runtime.tools.register(tool)
             yield Bot(runtime, provider)
+        assert provider.problems == []
+        self.outcomes += provider.aside
+        self.outcomes["moved into memory"] += (self.home / "workspace" / "memory" / "HISTORY.md").exists()
 
     async def begin_anew(self, bot: Bot) -> None:
         await bot.say("/new")
@@ -206,6 +274,8 @@ class Day:
         if fate == "loop":
             bot.provider.script(*[calls(("list_dir", {"path": "."})) for _ in range(6)], *["the end"] * 8)
             return await self.ended(bot.turn(text), text)
+        if fate == "stop anywhere":
+            return await self.stopped_anywhere(bot, text)
         pause, sleepy = Pause(chance.choice(["", "I was saying "])), Sleepy()
         bot.runtime.tools.register(sleepy)
         bot.provider.script(calls(("sleepy", {})) if fate == "stop in a tool" else pause)
@@ -226,7 +296,8 @@ class Day:
             case "end nanobot":
                 await bot.runtime.loop.stop()
             case "crash":
-                shutil.copytree(self.home, self.home.with_name(f"{self.home.name}-crashed"))
+                crashed = self.home.with_name(f"{self.home.name}-crashed")
+                shutil.copytree(self.home, crashed, copy_function=copied_if_there)
                 turn.cancel()
             case "new while it works":
                 await self.new_while_it_works(bot, text, turn, pause)
@@ -234,6 +305,18 @@ class Day:
                 turn.cancel()
         await asyncio.wait([turn])
         return "cancelled" if turn.cancelled() else turn.result().outcome
+
+    async def stopped_anywhere(self, bot: Bot, text: str) -> str:
+        bot.provider.script(*["the end"] * 8)
+        turn = asyncio.create_task(bot.turn(text))
+        for _ in range(self.chance.randint(1, 120)):
+            await asyncio.sleep(0)
+        await bot.say("/stop")
+        result = await turn
+        kept = any(row["content"] == text for row in bot.runtime.sessions.get_or_create(KEY).messages)
+        self.said += [text] * kept
+        assert kept or result.outcome is TurnOutcome.STOPPED
+        return result.outcome
 
     async def until(self, turn: "asyncio.Task[TurnResult]", *signs: asyncio.Event) -> None:
         waiting = [asyncio.create_task(sign.wait()) for sign in signs]
@@ -315,7 +398,13 @@ class Day:
         bot.sink.events.clear()
         rows = bot.runtime.sessions.get_or_create(KEY).messages
         kept = [str(row["content"]) for row in rows if row["role"] == "user" and row.get("origin") != "system"]
-        assert sorted(kept) == sorted(self.said)
+        assert sorted(text for text in kept if not text.startswith("[A subagent")) == sorted(self.said)
+
+
+def copied_if_there(source: str, target: str) -> None:
+    """What works beside the turn moves its files meanwhile."""
+    with suppress(FileNotFoundError):
+        shutil.copy2(source, target)
 
 
 def of_the_person(text: str) -> InboundMessage:
@@ -328,7 +417,7 @@ async def any_day(home: Path, seed: int, starts: int = 4, turns: int = 8) -> Day
     return day
 
 
-@pytest.mark.parametrize("seed", [*range(5), *(pytest.param(n, marks=pytest.mark.slow) for n in range(5, 12))])
+@pytest.mark.parametrize("seed", [*range(4), *(pytest.param(n, marks=pytest.mark.slow) for n in range(4, 12))])
 async def test_every_request_is_legal_and_holds_the_last_message(tmp_path: Path, seed: int):
     day = await any_day(tmp_path, seed)
 

@@ -36,7 +36,7 @@ def every_write(each: int, seed: int, kind: str, modes: str) -> dict[str, int]:
 
 
 @pytest.mark.timeout(180)  # 20 s alone; a busy machine takes three times as long
-@pytest.mark.parametrize("kind", ["plain", "joins", "window"])
+@pytest.mark.parametrize("kind", ["plain", "joins", "window", "plugged"])
 def test_a_turn_that_is_killed_at_a_write_goes_on_and_no_call_runs_twice(kind: str):
     weighs = kind == "window"  # each of these lives counts its tokens, with a table that takes time to read
     counts = every_write(each=53 if weighs else 41, seed=3, kind=kind, modes="kill")
@@ -76,8 +76,9 @@ def test_a_disk_that_refuses_any_write(kind: str):
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_kill_9_ten_thousand_times(tmp_path: Path):
-    seen = die_often(tmp_path, 10_000, 7)
+@pytest.mark.parametrize("seed", range(7, 17))
+def test_kill_9_ten_thousand_times(tmp_path: Path, seed: int):
+    seen = die_often(tmp_path, 1_000, seed)
 
     print(seen["counts"])
-    assert seen["counts"]["kills"] == 10_000
+    assert seen["counts"]["kills"] == 1_000

@@ -88,9 +88,11 @@ def test_the_gateway_goes_on_with_what_a_terminal_that_died_had_begun(tmp_path: 
         until(lambda: server_hangs(server, 2))
         process.send_signal(signal.SIGKILL)
         process.communicate(timeout=10)
+        status = home.run("status")
         server.default = works()
 
         with home.gateway():
             until(lambda: goal_of(home)["state"] == "done")
 
+    assert "write a page that says hello (active)" in status.out
     assert writes(home) == 1

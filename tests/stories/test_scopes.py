@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from base64 import b64encode
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -189,3 +190,32 @@ def test_no_file_of_the_private_memory_is_sent_from_a_group(tmp_path: Path, name
 
     with pytest.raises(PathDeniedError, match="told nanobot in private"):
         opener(policy, context).to_send(name)
+
+
+LEADING_AWAY = (
+    "import os\n"
+    f"here = 'memory/{Scope(GROUP).folder}/'\n"
+    "links = {name: '../../MEMORY.md' for name in (here + 'MEMORY.md', here + 'ARCHIVE.md', here + '2026-01-01.md')}\n"
+    "links |= {here + 'HISTORY.md': '../../HISTORY.md', 'IDENTITY.md': 'memory/MEMORY.md', 'AGENTS.md': 'USER.md'}\n"
+    "for name, target in links.items():\n"
+    "    if os.path.lexists(name): os.unlink(name)\n"
+    "    os.symlink(target, name)\n"
+)
+
+
+async def test_a_link_that_a_command_of_a_group_left_leads_to_nobody_elses_memory(tmp_path: Path):
+    if shutil.which("bwrap") is None:
+        pytest.skip("no wall for commands here")
+    told_in_private(tmp_path)
+    program = b64encode(LEADING_AWAY.encode()).decode()
+    run = calls(("exec", {"command": f'python3 -c "import base64; exec(base64.b64decode({program!r}))"'}))
+    asked = ["/memory", "/memory search canary", "/memory why canary", "/memory forget canary-of", "/search canary"]
+    async with open_bot(tmp_path, run, "done", "done", config=YES) as bot:
+        await shown_to_the_model(bot, in_group("go", "ann", provenance=Provenance.OWNER))
+        shown = await shown_to_the_model(bot, in_group("and now?", "ann", provenance=Provenance.OWNER))
+        told = [(await bot.runtime.loop.run_turn(in_group(line, "ann"))).text for line in asked]
+
+    assert (tmp_path / "workspace" / "IDENTITY.md").is_symlink()
+    assert CANARY not in shown
+    assert CANARY not in "".join(told)
+    assert CANARY in (tmp_path / "workspace" / "memory" / "MEMORY.md").read_text(encoding="utf-8")

@@ -21,6 +21,8 @@ PAUSES_S = (5.0, 30.0, 120.0, 600.0)
 """Before a turn is tried again that a model or its line has failed."""
 MOST_IDLE = 2
 """Turns in a row in which nothing was done; then a person has to look."""
+MOST_UNNOTED = 8
+"""Turns in a row without a word in the note; then too."""
 MOST_SENT_BACK = 2
 """How often a reviewer may send a result back."""
 _FOR_GOOD = frozenset(
@@ -207,8 +209,12 @@ class Drive:
         else:
             goal.failures = 0
             goal.idle = 0 if self.touched or goal.steps - steps > 1 else goal.idle + 1
+            goal.unnoted = 0 if self.touched else goal.unnoted + 1
             if goal.idle >= MOST_IDLE:
                 await self.end(GoalState.WAITING, f"I did nothing for {MOST_IDLE} turns", result.text)
+            elif goal.unnoted >= MOST_UNNOTED:
+                why = f"for {MOST_UNNOTED} turns I could not say how far it is"
+                await self.end(GoalState.WAITING, why, result.text)
             await self._save(goal)
         return True
 

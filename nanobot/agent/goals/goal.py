@@ -97,6 +97,8 @@ class Goal:
     """Turns in a row that a model or a line has failed."""
     idle: int = 0
     """Turns in a row in which nothing was done."""
+    unnoted: int = 0
+    """Turns in a row after which the note was the same."""
     report: str = ""
     """What the person is to be told of its end, or of what it waits for."""
     told: bool = True

@@ -366,7 +366,8 @@ class GoalManager:
 
     def _go_on(self, held: _Held) -> None:
         goal = held.goal
-        goal.state, goal.why, goal.failures, goal.idle, goal.ended_at = GoalState.ACTIVE, "", 0, 0, None
+        goal.state, goal.why, goal.ended_at = GoalState.ACTIVE, "", None
+        goal.failures = goal.idle = goal.unnoted = 0
         goal.claim, goal.told = None, True
         held.drive.wake()
         if held.task is None:

@@ -7,6 +7,8 @@ from nanobot.usage.types import dollars
 from nanobot.utils.text import clip_line, counted
 
 HEADING = "## Goal"
+SOON_UNNOTED = 3
+"""Turns after which the model is told that its note stands still."""
 
 _RULES = """\
 You work at this by yourself, turn after turn: nobody waits for your words, and what you say on the way is not sent. Do
@@ -18,6 +20,7 @@ _NOTHING_DONE = (
     "In your last turn you did nothing. Do the next thing now, ask the person (ask), claim the end with a check "
     "(finish), or say why it cannot be done (drop)."
 )
+_NOTE_IT = "Your note has not changed for {turns} turns. Bring it up to date, then go on with what comes next."
 _SENT_BACK = "A reviewer has read your result and sent it back. Mend what they object to, then claim the end again."
 _STATES = {
     GoalState.ACTIVE: "at work",
@@ -51,7 +54,8 @@ def turn(goal: Goal) -> str:
     elif goal.objections:
         parts.append(_SENT_BACK)
     else:
-        parts.append(_NOTHING_DONE if goal.idle else _GO_ON)
+        unnoted = _NOTE_IT.format(turns=goal.unnoted) if goal.unnoted >= SOON_UNNOTED else ""
+        parts.append(_NOTHING_DONE if goal.idle else unnoted or _GO_ON)
     return "\n\n".join(parts)
 
 

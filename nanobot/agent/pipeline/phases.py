@@ -405,6 +405,8 @@ class Pipeline:
     async def _record(self, turn: Turn, row: ChatMessage) -> None:
         if row["role"] == "assistant":
             _mask(row)
+        if row.get("tool_calls") and turn.checkpoint is not None:
+            turn.checkpoint.step_begins()
         row.setdefault("timestamp", timestamp(self._parts.clock))
         row.setdefault("turn_id", turn.turn_id)
         row.setdefault("provenance", Provenance.SYSTEM)

@@ -11,7 +11,7 @@ anew. So edit, test, edit, test with the same failing output is honest work; the
 import hashlib
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from nanobot.agent.tools.base import Effect, Tool
@@ -70,8 +70,15 @@ class LoopGuard:
         repeats.asked += 1
         return None if repeats.asked < ADVISED_FROM else _advice(repeats)
 
+    def foreseen(self, call: ToolCallRequest, tool: Tool | None) -> str | None:
+        """The advice that this call will get as things stand, so that nobody is asked about it. It counts nothing."""
+        repeats = None if _exempt(tool) else self._repeats.get(_key(call, tool))
+        if repeats is None or repeats.asked + 1 < ADVISED_FROM:
+            return None
+        return _advice(replace(repeats, asked=repeats.asked + 1))
+
     def after(self, call: ToolCallRequest, tool: Tool | None, result_text: str, *, ok: bool) -> None:
-        """Note what came of a call that ran: not of one that was answered with advice.
+        """Note what came of a call that ran or was refused: not of one that was answered with advice.
 
         `result_text` is the result as the tool gave it, before it is cut or replaced by a word that it is unchanged.
         """

@@ -168,8 +168,8 @@ class _Run:
 
         None where the model was asked to do what it claims, or to take it back: once in a run.
         """
-        if self._spec.context.hears_report:
-            return ""  # what was done, the subagent did
+        if self._spec.context.hears_report or _can_only_look(self._spec):
+            return ""  # what was done, somebody else did
         from nanobot.agent.run.claims.judge import (
             claim_in,
             nothing_was_done,
@@ -222,9 +222,7 @@ class _Run:
             usage, cost, reason = response.usage, response.cost_usd, response.finish_reason
             self._add_up(usage, cost)
             calls = _distinct(response) if may_call else []
-            context = self._context()
-            await spec.hook_wall.answer(lambda: _seen_answer(response, calls, context, step))
-            calls, ruled = await passed_calls(calls, spec.hook_wall, context)
+            calls, ruled = await self._passed(response, calls, step)
             response = replace(response, tool_calls=calls)
             if calls or response.content:
                 await self._rows.keep(self._rows.of_model(response))
@@ -233,6 +231,18 @@ class _Run:
             return response
         finally:
             spec.emit(events.StepEnded(step=step, finish_reason=reason, usage=usage, cost_usd=cost))
+
+    async def _passed(
+        self, response: LLMResponse, calls: Sequence[ToolCallRequest], step: int
+    ) -> tuple[list[ToolCallRequest], Ruled]:
+        """The calls as hooks leave them. That takes time: cut off meanwhile, what was shown is kept all the same."""
+        wall, context = self._spec.hook_wall, self._context()
+        try:
+            await wall.answer(lambda: _seen_answer(response, calls, context, step))
+            return await passed_calls(calls, wall, context)
+        except BaseException:
+            await self._keep_interrupted(response.content or "")
+            raise
 
     def _context(self) -> ToolContext:
         return replace(self._spec.context, provenance=self._rows.trust, entered=self._rows.entered)
@@ -305,8 +315,11 @@ class _Run:
 
     async def _keep_broken_off(self, speech: Speech) -> None:
         speech.end(final=False)
-        if speech.text.strip():
-            row = self._rows.of_model(LLMResponse(speech.text))
+        await self._keep_interrupted(speech.text)
+
+    async def _keep_interrupted(self, text: str) -> None:
+        if text.strip():
+            row = self._rows.of_model(LLMResponse(text))
             row["error"] = INTERRUPTED
             await finish(self._rows.keep(row))
 
@@ -318,6 +331,11 @@ class _Run:
 
     def _result(self, outcome: TurnOutcome, text: str) -> RunResult:
         return RunResult(outcome, masked(text.strip()), dict(self._usage), self._steps, self._cost_usd)
+
+
+def _can_only_look(spec: RunSpec) -> bool:
+    """Whether it has tools, and none that acts: as who reviews what others did."""
+    return bool(len(spec.tools)) and all(tool.effect is Effect.READ for tool in spec.tools)
 
 
 def _room(spec: RunSpec) -> Room:

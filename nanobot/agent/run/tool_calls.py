@@ -95,6 +95,8 @@ async def _judged(call: ToolCallRequest, bench: ToolBench) -> Verdict:
     bench.entered(ruled.entered)
     if ruled.refusal is not None or not bench.hooks or call.problem is not None:
         return ruled
+    if (advice := bench.guard.foreseen(call, bench.tools.get(call.name))) is not None:
+        return replace(ruled, refusal=advice)
     context = replace(bench.context, entered=least_trusted([bench.context.entered, ruled.entered]))
     reaches = await bench.tools.reaches(call.name, call.arguments, context)
     told = [*bench.told, *(_told_by_others(call, bench) if reaches else ())]
@@ -216,13 +218,12 @@ def _stored_provenance(call: ToolCallRequest, result: ToolResult, bench: ToolBen
 
 async def _guarded(call: ToolCallRequest, bench: ToolBench, verdict: Verdict) -> ToolResult:
     """The result of a call, or why it was not made: a hook forbade it, or it was made again and again to no end."""
-    if verdict.refusal is not None:
-        refused = ToolResult.failed(verdict.refusal, ToolFailure.NOT_RUN)
-        return replace(refused, provenance=Provenance.SYSTEM)
     tool = bench.tools.get(call.name)
     advice = bench.guard.before(call, tool)
-    if advice is not None:
-        return ToolResult.failed(advice, ToolFailure.NOT_RUN)
+    if advice is None and verdict.refusal is not None:
+        bench.guard.after(call, tool, verdict.refusal, ok=False)
+    if (why_not := advice or verdict.refusal) is not None:
+        return replace(ToolResult.failed(why_not, ToolFailure.NOT_RUN), provenance=Provenance.SYSTEM)
     result = await _result_of(call, bench, verdict)
     bench.guard.after(call, tool, text_of(result.content), ok=not result.error)
     return result

@@ -5,6 +5,7 @@ An error is what keeps a skill from being found, read or trusted with its name; 
 """
 
 import re
+import unicodedata
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -54,6 +55,9 @@ _LINK = re.compile(
 """A file that a text names: as a link, in the skill's folder, or in a folder such as skills have."""
 _KEY_LINE = re.compile(r"^\s*[\"']?([\w.-]+)[\"']?\s*:")
 
+_LIKE_LATIN = frozenset({"CYRILLIC", "GREEK", "ARMENIAN", "CHEROKEE", "COPTIC"})
+"""Scripts with letters that nobody tells from ours by looking."""
+
 
 @dataclass(frozen=True, slots=True)
 class Fault:
@@ -87,6 +91,9 @@ def name_problem(name: str) -> str:
         return "has other letters than small ones, digits and hyphens"
     if name.startswith("-") or name.endswith("-") or "--" in name:
         return "begins or ends with a hyphen, or has two in a row"
+    scripts = {unicodedata.name(letter, "").partition(" ")[0] for letter in name if letter.isalpha()}
+    if unicodedata.normalize("NFKC", name) != name or ("LATIN" in scripts and scripts & _LIKE_LATIN):
+        return "mixes letters of several scripts, which may look like another name"
     return ""
 
 
@@ -294,8 +301,7 @@ def _body_faults(bundle: Bundle, text: str, manual: Manual) -> Iterator[Fault]:
         yield Fault("There is nothing below the front matter.", "Write down how it is done.", text.count("\n") + 1)
     if (count := text.count("\n") + 1) > _MOST_LINES:
         yield _warning(f"It has {count} lines, all of which are read at once.", "Move details into references/.")
-    always = manual.front.get("always") is True or manual.ours.get("always") is True
-    if always and len(told) > _LARGEST_ALWAYS:
+    if manual.always and len(told) > _LARGEST_ALWAYS:
         yield _warning(f"It is in every prompt, with {len(told)} characters.", "Shorten it, or leave `always` out.")
     yield from _link_faults(bundle, text)
 

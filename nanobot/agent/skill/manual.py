@@ -44,6 +44,11 @@ class Manual:
         return next((found for key in OUR_METADATA if (found := table(metadata.get(key)))), {})
 
     @property
+    def always(self) -> bool:
+        """Whether all of it is to be in every prompt."""
+        return self.front.get("always") is True or self.ours.get("always") is True
+
+    @property
     def description(self) -> str:
         """What it says it is for, in one line; empty where it says nothing."""
         return one_line(self.front.get("description"))

@@ -5,17 +5,15 @@ import errno
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import replace
-from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO
 
-from nanobot.agent.scope import GOAL_NOTES, SHARED, Scope
+from nanobot.agent.scope import apart
 from nanobot.agent.tools.base import ToolContext, ToolResult
 from nanobot.agent.tools.reach import Reach, ReachKind
 from nanobot.agent.tools.textfile import NotTextError
 from nanobot.security.opening import Opener
-from nanobot.security.paths import Apart, PathDeniedError, PathPolicy, Want
+from nanobot.security.paths import PathDeniedError, PathPolicy, Want
 from nanobot.utils.text import nearest
 
 NOISE = frozenset(
@@ -32,24 +30,7 @@ def opener(paths: PathPolicy, ctx: ToolContext | None) -> Opener:
 
 def within(paths: PathPolicy, ctx: ToolContext | None) -> PathPolicy:
     """These policies for a call of this turn: where others read along, without what was told in private."""
-    return paths if ctx is None or ctx.scope.is_owners else _apart(paths, ctx.scope)
-
-
-@lru_cache(maxsize=64)
-def _apart(paths: PathPolicy, scope: Scope) -> PathPolicy:
-    workspace, memory = paths.workspace, paths.workspace / "memory"
-    kept = (workspace, *([paths.data_folder] if paths.data_folder is not None else []))
-    apart = Apart(
-        closed=(
-            memory,
-            workspace / GOAL_NOTES,
-            workspace / "USER.md",
-            *(base / name for base in kept for name in ("sessions", "cron")),
-        ),
-        open=(memory / scope.folder, memory / SHARED, workspace / scope.notes),
-        unlisted=(workspace / ".nanobot", *([paths.data_folder / "media"] if paths.data_folder is not None else [])),
-    )
-    return replace(paths, apart=apart)
+    return paths if ctx is None else apart(paths, ctx.scope)
 
 
 async def asked_for(look: Callable[[], list[Want]]) -> list[Reach]:

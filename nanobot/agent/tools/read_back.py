@@ -28,6 +28,7 @@ LARGEST = 32 * 1024 * 1024
 """More than this is not read back."""
 _AS_MEANT = "(Read back: as meant.)"
 _SOMEBODY_ELSE = "(Read back: somebody else has changed {what} since: {instead}. Look at it before you go on.)"
+_NOT_THERE = "it is not there"
 _GONE = "the job is not in there"
 _MAY_HAVE_RUN = "(Read back: the job is not in the store any more; it may have run by now.)"
 _UNREAD = "(It could not be read back.)"
@@ -92,7 +93,7 @@ class ReadBack:
                 return _with(result, _UNREAD)
             try:
                 instead = await asyncio.to_thread(wrong, arguments, before.data if before else None, after.data)
-            except (NotTextError, ValueError, IndexError):  # half a character, no text any more: nothing to compare
+            except (NotTextError, ValueError, IndexError):  # half a character, or no text before: nothing to compare
                 return _with(result, _UNREAD)
             if not instead:
                 return _with(result, _AS_MEANT)
@@ -160,11 +161,17 @@ def _wrong_writing(arguments: _Arguments, before: bytes | None, after: bytes | N
 
 def _wrong_edit(arguments: _Arguments, before: bytes | None, after: bytes | None) -> str:
     """Line endings are the file's, whatever the arguments have."""
-    if before is None or after is None:
-        return _instead(before or b"", after)
+    if before is None:
+        raise ValueError("nobody knows what was there")
+    if after is None:
+        return _NOT_THERE
     old, new = _plain(str(arguments["old_text"])), _plain(str(arguments["new_text"]))
     new.encode()
-    was, now = TextFile.parse(before), TextFile.parse(after)
+    was = TextFile.parse(before)
+    try:
+        now = TextFile.parse(after)
+    except NotTextError:
+        return "it is no text any more"
     if (was.bom, was.encoding) != (now.bom, now.encoding) and (was.bom or now.bom):
         return f"it is {now.encoding.upper()} now and was {was.encoding.upper()}"
     every, found = bool(arguments.get("replace_all")), _plain(now.text)
@@ -178,11 +185,17 @@ def _wrong_edit(arguments: _Arguments, before: bytes | None, after: bytes | None
 
 
 def _wrong_cell(arguments: _Arguments, before: bytes | None, after: bytes | None) -> str:
-    if before is None or after is None:
-        return _instead(before or b"", after)
+    if before is None:
+        raise ValueError("nobody knows what was there")
+    if after is None:
+        return _NOT_THERE
     source, kind, mode = arguments.get("source") or "", arguments.get("cell_type"), arguments.get("mode") or "replace"
     source.encode()
-    cells, found = cells_of(before), [(cell.kind, cell.source) for cell in cells_of(after)]
+    cells = cells_of(before)
+    try:
+        found = [(cell.kind, cell.source) for cell in cells_of(after)]
+    except NotTextError:
+        return "it is no notebook any more"
     meant = [(cell.kind, cell.source) for cell in cells]
     at = _number_of(arguments.get("cell"), cells)
     if mode == "delete":
@@ -231,7 +244,7 @@ def _plain(text: str) -> str:
 
 def _instead(meant: bytes, found: bytes | None) -> str:
     if found is None:
-        return "it is not there"
+        return _NOT_THERE
     if found == meant:
         return ""
     size = f"it has {counted(len(found), 'byte')}, not {len(meant)}; " if len(found) != len(meant) else ""

@@ -12,6 +12,11 @@ from nanobot.agent.tools.reach import Reach
 from nanobot.agent.tools.schema import boolean, string, takes
 from nanobot.errors import NanobotError
 
+WITHHELD = frozenset({"message", "spawn", "cron", "goal"})
+"""Tools that subagents have not: they speak to nobody, and make no work that outlives them."""
+RESULT = "Subagent {id}:"
+"""How the result begins of one that was waited for."""
+
 
 class Spawner(Protocol):
     """Where subagents come from. A refusal is a NanobotError that says what would be right."""

@@ -6,6 +6,7 @@ same one, and one that was written anew is read anew. What was found in a file t
 off; its words stay until they are too many, then all is made anew. A damaged index is thrown away: the files have it.
 """
 
+import errno
 import json
 import logging
 import os
@@ -313,11 +314,11 @@ class OpenIndex:
         later = self._db.execute(f"{columns} WHERE file = ? AND id > ? ORDER BY id LIMIT ?", (file, row, after))
         return [Place(*one) for one in [*reversed(earlier.fetchall()), own, *later.fetchall()]]
 
-    def read(self, source: Source, place: Place) -> bytes:
+    def read(self, file: IndexedFile, place: Place) -> bytes:
         """The bytes that stand there now. Raises OSError."""
-        with self._open(source) as file:
-            file.seek(place.at)
-            return file.read(place.size)
+        with self._open(file.source, file.stamp) as opened:
+            opened.seek(place.at)
+            return opened.read(place.size)
 
     # --- bringing it up to date
 
@@ -362,13 +363,15 @@ class OpenIndex:
         same = [file for file in free.values() if _inode(file.stamp) == _inode(stamp)]
         if there is not None and there.id in free:
             same.append(there)
-        return next((file for file in same if file.source.kind is source.kind and self._continues(source, file)), None)
+        return next(
+            (file for file in same if file.source.kind is source.kind and self._continues(source, stamp, file)), None
+        )
 
-    def _continues(self, source: Source, before: IndexedFile) -> bool:
+    def _continues(self, source: Source, stamp: str, before: IndexedFile) -> bool:
         """Whether what we read of it then is in it still."""
         if source.kind is Kind.MEMORY and not _only_grows(source):
             return False
-        with suppress(OSError), self._open(source) as file:
+        with suppress(OSError), self._open(source, stamp) as file:
             return (before.head, before.tail) == _marks(file, before.read_to)
         return False
 
@@ -382,7 +385,7 @@ class OpenIndex:
     def _read_on(self, source: Source, stamp: str, before: IndexedFile | None) -> bool:
         """Take in what is new in a file; whether we came to its end. What cannot be opened waits for another time."""
         try:
-            with self._open(source) as file:
+            with self._open(source, stamp) as file:
                 state = self._begun(source, before)
                 size = os.fstat(file.fileno()).st_size
                 while state.read_to < size:
@@ -470,8 +473,15 @@ class OpenIndex:
         live = self._db.execute("SELECT count(*) FROM rows").fetchone()[0]
         return bool(last - live > _DEAD_AT_LEAST and last - live > live // 2)
 
-    def _open(self, source: Source) -> BinaryIO:
-        return open(source.place, "rb", opener=self._opener if source.kind is Kind.MEMORY else None)
+    def _open(self, source: Source, stamp: str) -> BinaryIO:
+        """The file that was looked at. Raises OSError, also where another one of the memory stands there by now: a
+        command may have put a link in its place, to words that this chat is not told."""
+        is_memory = source.kind is Kind.MEMORY
+        file = open(source.place, "rb", opener=self._opener if is_memory else None)  # noqa: SIM115 handed on
+        if is_memory and str(os.fstat(file.fileno()).st_ino) != _inode(stamp):
+            file.close()
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), source.place)
+        return file
 
 
 def _make(db: sqlite3.Connection) -> None:

@@ -11,7 +11,7 @@ from nanobot.security.vault import masked
 from nanobot.session.folder import SessionFolder
 from nanobot.session.lines import Row, decode
 from nanobot.session.search.index import IndexedFile, Kind, OpenIndex, Place, SearchIndex, Source
-from nanobot.session.search.rows import findable, trust_in, trust_in_entry
+from nanobot.session.search.rows import OLD_LOG, entry_of, findable, trust_in, trust_in_entry
 from nanobot.session.search.words import Question, Term, place_in, words_of
 
 MayRead = Callable[[IndexedFile], bool]
@@ -137,12 +137,12 @@ class Recall:
         if file is None:
             return None
         try:
-            data = index.read(file.source, place)
+            data = index.read(file, place)
         except OSError:
             return None
         if file.source.kind is Kind.MEMORY:
-            text = data.decode(errors="replace").strip()
             path = file.source.path
+            text = entry_of(data, path.name)
             book = None if path.name == "HISTORY.md" else self._words_of_file(path)  # its entries say it themselves
             trust = [trust_in_entry(text), book or Provenance.FILE]
             return _Said(file, text, masked(text), _minute_of(place.time), least_trusted(trust))
@@ -208,15 +208,18 @@ def sources_of(sessions: SessionFolder, memory: Path) -> Iterator[Source]:
     """Every file in which something can be found. Not what became of facts: those that are wrong now stay unfound."""
     for path, archived in sessions.files():
         yield Source(str(path), archived=archived)
-    for path in [*memory.glob("*.md"), *memory.glob("chats/*/*.md")]:
-        if _OF_MEMORY.fullmatch(path.name):
+    for path in [*memory.glob("*.md"), *memory.glob("chats/*/*.md"), *memory.glob(OLD_LOG)]:
+        if _OF_MEMORY.fullmatch(path.name) or path.name == OLD_LOG:
             yield Source(str(path), Kind.MEMORY, folder="" if path.parent == memory else f"chats/{path.parent.name}")
 
 
 def _ways_to_ask(question: Question) -> list[_Way]:
-    """From the strictest to the widest."""
+    """From the strictest to the widest; of those that ask the same, the strictest."""
     ways = [_Way(question.terms), _Way(question.wider), _Way(question.some, is_all=False)]
-    return list({way.expression: way for way in ways}.values())
+    first: dict[str, _Way] = {}
+    for way in ways:
+        first.setdefault(way.expression, way)
+    return list(first.values())
 
 
 def _cut_out(text: str, question: Question) -> str:

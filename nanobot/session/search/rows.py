@@ -14,8 +14,11 @@ from nanobot.messages.shown import shown_text
 from nanobot.messages.types import INTERRUPTED, ChatMessage, Provenance, least_trusted
 from nanobot.security.provenance import IN_PART
 from nanobot.session.lines import Row, decode, is_record
+from nanobot.utils.text import json_objects
 
 SEARCH_TOOL = "session_search"
+OLD_LOG = "history.jsonl"
+"""The log of a memory as later releases of the original wrote it: `{cursor, timestamp, content}` a line."""
 LONGEST_RESULT = 4_000
 """Characters of a tool's result that can be found: a page or a file lies elsewhere, and would bury what people said."""
 LONGEST_SAID = 60_000
@@ -78,6 +81,9 @@ def _sent(calls: object) -> Iterator[str]:
 
 def entries_in(data: bytes, begin: int, name: str, changed: float) -> Iterator[Piece]:
     """The entries of a memory file: those of a log by their stamps, else paragraphs of the day it is named by."""
+    if name == OLD_LOG:
+        yield from _entries_of_rows(data, begin)
+        return
     day = _DAY.fullmatch(name.removesuffix(".md"))
     time = seconds_of(day[0]) if day else changed
     at = 0
@@ -91,6 +97,24 @@ def entries_in(data: bytes, begin: int, name: str, changed: float) -> Iterator[P
         if text and not text.startswith("#"):
             yield Piece(begin + at, len(entry), 0, time, "memory", text)
         at = gap.end() if gap else end
+
+
+def entry_of(data: bytes, name: str) -> str:
+    """An entry of a memory file as people read it."""
+    text = data.decode(errors="replace").strip()
+    if name != OLD_LOG:
+        return text
+    [row, *_] = [*json_objects(data), {}]
+    return "\n".join(str(row[field]) for field in ("timestamp", "content") if isinstance(row.get(field), str)).strip()
+
+
+def _entries_of_rows(data: bytes, begin: int) -> Iterator[Piece]:
+    at = begin
+    for line in data.split(b"\n"):
+        for row in json_objects(line):
+            if isinstance(text := row.get("content"), str) and text.strip():
+                yield Piece(at, len(line), 0, seconds_of(row.get("timestamp")), "memory", text)
+        at += len(line) + 1
 
 
 def seconds_of(timestamp: object) -> float:

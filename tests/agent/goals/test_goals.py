@@ -1,6 +1,7 @@
 """Goals: worked at turn after turn until they are proved, stopped or too dear; told to their people once."""
 
 import json
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 from nanobot.agent.tools.base import Tool
 from nanobot.bus.events import OutboundKind
 from nanobot.messages.types import Origin, Provenance, text_of
+from nanobot.providers.base import CallContext, Delta, call_context
 from nanobot.providers.errors import AuthenticationError
 from nanobot.testing import Pause, calls
 from tests.agent.casts import Cast, Stage, on_stage
@@ -161,6 +163,34 @@ async def test_one_in_which_nothing_is_done_waits_for_a_person(tmp_path: Path):
     assert "In your last turn you did nothing." in asked(stage, 1)
     assert stage.replies()[1].startswith("I cannot go on with this goal by myself")
     assert goal_of(tmp_path)["state"] == "waiting"
+
+
+async def test_one_that_cannot_say_how_far_it_is_waits_for_a_person(tmp_path: Path):
+    looks = [(calls(("list_dir", {"path": ".", "max_entries": number})), "Looked.") for number in range(1, 9)]
+    cast = Cast(*[line for pair in looks for line in pair])
+
+    async with on_stage(tmp_path, cast) as stage:
+        await stage.hear("/goal write a page")
+        await settled(stage)
+
+    assert "Your note has not changed for 3 turns." in asked(stage, 6)
+    assert "for 8 turns I could not say how far it is" in stage.replies()[1]
+
+
+async def test_its_calls_are_told_apart_in_the_ledger_and_may_take_as_long_as_they_go_on(tmp_path: Path):
+    contexts: list[CallContext] = []
+
+    class Watched(Cast):
+        async def chat_stream(self, *args: Any, **more: Any) -> AsyncIterator[Delta]:
+            contexts.append(call_context())
+            async for delta in super().chat_stream(*args, **more):
+                yield delta
+
+    async with on_stage(tmp_path, Watched(WRITE, FINISH, "There.")) as stage:
+        await stage.hear("/goal write a page")
+        await settled(stage)
+
+    assert {(one.cause, one.goal) for one in contexts} == {("goal", True)}
 
 
 async def test_a_model_that_refuses_for_good_is_not_asked_again(tmp_path: Path):

@@ -331,7 +331,19 @@ async def test_a_yes_for_the_turn_does_not_outlast_the_words_from_outside_that_c
         person = Person(with_tools(bot, put, page()))
         await person.say("put it there, read it, and put it there again")
 
-        assert [one.source is None for one in person.asked] == [True, False, False]
+        assert [one.source is None for one in person.asked] == [True, False]
+        assert results(bot)[-1].startswith("Error: Not run: this is call number 3")
+
+
+async def test_who_has_said_no_twice_is_not_asked_about_the_same_call_again(tmp_path: Path):
+    run = command()
+    async with open_bot(tmp_path, READ, *[RUN] * 40) as bot:
+        person = Person(with_tools(bot, run, page()), Answer.NO)
+        result = await person.say("read it")
+
+        assert (len(person.asked), run.done) == (2, [])
+        assert "run was called 5 times" in result.text
+        assert len(bot.provider.requests) == 6
 
 
 async def test_two_calls_that_came_with_one_id_are_judged_each_by_itself(tmp_path: Path):

@@ -1,8 +1,11 @@
 """The guards at work in a turn: calls that lead nowhere, answers that claim what no tool did."""
 
+from pathlib import Path
+
+from nanobot.agent.hooks import CallSeen, Deny, Hook
 from nanobot.agent.tools.base import Effect, Tool
 from nanobot.agent.turn import TurnOutcome
-from nanobot.testing import Bot, calls
+from nanobot.testing import Bot, calls, open_bot
 
 LOOK = calls(("list_dir", {"path": "."}))
 
@@ -21,6 +24,20 @@ async def test_the_third_identical_call_is_answered_with_advice_and_the_fifth_en
     bot.provider.script("hi")
     assert await bot.say("hello") == "hi"
     assert "called 5 times" in str(bot.provider.requests[-1]), "what the person was told is in the session"
+
+
+async def test_what_a_hook_forbids_is_not_asked_for_for_ever(tmp_path: Path):
+    class Forbidding(Hook):
+        async def before_tool(self, call: CallSeen) -> Deny:
+            return Deny("not in this house")
+
+    async with open_bot(tmp_path, *[LOOK] * 40, own_hooks=[Forbidding()]) as bot:
+        result = await bot.turn("look around")
+
+        answers = [str(row["content"]) for row in bot.provider.requests[-1] if row["role"] == "tool"]
+
+    assert ["not in this house" in answer for answer in answers] == [True, True, False, False]
+    assert "called 5 times with the same arguments and the same failure" in result.text
 
 
 async def test_a_circle_of_two_calls_ends_too(bot: Bot):

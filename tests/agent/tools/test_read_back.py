@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from nanobot.agent.tools.base import Tool, ToolContext, ToolResult
 from nanobot.agent.tools.builtin import ToolPolicies, build_tools
-from nanobot.agent.tools.read_back import ReadBack, StoredJob
+from nanobot.agent.tools.read_back import LARGEST, ReadBack, StoredJob
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.config.schema import Config
 from nanobot.messages.types import text_of
@@ -180,6 +180,31 @@ async def test_a_wrong_edit_is_caught(tools: ToolRegistry, ctx: ToolContext, wor
     assert "not as meant" in text
 
 
+@pytest.mark.parametrize(("there", "instead"), [(b"\0\0", "it is no text any more"), (None, "it is not there")])
+async def test_an_edit_that_leaves_no_text_is_caught(
+    tools: ToolRegistry, ctx: ToolContext, workspace: Path, there: bytes | None, instead: str
+):
+    file = workspace / "a.txt"
+    file.write_text("one\n", "utf-8")
+    tools.register(Writes("edit_file", lambda: file.unlink() if there is None else file.write_bytes(there)))
+
+    ok, text = await said(tools, ctx, "edit_file", path="a.txt", old_text="one", new_text="2")
+
+    assert not ok
+    assert instead in text
+
+
+async def test_what_is_too_large_to_compare_is_no_failure(tools: ToolRegistry, ctx: ToolContext, workspace: Path):
+    with (workspace / "a.txt").open("wb") as file:
+        file.truncate(LARGEST + 1)
+    tools.register(Writes("edit_file", lambda: None))
+
+    ok, text = await said(tools, ctx, "edit_file", path="a.txt", old_text="one", new_text="2")
+
+    assert ok
+    assert text.endswith("(It could not be read back.)")
+
+
 async def test_an_edit_that_changes_the_encoding_is_caught(tools: ToolRegistry, ctx: ToolContext, workspace: Path):
     file = workspace / "a.txt"
     file.write_text("one\n", "utf-16")
@@ -200,6 +225,10 @@ async def test_a_wrong_cell_is_caught(tools: ToolRegistry, ctx: ToolContext, wor
     replaced = await said(tools, ctx, "notebook_edit", path="a.ipynb", cell="c1", source="two")
     deleted = await said(tools, ctx, "notebook_edit", path="a.ipynb", cell="c1", mode="delete")
 
+    tools.register(Writes("notebook_edit", lambda: (workspace / "a.ipynb").write_text("{}", "utf-8")))
+    broken = await said(tools, ctx, "notebook_edit", path="a.ipynb", cell="c1", source="two")
+
+    assert "it is no notebook any more" in broken[1]
     assert "cell 0 is another" in replaced[1]
     assert "it has 1 cell, not 0" in deleted[1]
 
@@ -285,6 +314,25 @@ async def test_the_config_says_whether_it_is_done(tmp_path: Path, review: bool):
 
     assert [text_of(row["content"]).endswith(AS_MEANT) for row in rows if row["role"] == "tool"] == [review] * 3
     assert text == "1 2\n" or not review
+
+
+async def test_a_model_whose_write_went_wrong_is_told_and_mends_it(tmp_path: Path):
+    writes = calls(("write_file", {"path": "a.txt", "content": "one\n"}))
+    async with open_bot(tmp_path, writes, writes, "Done.", config=Config.model_validate(defaults(review=True))) as bot:
+        file, right = bot.runtime.workspace / "a.txt", bot.runtime.tools.get("write_file")
+        assert right is not None
+
+        def wrong() -> None:
+            file.write_text("on", "utf-8")
+            bot.runtime.tools.register(right)
+
+        bot.runtime.tools.register(Writes("write_file", wrong))
+        await bot.say("write it")
+        told = [text_of(row["content"]) for row in bot.provider.requests[-1] if row["role"] == "tool"]
+
+    assert "a.txt is not as meant: it has 2 bytes, not 4; it differs from line 1 on." in told[0]
+    assert told[1].endswith(AS_MEANT)
+    assert file.read_text("utf-8") == "one\n"
 
 
 async def test_what_subagents_write_is_read_back_too(tmp_path: Path):

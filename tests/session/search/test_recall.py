@@ -318,3 +318,40 @@ def change_the_middle_of(path: Path | None) -> None:
     old = b'"old 150"'
     assert old in data
     path.write_bytes(data.replace(old, b'"unread"'.ljust(len(old))))
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links take rights there")
+def test_a_file_that_became_a_link_since_it_was_read_shows_nothing_of_where_it_leads(place: Place):
+    note = place.memory / "chats" / "a-1" / "2026-01-01.md"
+    note.parent.mkdir(parents=True)
+    (place.memory / "MEMORY.md").write_text("- what the owner told in private, and nobody else\n", encoding="utf-8")
+    note.write_text(f"decoy {'x' * 60}\n", encoding="utf-8")
+    assert len(place.find("decoy")) == 1
+    note.unlink()
+    note.symlink_to("../../MEMORY.md")
+
+    assert place.find("decoy") == []
+
+
+def test_the_log_that_later_releases_of_the_original_wrote_is_found(place: Place):
+    place.memory.mkdir()
+    rows = [{"cursor": 1, "timestamp": "2026-02-26 13:21", "content": "Met Anna, zebra"}, {"cursor": 2}, ["x"]]
+    lines = "".join(json.dumps(row) + "\n" for row in rows) + '{"cursor": 3, "content": "zebra cut'
+    (place.memory / "history.jsonl").write_text(lines, encoding="utf-8")
+
+    [hit] = place.search("zebra").hits
+
+    assert (hit.name, hit.time, hit.text) == (
+        "memory/history.jsonl",
+        "2026-02-26 13:21",
+        "2026-02-26 13:21 Met Anna, zebra",
+    )
+
+
+@pytest.mark.parametrize("word", ["서울", "서", "京", "cat", "50%", "meet*", '"cat"', "door"])
+def test_what_holds_the_one_word_that_was_asked_for_holds_all_of_them(place: Place, word: str):
+    place.say("a:1", "내일 서울에서 만나요, 東京で会う, a cat of 50 at the door, meeting")
+
+    found = place.search(word)
+
+    assert (len(found.hits), found.is_loose) == (1, False)

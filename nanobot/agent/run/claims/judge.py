@@ -12,7 +12,8 @@ from functools import cached_property
 from nanobot.agent.run.claims.chinese import CHINESE
 from nanobot.agent.run.claims.english import ENGLISH
 from nanobot.agent.run.claims.words import DEEDS, FILE, KNOWN_TOOLS, LATER, Language, Speech, Wording
-from nanobot.messages.types import ChatMessage, did_nothing, is_our_word, text_of
+from nanobot.agent.tools.spawn import RESULT, WITHHELD
+from nanobot.messages.types import ChatMessage, Origin, did_nothing, is_our_word, text_of
 
 _FENCED = re.compile(r"```.*?(?:```|\Z)|~~~.*?(?:~~~|\Z)", re.DOTALL)
 _QUOTED_LINE = re.compile(r"^ {0,3}>.*$", re.MULTILINE)
@@ -27,6 +28,7 @@ _KANA = re.compile(r"[\u3040-\u30ff\uac00-\ud7af]")
 _HAN = re.compile(r"[\u4e00-\u9fff]")
 _LATIN_WORD = re.compile(r"[A-Za-z]{2,}")
 
+_GIVEN = re.compile(re.escape(RESULT).replace(r"\{id\}", "[0-9a-f]+"))
 _PATH = Wording(FILE)
 
 _DOUBT = "You wrote: "
@@ -67,14 +69,26 @@ def claim_in(
     older = [row for row in rows if row.get("turn_id") != turn_id]
     asked = [row for row in mine if row["role"] == "user" and not is_our_word(row)]
     called = performed(mine)
+    done, before = called | _delegated(mine, tools_available), performed(older) | _delegated(older, tools_available)
     request = text_of(asked[-1]["content"]) if asked else ""
-    return unfounded_claim(text, request, called, tools_available, performed(older)), called
+    return unfounded_claim(text, request, done, tools_available, before), called
 
 
 def performed(rows: Iterable[ChatMessage]) -> frozenset[str]:
     """The names of the tools that did something, by their rows: also those that came to no good end in doing it."""
     names = {str(row.get("name")) for row in rows if row["role"] == "tool" and not did_nothing(row)}
     return frozenset("message" if name == "message_user" else name for name in names)
+
+
+def _delegated(rows: Iterable[ChatMessage], tools_available: Collection[str]) -> frozenset[str]:
+    """The tools of subagents that have told what they did: nobody sees here which of them they used."""
+    heard = any(
+        row.get("origin") == Origin.SUBAGENT
+        if row["role"] == "user"
+        else row.get("name") == "spawn" and not row.get("failure") and _GIVEN.match(text_of(row["content"]))
+        for row in rows
+    )
+    return frozenset(tools_available) - WITHHELD if heard else frozenset()
 
 
 def one_more_step(claim: str, tools_available: Sequence[str]) -> str:

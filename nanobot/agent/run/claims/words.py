@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-READING = frozenset({"read_file", "list_dir", "glob", "grep", "inbox", "web_search", "web_fetch"})
+READING = frozenset({"read_file", "list_dir", "glob", "grep", "inbox", "session_search", "web_search", "web_fetch"})
 _WRITING = frozenset({"write_file", "edit_file", "notebook_edit", "exec"})
 
 DEEDS: dict[str, frozenset[str]] = {

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nanobot.agent.run.claims.judge import nothing_was_done, one_more_step, performed, unfounded_claim
-from nanobot.messages.types import ChatMessage, ToolFailure
+from nanobot.agent.run.claims.judge import claim_in, nothing_was_done, one_more_step, performed, unfounded_claim
+from nanobot.messages.types import ChatMessage, Origin, ToolFailure
 
 TOOLS = (
     "cron", "edit_file", "exec", "glob", "grep", "list_dir", "message", "read_file", "spawn", "web_fetch",
@@ -110,6 +110,40 @@ def test_what_earlier_turns_did_founds_an_answer_about_them_but_no_new_claim():
     assert unfounded_claim(answer, "what did you do so far?", (), TOOLS, ["write_file"]) is None
     assert unfounded_claim(answer, "what did you do so far?", (), TOOLS, ["read_file"]) == answer
     assert unfounded_claim(answer, "create notes.txt with three lines", (), TOOLS, ["write_file"]) == answer
+
+
+@pytest.mark.parametrize(
+    ("result", "answer", "founded"),
+    [
+        ("Subagent 1a2b3c4d: done.\n\nI wrote it.", "I have written the file report.txt for you.", True),
+        ("Subagent 1a2b3c4d: done.\n\n写好了", "我已经把报告写到 report.txt 了。", True),
+        ("Started a subagent: prices (1a2b3c4d).", "I have written the file report.txt for you.", False),
+    ],
+    ids=["it wrote", "in Chinese", "it has only begun"],
+)
+def test_what_a_subagent_did_while_the_turn_waited_founds_an_answer(result: str, answer: str, *, founded: bool):
+    rows: list[ChatMessage] = [
+        {"role": "user", "content": "write a report and remind me at nine", "turn_id": "t"},
+        {"role": "tool", "name": "spawn", "tool_call_id": "1", "content": result, "turn_id": "t"},
+    ]
+
+    claim, called = claim_in(answer, rows, "t", TOOLS)
+
+    assert ((claim is None), called) == (founded, frozenset({"spawn"}))
+
+
+def test_what_a_subagent_has_reported_founds_what_is_said_of_it_later():
+    rows: list[ChatMessage] = [
+        {"role": "user", "content": "[A subagent has ended...", "origin": Origin.SUBAGENT, "turn_id": "before"},
+        {"role": "user", "content": "what did you do so far?", "turn_id": "t"},
+    ]
+
+    assert claim_in("I created notes.txt with three lines.", rows, "t", TOOLS)[0] is None
+    assert claim_in("I created notes.txt with three lines.", rows[1:], "t", TOOLS)[0] is not None
+
+
+def test_who_only_looked_up_what_was_said_has_written_nothing():
+    assert unfounded_claim("I have created notes.txt.", "create notes.txt", ["session_search"], TOOLS) is not None
 
 
 def test_a_promise_is_kept_by_what_runs_later():
