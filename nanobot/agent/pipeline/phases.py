@@ -210,7 +210,7 @@ class Pipeline:
             turn.joining.append(self._row_of(turn, turn.message, history))
         elif left.tries >= MOST_TRIES:
             raise TurnKeepsDyingError(left.tries)
-        if turn.joins_early:
+        if turn.joins_early and not turn.resumes:
             await self._take_along(turn)
         if not open_calls(history):
             await self._keep_joining(turn)

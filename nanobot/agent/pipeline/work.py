@@ -253,7 +253,7 @@ class Turn:
     waiting: Waiting = field(default_factory=lambda: _nobody)
     most_joining: int = MOST_JOINING
     joins_early: bool = False
-    """Whether what waits when it begins is read with its own message, not first at a tool boundary."""
+    """Whether what waits when it begins anew is read with its own message, not first at a tool boundary."""
     resumes: bool = False
     """Whether it takes up a turn that was cut off, without a new message."""
     attended: bool = False
