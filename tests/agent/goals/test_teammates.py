@@ -191,7 +191,7 @@ async def test_a_message_is_read_at_the_next_boundary_once_and_is_nobody_elses_w
     assert (letter["origin"], letter["provenance"]) == (Origin.SUBAGENT, Provenance.TOOL)
     assert openai_problems([{"role": "system", "content": "s"}, *rows, {"role": "user", "content": "next"}]) == []
     assert results(theirs)[0].startswith("Sent to prices (")
-    assert "prices (" in first(stage, "flights") and "flights (" in first(stage, "prices")
+    assert "prices (" in first(stage, "flights")
     assert stage.reports() == []
 
 
