@@ -11,9 +11,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nanobot.agent.desk import Asked, CommandEntry
 from nanobot.agent.memory import MemoryStore
 from nanobot.agent.scope import OWNERS, Scope
-from nanobot.agent.slash_commands import TYPED, Asked, CommandEntry, is_from_owner
+from nanobot.agent.slash_commands import TYPED, is_from_owner
 from nanobot.agent.vitals import Vitals
 from nanobot.config.paths import Places
 from nanobot.config.schema import Config

@@ -11,8 +11,9 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from nanobot.agent.desk import Asked, CommandEntry
 from nanobot.agent.pipeline.work import Parts
-from nanobot.agent.slash_commands import TYPED, Asked, CommandEntry, is_from_owner, others_wrote
+from nanobot.agent.slash_commands import TYPED, is_from_owner, others_wrote
 from nanobot.agent.tools.base import ToolContext
 from nanobot.agent.tools.goal import Check, CheckKind
 from nanobot.agent.turn import StepEnded

@@ -11,9 +11,10 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nanobot.agent.desk import Asked, CommandEntry
 from nanobot.agent.pipeline.work import Parts
 from nanobot.agent.run.handing_on import HandingOn
-from nanobot.agent.slash_commands import Asked, CommandEntry, is_from_owner
+from nanobot.agent.slash_commands import is_from_owner
 from nanobot.bus.events import InboundMessage
 from nanobot.wiring.surroundings import Surroundings
 

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from nanobot.agent import turn as events
 from nanobot.agent.answering import Answering
+from nanobot.agent.desk import Models, SystemPrompt
 from nanobot.agent.hook_wall import HookWall
 from nanobot.agent.hooks import TurnFacts
 from nanobot.agent.pipeline.roll_over import RollOver
@@ -19,7 +20,7 @@ from nanobot.agent.run.hooks import ToolHook
 from nanobot.agent.run.spec import Model
 from nanobot.agent.run.window import Window
 from nanobot.agent.scope import OWNERS, Scope
-from nanobot.agent.slash_commands import Models, SlashCommands, SystemPrompt
+from nanobot.agent.slash_commands import SlashCommands
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.trace.turn_trace import TurnTrace
 from nanobot.agent.trace.writer import TraceWriter
