@@ -48,6 +48,8 @@ BUDGET_BYTES = 8192
 _FORGOTTEN_S = 600.0
 """After so long nobody is still writing a temp file."""
 _STAMP = re.compile(r"^\[(\d{4}-\d{2}-\d{2}[ T]\d{2}:\d{2})[^\]\n]*\]", re.MULTILINE)
+_PART = re.compile(r"^[ ]{0,3}(?:(#{1,2})(?=\s)|(?:-[ \t]*){3,}$|={3,}[ \t]*$)", re.MULTILINE)
+"""How a heading as large as ours begins, and lines that part text or make a heading of it."""
 _BLANK_LINES = re.compile(r"\n[ \t]*(?:\n[ \t]*)+")
 
 
@@ -265,7 +267,7 @@ class MemoryStore:
 
     def get_memory_context(self) -> str:
         """Long-term memory as a part of the prompt, capped; empty where there is none."""
-        memory = read_capped(self.memory_file, self._files)
+        memory = self.as_told(read_capped(self.memory_file, self._files))
         shared = read_capped(self.shared_file, self._files)
         if shared and self.scope.is_owners:  # there they stand in MEMORY.md, too
             from nanobot.agent.facts import facts_in, without
@@ -276,6 +278,12 @@ class MemoryStore:
         archive = f"(More facts, which had no room here: {self.archive_file})" if self.archive_file.is_file() else ""
         text = "\n\n".join(part for part in (memory, shared, archive) if part)
         return f"## Long-term Memory\n\n{text}" if text else ""
+
+    def as_told(self, text: str) -> str:
+        """Words of this memory for a prompt. Those of a chat in which others write begin no part of the prompt: their
+        headings stand below ours, and lines that part them are left out.
+        """
+        return text if self.scope.is_owners else _PART.sub(lambda found: "###" if found[1] else "", text)
 
     def without_forgotten(self, text: str) -> str:
         """Words for a prompt without the lines that speak of what a person had forgotten, and did not tell again."""
