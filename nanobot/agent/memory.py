@@ -16,6 +16,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from functools import cached_property
@@ -163,13 +164,22 @@ class MemoryStore:
             before = self._bytes_of(file)
             if before is not None or self.book.changes():
                 self.book.note(file.name, before, By.HAND)
-            if data is None:
-                self._remove(file)
-            elif data != before and file == self.memory_file and (text := _text_of(data)) is not None:
-                self.write_long_term(text)
-            elif data != before:
-                self._write(file, data)
-            return self.book.note(file.name, data, by, source or NOWHERE, **noted)
+            if data != before:
+                self._put(file, data)
+            try:
+                return self.book.note(file.name, data, by, source or NOWHERE, **noted)
+            except StorageError:
+                with suppress(StorageError):
+                    self._put(file, before)  # who reads that it could not be done takes it for not done
+                raise
+
+    def _put(self, file: Path, data: bytes | None) -> None:
+        if data is None:
+            self._remove(file)
+        elif file == self.memory_file and (text := _text_of(data)) is not None:
+            self.write_long_term(text)
+        else:
+            self._write(file, data)
 
     def _bytes_of(self, file: Path) -> bytes | None:
         try:
