@@ -323,6 +323,9 @@ class SubagentManager:
             course.told.set()
 
     async def _work(self, course: Course) -> None:
+        if course.task.goal:
+            async with self._opening:  # those that the same step asks for are there then: it is told of them
+                pass
         try:
             if await course.unless_ended(self._places.acquire()):
                 try:

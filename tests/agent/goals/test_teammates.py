@@ -326,6 +326,8 @@ async def test_two_of_one_name_are_told_apart_by_their_ids(tmp_path: Path):
         (said,) = results(transcript(stage, "flights"))
 
     assert "Several are called so: search (" in said and "Name one by the id." in said
+    assert [first(stage, name).count("search (") for name in ("prices", "hotels", "flights")] == [1, 1, 2]
+    assert "flights (" in first(stage, "prices"), "it began first, and was told who was asked for with it"
 
 
 async def test_there_is_an_end_to_what_one_may_send_and_have_unread(tmp_path: Path):
