@@ -254,7 +254,7 @@ class _Beside:
 
     def join(self, loop: AgentLoop, parts: Parts) -> None:
         """The loop that they go through."""
-        self.subagents.join(loop, parts, self.goals.goal_of)
+        self.subagents.join(loop, parts, self.goals.id_of)
         self.goals.join(loop, parts)
 
 

@@ -124,6 +124,15 @@ class Goals:
         goal = self.goal_of(context.session_key) if context.origin is Origin.GOAL else None
         return context if goal is None else replace(context, origin=goal.origin, attended=goal.attended)
 
+    async def id_of(self, session_key: str) -> str:
+        """The goal that a turn of this session works for, by its id; also before it is taken up here after a crash."""
+        with suppress(StorageError):
+            goal = self.goal_of(session_key) or (
+                await self.manager.last(session_key) if await self._is_there() else None
+            )
+            return goal.id if goal is not None else ""
+        return ""
+
     def _notes_of(self, goal: "Goal") -> str:
         """Where its subagents keep what each other should know, once there have been some. A stat."""
         from nanobot.wiring.task_goals import notes_of  # most turns have no goal

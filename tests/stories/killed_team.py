@@ -113,6 +113,7 @@ def look(home: Path, sent: Path) -> list[str]:
     found = {task["label"]: task for task in tasks}
     if sorted(task["label"] for task in tasks) != ["listen", "speak"]:
         return [*problems, f"tasks {[task['label'] for task in tasks]}"]
+    problems += [f"{task['label']} is in no team" for task in tasks if not task["goal"]]
     listener, speaker = (_rows(home, found[label]["id"]) for label in ("listen", "speak"))
     for word in WORDS:
         read = sum(row["role"] == "user" and word in str(row["content"]) for row in listener)

@@ -11,7 +11,7 @@ from nanobot.agent.teammates import MOST_SENT, MOST_WAITING
 from nanobot.messages.types import ChatMessage, Origin, Provenance, text_of
 from nanobot.providers.base import LLMResponse
 from nanobot.providers.errors import ModelOverloadedError
-from nanobot.testing import Pause, calls
+from nanobot.testing import Pause, calls, open_bot
 from tests.agent.casts import Cast, Stage, defaults, on_stage
 from tests.agent.goals.test_goals import FINISH, WRITE, Page, asked, goal_of, settled
 from tests.agent.goals.test_team import LIST, PASS
@@ -326,6 +326,8 @@ async def test_two_of_one_name_are_told_apart_by_their_ids(tmp_path: Path):
         (said,) = results(transcript(stage, "flights"))
 
     assert "Several are called so: search (" in said and "Name one by the id." in said
+    assert [first(stage, name).count("search (") for name in ("prices", "hotels", "flights")] == [1, 1, 2]
+    assert "flights (" in first(stage, "prices"), "it began first, and was told who was asked for with it"
 
 
 async def test_there_is_an_end_to_what_one_may_send_and_have_unread(tmp_path: Path):
@@ -460,3 +462,15 @@ async def test_a_message_outlives_nanobot_and_is_read_once(tmp_path: Path, read:
     assert ("| It is in euros." in first(again, "prices")) is read
     assert "| It is in euros." in str(cast.children["prices"].requests[-1])
     assert goal_of(tmp_path)["state"] == "done"
+
+
+async def test_whose_team_it_is_is_known_before_the_goal_is_taken_up(tmp_path: Path):
+    wait = Pause()
+    async with on_stage(tmp_path, Cast(wait)) as stage:
+        await at_work(stage, wait)
+
+    async with open_bot(tmp_path) as bot:
+        known = await bot.runtime.goals.id_of("cli:direct")
+        other = await bot.runtime.goals.id_of("cli:other")
+
+    assert (known, other) == (goal_of(tmp_path)["id"], "")
