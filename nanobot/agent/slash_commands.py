@@ -173,6 +173,10 @@ class Goals(Protocol):
         """Stop the goal of the session of this word, as far as its sender may; what it was called, empty for none."""
         ...
 
+    async def elsewhere(self, session_key: str) -> str:
+        """That another process works at the goal of this session, in a sentence; else empty. Never raises."""
+        ...
+
     async def forget_of(self, session_key: str) -> str:
         """Keep nothing of this session's goal; what it was called. Raises NanobotError."""
         ...
@@ -320,6 +324,8 @@ class SlashCommands:
     async def _reset_all(self, asked: Asked) -> str:
         """Everything that a prompt of this chat would say of the past: all of it, or nothing where the disk refuses."""
         desk, key, count = self._desk, asked.session.key, asked.session.message_count
+        if desk.goals is not None and (elsewhere := await desk.goals.elsewhere(key)):
+            return elsewhere
         note = handover_of(asked.session.metadata)
         cleared, restore = await desk.memory.clear(asked) if desk.memory is not None else ([], None)
         try:
