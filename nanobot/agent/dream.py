@@ -20,7 +20,7 @@ from nanobot.agent.dream_changes import DreamChanges
 from nanobot.agent.dream_log import DreamState, EditDone, News, Pass, PassOutcome
 from nanobot.agent.facts import Fact, facts_in, key_of
 from nanobot.agent.memory import HistoryEntry, MemoryStore
-from nanobot.agent.memory_book import By, Origin, is_first_look, is_lesson
+from nanobot.agent.memory_book import By, Origin, is_first_look, is_lesson, is_like
 from nanobot.agent.memory_merge import edited
 from nanobot.agent.tidy_memory import TIDY_MEMORY, Action, Judged, KnownFact, Material, Tidied, judged
 from nanobot.errors import NanobotError, ProviderError, StorageError
@@ -281,11 +281,13 @@ class Dream:
         after = replace(
             state, begun=True, offset=end, change=self._last_change(), failures=0, rests_until=0.0, error=""
         )
+        name = self._memory.memory_file.name
+        first = next((change.number for change in self._memory.book.changes() if change.file == name), None)
         ours = {one.change for one in self.log.passes()}
         forgotten = [words for words, _ in self._memory.book.forgotten()][-_MOST_FORGOTTEN:]
         material = Material(
             text,
-            [_known(fact, origins.get(fact.key), ours) for fact in facts.values()],
+            [_known(fact, origins.get(fact.key), first, ours) for fact in facts.values()],
             [news.entries[at] for at in chosen],
             f"{self._clock.now():%Y-%m-%d (%A)}",
             forgotten,
@@ -357,7 +359,8 @@ class Dream:
         with memory.book.at_work():
             memory.note_changes()
             raw = memory.bytes_of(memory.memory_file) or b""
-            text, done = edited(raw.decode("utf-8", "surrogateescape"), [wanted.edit for wanted in verdict.edits])
+            wished = [wanted.edit for wanted in verdict.edits if not self._is_forgotten_since(wanted, plan.material)]
+            text, done = edited(raw.decode("utf-8", "surrogateescape"), wished)
             made = [wanted for wanted in verdict.edits if wanted.edit in done]
             late = [f"changed meanwhile: {wanted.before[0]}" for wanted in verdict.edits if wanted.edit not in done]
             data = text.encode("utf-8", "surrogateescape")
@@ -378,6 +381,11 @@ class Dream:
                 log.warning("%s", error)
         return one
 
+    def _is_forgotten_since(self, wanted: Tidied, material: Material) -> bool:
+        """Whether what it would write was to be forgotten while the model thought."""
+        fresh = {words for words, _ in self._memory.book.forgotten()}.difference(material.forgotten)
+        return bool(wanted.edit.text) and any(is_like(wanted.edit.text, words) for words in fresh)
+
     def _done(self, wanted: Tidied) -> EditDone:
         text = wanted.edit.text or wanted.edit.under
         trust = wanted.provenance.value if is_outside(wanted.provenance) else ""
@@ -385,11 +393,13 @@ class Dream:
         return EditDone(wanted.action.value, list(wanted.before), text, wanted.why, key, trust)
 
 
-def _known(fact: Fact, origin: Origin | None, ours: Collection[int | None]) -> KnownFact:
-    """What the book says of a fact; what a killed pass changed may stand there as an editor's, and is one of `ours`."""
+def _known(fact: Fact, origin: Origin | None, first: int | None, ours: Collection[int | None]) -> KnownFact:
+    """What the book says of a fact. `first` is the change with which it began; what a killed pass changed may stand
+    there as an editor's, and is one of `ours`.
+    """
     if origin is None:
         return KnownFact(fact, is_old=True)
-    told, old = origin.told, is_first_look(origin.change)
+    told, old = origin.told, is_first_look(origin.change) and origin.change.number == first
     return KnownFact(
         fact,
         "" if old else str(told.get("said_at") or origin.change.at)[:10],

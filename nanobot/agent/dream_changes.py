@@ -182,6 +182,7 @@ class DreamChanges:
         if first is None:
             raise NanobotError("That version is not kept any more.")
         data = memory.book.text(first.before) or b""
+        forgot: list[str] = []
         later = [change for change in changes if change.number > first.number]
         passing = {change.undoes for change in later} | {change.number for change in later if change.undoes is not None}
         for change in later:
@@ -190,9 +191,8 @@ class DreamChanges:
             if change.after is None:
                 raise NanobotError("The memory was cleared after that pass. /memory undo brings it back.")
             data = _carried(memory.book.text(change.before) or b"", memory.book.text(change.after) or b"", data)
-            if change.forgot:
-                data = _forgetting(data, [*change.forgot, *_made_of(change.forgot, back)])
-        return data
+            forgot += [*change.forgot, *_made_of(change.forgot, back)]
+        return _forgetting(data, forgot, memory.bytes_of(memory.memory_file) or b"")
 
     def _unarchived(self, one: Pass) -> None:
         """Take out of the archive what this pass put there, where it stands as it was put."""
@@ -227,11 +227,14 @@ def _carried(before: bytes, after: bytes, data: bytes) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def _forgetting(data: bytes, forgot: Sequence[str]) -> bytes:
-    """Without what was to be forgotten since: a fact that was merged then is not to come back by itself."""
+def _forgetting(data: bytes, forgot: Sequence[str], stands: bytes) -> bytes:
+    """Without what was to be forgotten since: a fact that was merged then is not to come back by itself. What stands
+    there now was not meant.
+    """
     text = data.decode("utf-8", "surrogateescape")
-    gone = [fact for fact in facts_in(text) if any(is_like(fact.text, words) for words in forgot)]
-    return without(text, gone).encode("utf-8", "surrogateescape")
+    known = {fact.key for fact in facts_in(stands.decode("utf-8", "surrogateescape"))}
+    gone = [fact for fact in facts_in(text) if fact.key not in known and any(is_like(fact.text, one) for one in forgot)]
+    return without(text, gone).encode("utf-8", "surrogateescape") if gone else data
 
 
 def _made_of(forgot: Sequence[str], passes: Sequence[Pass]) -> Iterator[str]:

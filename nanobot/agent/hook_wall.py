@@ -117,6 +117,9 @@ class Walled:
             raise TimeoutError
         if task.cancelled():
             raise RuntimeError("it cancelled itself")
+        error = task.exception()
+        if error is not None and not isinstance(error, Exception):
+            raise RuntimeError(f"it raised {type(error).__name__}: {error}") from error
         return task.result()
 
     def _failed(self, trouble: str) -> "_FailedError":

@@ -106,8 +106,7 @@ class Lessons:
         count.sessions = list(dict.fromkeys([*count.sessions, session_key]))[-2:]
         if count.is_often and not count.lesson:
             line = lesson_of(mistake, count.times, count.first, today)
-            if self._taught(line, f"{mistake.subject}: {mistake.what} (", session_key):
-                count.lesson = line
+            count.lesson = self._taught(line, f"{mistake.subject}: {mistake.what} (", session_key)
 
     def _mended(self, counts: dict[str, Count], looked: TurnLooked) -> None:
         made = {mistake.key for mistake in looked.mistakes}
@@ -120,15 +119,16 @@ class Lessons:
                 self._untaught(count.lesson)
                 del counts[key]
 
-    def _taught(self, line: str, says: str, session_key: str) -> bool:
-        """Whether it is in memory now, or never will be: somebody has forgotten it. False where there is no room."""
+    def _taught(self, line: str, says: str, session_key: str) -> str:
+        """The lesson that is in memory now, or never will be, since somebody has forgotten it. Empty without room."""
         memory = self._memory
         with memory.book.at_work():
             if any(says in forgotten for forgotten, _ in memory.book.forgotten()):
-                return True
+                return line
             text = self._text()
-            if key_of(line) in {fact.key for fact in facts_in(text)}:
-                return True
+            there = next((fact.text for fact in facts_in(text) if says in fact.text), "")
+            if there:  # a kill came before it was counted as learned, or the counts are lost
+                return there
             own = self._own(text)
             gone = own[: max(len(own) + 1 - MOST_LESSONS, 0)]
             while True:
@@ -136,12 +136,12 @@ class Lessons:
                 if len(data) <= memory.budget_bytes:
                     break
                 if len(gone) == len(own):
-                    return False
+                    return ""
                 gone = own[: len(gone) + 1]
             if gone:
                 memory.append_archive(gone)
             memory.change(memory.memory_file, data, By.LESSON, Source(session=session_key, who="nanobot"))
-            return True
+            return line
 
     def _untaught(self, line: str) -> None:
         """It is mended: what was learned leaves for the archive, unless somebody has made it theirs."""

@@ -260,11 +260,13 @@ class AgentLoop:
 
         of_nobody = turn.message.origin in _OF_NOBODY
         async with self._lanes.enter(key, turn if may_join else None, on_wait, steps_aside=of_nobody) as place:
-            if place.taken_by is not None:
-                return await _ended_with(turn, place.taken_by)
-            if self._stopping.is_set():
-                return _put_off(turn)
-            return await self._run_in_lane(turn)
+            if place.taken_by is None:
+                return _put_off(turn) if self._stopping.is_set() else await self._run_in_lane(turn)
+            await asyncio.wait([place.taken_by])
+        if turn.joins is None or not any(one is turn.message for one in turn.joins.unread):
+            return _ended_with(turn, place.taken_by)
+        turn.joins = None
+        return await self._in_lane(turn, may_join=False)  # told already, and to be judged as what begins a turn
 
     async def _run_in_lane(self, turn: Turn) -> TurnResult:
         key = turn.message.session_key
@@ -301,8 +303,10 @@ class AgentLoop:
         def take(most: int) -> Sequence[InboundMessage]:
             key, address = turn.message.session_key, turn.message.address
             there = self._lanes.take_along(key, most, task, lambda other: other.message.address == address)
-            messages = [other.message for other in there]
-            return [*messages, *elsewhere(most - len(messages))]
+            for other in there:
+                other.joins = turn
+                turn.taken_along.append(other.message)
+            return [*(other.message for other in there), *elsewhere(most - len(there))]
 
         return take
 
@@ -442,9 +446,8 @@ def _put_off(turn: Turn) -> TurnResult:
     return TurnResult(TurnOutcome.STOPPED, text, turn_id=turn.turn_id, later=later)
 
 
-async def _ended_with(turn: Turn, other: asyncio.Future[TurnResult]) -> TurnResult:
+def _ended_with(turn: Turn, other: asyncio.Future[TurnResult]) -> TurnResult:
     """The end of a message that joined another turn: the reply went where that turn's reply goes, once."""
-    await asyncio.wait([other])
     if other.cancelled():
         return _ended(turn, TurnOutcome.STOPPED, _GIVEN_UP)
     result = other.result()

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
+from os import SEEK_END
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from nanobot.agent.facts import Fact, facts_in, words_of
 from nanobot.errors import StorageError
 from nanobot.messages.shown import shown_text
 from nanobot.messages.types import ChatMessage, Provenance, is_our_word, is_outside
-from nanobot.security.opening import Opener
+from nanobot.security.opening import Opener, Place
 from nanobot.security.paths import PathDeniedError
 from nanobot.utils.clock import Clock, timestamp
 from nanobot.utils.files import PRIVATE_FILE, make_private_folder
@@ -226,7 +227,7 @@ class MemoryBook:
             if data is not None and name is not None and name != before:
                 self._keep(name, data)
             with self.files.own_place(self._lines) as place:
-                place.append((sound_json(_row_of(change)) + "\n").encode())
+                place.append(_line_end(place) + (sound_json(_row_of(change)) + "\n").encode())
         except PathDeniedError as error:
             raise StorageError(str(error)) from error
         except OSError as error:
@@ -300,6 +301,15 @@ def is_lesson(origin: Origin | None) -> bool:
 def is_first_look(change: Change) -> bool:
     """Whether it only says how a file stood when the book began: nobody knows who wrote that."""
     return change.by is By.HAND and change.before is None
+
+
+def _line_end(place: Place) -> bytes:
+    """What ends half a line, which a full disk has left; nothing where there is none."""
+    try:
+        with place.read() as file:
+            return b"\n" if file.seek(0, SEEK_END) and file.seek(-1, SEEK_END) >= 0 and file.read() != b"\n" else b""
+    except FileNotFoundError:
+        return b""
 
 
 def _name_of(data: bytes) -> str:

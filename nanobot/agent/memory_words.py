@@ -3,11 +3,12 @@
 import asyncio
 from collections.abc import Callable
 
+from nanobot.agent.desk import Asked
 from nanobot.agent.memory import MemoryStore
 from nanobot.agent.memory_book import Change
 from nanobot.agent.memory_editing import MemoryEditor, told_change
 from nanobot.agent.scope import Scope
-from nanobot.agent.slash_commands import TYPED, Asked, is_from_owner
+from nanobot.agent.slash_commands import TYPED, is_from_owner
 from nanobot.errors import NanobotError
 from nanobot.utils.clock import Clock
 from nanobot.utils.text import clip_line
@@ -19,6 +20,10 @@ USAGE = (
     "takes it out, /memory undo takes the last change back, /memory search TEXT and /memory log look further, and "
     "/memory share ID tells every chat of it (the owner's memory, owner only)."
 )
+
+_REMAINS = """\
+No new conversation is told of it. This one may still speak of it, until /new; so do HISTORY.md and what was said \
+before, where a search finds it. /memory undo brings it back."""
 
 
 class MemoryWords:
@@ -59,7 +64,7 @@ class MemoryWords:
             return self._share(asked, editor, rest)
         gone = editor.forget(rest)
         said = "\n".join(f"- {fact.text}" for fact in gone)
-        return f"Forgotten:\n{said}\n/memory undo brings it back. The log of old conversations may still speak of it."
+        return f"Forgotten:\n{said}\n{_REMAINS}"
 
     def _list(self, editor: MemoryEditor) -> str:
         known = editor.facts()

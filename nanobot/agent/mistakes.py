@@ -8,6 +8,7 @@ Pure: no disk here.
 
 import json
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,7 +21,8 @@ _NAME = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_./+-]{0,39}")
 _MOST_WORDS = 3
 _LOOKED_AT = 4_000
 """Characters of a result, at the end where it tells how it ended."""
-_BETWEEN = re.compile(r"&&|\|\||[;|\n]")
+_BETWEEN = "();&|\n"
+_REDIRECTED = re.compile(r"\d?>&\d|&>>?")
 _BEFORE = frozenset({"sudo", "time", "nohup", "env", "exec"})
 _OWN = frozenset(
     {"read_file", "write_file", "edit_file", "list_dir", "glob", "grep", "notebook_edit", "web_fetch", "web_search"}
@@ -161,21 +163,33 @@ def _mistake_of(tool: str, command: str, row: ChatMessage) -> Mistake | None:
         program = ""
         if tool == "exec":
             named = found.groupdict().get("program")
-            programs = _programs_in(command)
-            program = next((one for one in programs if named is None or _base(one) == _base(named)), "")
+            if named:
+                program = next((one for one in _programs_in(command) if _base(one) == _base(named)), "")
+            elif programs := _programs_in(command, piped=False):
+                program = programs[-1]  # where several are run, the last one says how it ended
             if not program:
                 return None  # somebody else's word, or a command that only a shell understands
         return Mistake(tool, what, _base(program), shape.advice)
     return None
 
 
-def _programs_in(command: str) -> list[str]:
-    """The programs that a command names, in their order; of each part its first word."""
-    found = []
-    for part in _BETWEEN.split(command):
-        words = [word for word in part.split() if "=" not in word.split("/")[0] and word not in _BEFORE]
-        if words and words[0] != "cd" and _NAME.fullmatch(words[0]):
-            found.append(words[0])
+def _programs_in(command: str, *, piped: bool = True) -> list[str]:
+    """The programs that a command names, in their order; of what no shell takes none. Without those `piped`, of a pipe
+    only the first.
+    """
+    command = _REDIRECTED.sub(" ", command[:_LOOKED_AT].partition("<<")[0])
+    words = shlex.shlex(command, posix=True, punctuation_chars=_BETWEEN)
+    words.whitespace, words.commenters, words.whitespace_split = " \t\r", "", True
+    found, begins = [], True
+    try:
+        for word in words:
+            if set(word) <= set(_BETWEEN):
+                begins = word != ")" and (piped or word not in ("|", "|&"))
+            elif begins and "=" not in word and word not in _BEFORE:
+                begins = False
+                found += [word] if _NAME.fullmatch(word) and word != "cd" else []
+    except ValueError:  # a quote that is not closed
+        return []
     return found
 
 

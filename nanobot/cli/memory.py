@@ -106,6 +106,7 @@ def forget(
     """Take a fact out. It is not learned again from what was said before; `memory undo` brings it back."""
     for gone in _open(config, workspace, chat)[1].forget(fact):
         say_text(f"Forgotten: {gone.text}")
+    typer.echo("HISTORY.md and stored conversations may still speak of it, where a search finds it.", err=True)
 
 
 def undo(chat: ChatOption = None, config: ConfigOption = None, workspace: WorkspaceOption = None) -> None:

@@ -12,8 +12,9 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from nanobot.agent.desk import Asked, CommandEntry
 from nanobot.agent.pipeline.work import Parts
-from nanobot.agent.slash_commands import TYPED, Asked, CommandEntry, is_from_owner, others_wrote
+from nanobot.agent.slash_commands import TYPED, is_from_owner, others_wrote
 from nanobot.agent.tools.base import ToolContext
 from nanobot.agent.tools.goal import Check, CheckKind
 from nanobot.agent.turn import StepEnded
@@ -127,6 +128,15 @@ class Goals:
         """The turn of a goal as the one that set it: who could answer what that asks, may answer this."""
         goal = self.goal_of(context.session_key) if context.origin is Origin.GOAL else None
         return context if goal is None else replace(context, origin=goal.origin, attended=goal.attended)
+
+    async def id_of(self, session_key: str) -> str:
+        """The goal that a turn of this session works for, by its id; also before it is taken up here after a crash."""
+        with suppress(StorageError):
+            goal = self.goal_of(session_key) or (
+                await self.manager.last(session_key) if await self._is_there() else None
+            )
+            return goal.id if goal is not None else ""
+        return ""
 
     def _notes_of(self, goal: "Goal") -> str:
         """Where its subagents keep what each other should know, once there have been some. A stat."""

@@ -7,8 +7,8 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nanobot.agent.desk import Asked, CommandEntry
 from nanobot.agent.scope import Scope
-from nanobot.agent.slash_commands import Asked, CommandEntry
 from nanobot.agent.tools.session_search import lines_of
 from nanobot.config.paths import Places
 from nanobot.config.schema import Config

@@ -343,6 +343,21 @@ async def test_nothing_that_was_edited_while_the_model_thought_is_lost(home: Hom
     assert "changed meanwhile: Lives in Berlin." in run.passes[0].refused
 
 
+async def test_what_was_forgotten_while_the_model_thought_is_not_written_again(home: Home):
+    home.learns(home.text + "- Wife: Eva.\n", "The wife is named Eva.")
+    pause = Pause()
+    home.model.script(pause, tidying(replace_("f3 h2", "Has a dog. Wife is Eva."), MERGED))
+    work = asyncio.create_task(home.dream.run())
+    await pause.reached.wait()
+    MemoryEditor(home.memory, home.clock).forget("Wife: Eva.")
+
+    pause.resume.set()
+    await work
+
+    assert "Eva" not in home.text
+    assert "Home: Berlin" not in home.text
+
+
 async def test_a_cancel_while_the_model_thinks_leaves_no_trace(home: Home):
     pause, before = Pause(), home.text
     home.model.script(pause)
@@ -425,6 +440,31 @@ async def test_of_a_log_that_was_never_read_only_the_end_is_told(tmp_path: Path)
     assert "Entry 6." not in home.asked
 
 
+async def test_a_log_that_somebody_edited_is_begun_again_at_its_end_once(tmp_path: Path):
+    home = Home(tmp_path, batch=2)
+    home.learns()
+    for number in range(5):
+        home.memory.append_history(f"[2026-02-27 10:0{number}] Entry {number}.")
+    await home.run(tidying())
+    log = home.memory.history_file.read_text(encoding="utf-8")
+    home.memory.history_file.write_text(log.replace("Entry 4.", "Entry four."), encoding="utf-8")
+
+    await home.run(tidying())
+
+    assert "Entry four." in home.asked
+    assert "Entry 2." not in home.asked
+    assert (await home.run()).outcome is NOTHING
+
+
+async def test_how_old_facts_are_is_told_where_that_is_wanted(tmp_path: Path):
+    home = Home(tmp_path, ages=False)
+    home.learns()
+
+    await home.run(tidying())
+
+    assert "[f3] Has a dog.\n" in home.asked
+
+
 async def test_words_of_others_change_nothing_of_the_owners(home: Home):
     await home.run(tidying())
     home.memory.append_history(f"[2026-02-27 10:00] Eve says: the owner hates dogs.\n{IN_PART[Provenance.PERSON]}")
@@ -470,6 +510,16 @@ async def test_what_its_owner_wrote_by_hand_stays_word_for_word(home: Home):
     assert [one.partition(": ")[2] for one in run.passes[0].refused] == [
         "its owner wrote 'Never call before ten.' by hand"
     ] * 2
+
+
+async def test_what_its_owner_writes_after_a_reset_is_by_hand(home: Home):
+    MemoryEditor(home.memory, home.clock).clear()
+    home.memory.memory_file.write_text("- Never call before ten.\n", encoding="utf-8")
+    home.memory.append_history("Talked.")
+
+    await home.run(tidying())
+
+    assert "[f1] Never call before ten. (since 2026-02-26, by hand)" in home.asked
 
 
 async def test_what_stood_there_before_the_book_goes_to_the_archive_and_nowhere_else(tmp_path: Path):
@@ -554,6 +604,17 @@ async def test_a_restore_takes_later_passes_with_it_and_keeps_what_others_change
     assert home.text == before.replace("# Memory", "# My memory") + "- Plays chess.\n"
     with pytest.raises(NanobotError, match="no pass"):
         home.dream.changes.restore()
+
+
+async def test_a_lesson_that_was_learned_since_stays_after_a_restore(home: Home):
+    before = home.text
+    await home.run(tidying(MERGED, {"action": "archive", "ids": ["f4"], "why": "over"}))
+    lesson = "\n## Lessons\n\n- [2026-02-26] exec `python`: no such command (3 times since 2026-02-20)\n"
+    home.memory.change(home.memory.memory_file, f"{home.text}{lesson}".encode(), By.LESSON)
+
+    home.dream.changes.restore()
+
+    assert home.text == before + lesson
 
 
 async def test_a_restore_that_would_lose_a_later_edit_is_refused(home: Home):

@@ -51,8 +51,10 @@ async def dream(folder: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="kill -9 is POSIX")
-async def test_a_pass_that_is_killed_at_any_write_is_done_or_was_none(tmp_path: Path):
-    folders = [tmp_path / str(point) for point in range(2, 20)]
+@pytest.mark.parametrize("points", [range(3, 20, 2), pytest.param(range(2, 20), marks=pytest.mark.slow)])
+async def test_a_pass_that_is_killed_at_any_write_is_done_or_was_none(tmp_path: Path, points: range):
+    """Even points lie before a write, odd ones behind it."""
+    folders = [tmp_path / str(point) for point in points]
     for folder in folders:
         folder.mkdir()
         Home(folder).learns()
@@ -62,11 +64,11 @@ async def test_a_pass_that_is_killed_at_any_write_is_done_or_was_none(tmp_path: 
     )
 
     ends = killer.stdout.split()
-    assert ends.count("-9") >= 14, killer.stderr
+    assert set(ends[:7]) == {"-9"}, killer.stderr
     assert ends[-1] == "0", "the last of them came to its end: each write was tried"
     found = [await what_a_kill_leaves(Home(folder), look=int(folder.name) % 4 > 1) for folder in folders]
     assert found.count(True) >= 4
-    assert found.count(False) >= 4
+    assert found.count(False) >= 2
 
 
 async def what_a_kill_leaves(after: Home, *, look: bool) -> bool:

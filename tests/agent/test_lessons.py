@@ -122,6 +122,12 @@ def test_a_turn_that_is_taken_up_is_one_turn(bot: Bot):
         ("cd x && ./run.sh", "bash: line 1: ./run.sh: Permission denied\n\nExit code: 126", "`run.sh`: may not be run"),
         ("A=1 make all", "(no output)\n\nTimed out after 60 s: the command was...", "`make`: ran into its time limit"),
         ("py a.py", "Traceback\nImportError: No module 'x'\n\nExit code: 1", "`py`: ImportError"),
+        ('ls; cd y && py -c "import x; z" | tail -5', "T\nImportError: no\n\nExit code: 1", "`py`: ImportError"),
+        ("echo a\nsudo A=b py a.py", "T\nPermissionError: no\n\nExit code: 1", "`py`: PermissionError"),
+        ("py a.py > x 2>&1", "T\nPermissionError: no\n\nExit code: 1", "`py`: PermissionError"),
+        ("py - <<EOF\nfoo bar\nEOF", "T\nPermissionError: no\n\nExit code: 1", "`py`: PermissionError"),
+        ("curl x | jq .", "sh: 1: jq: not found\n\nExit code: 127", "`jq`: no such command"),
+        ("py 'not closed", "T\nPermissionError: no\n\nExit code: 1", ""),
         ("dd of=x", "dd: x: No space left on device\n\nExit code: 1", "`dd`: ENOSPC, the disk is full"),
         ("sh: 1", "sh: 1: uvx: not found\n\nExit code: 127 (no such command)", ""),
     ],
@@ -360,6 +366,19 @@ def test_a_count_that_cannot_be_read_is_begun_anew(bot: Bot, damaged: bytes):
     bot.lives(*(turn(n, fails()) for n in range(3)))
 
     assert len(bot.learned) == 1
+
+
+def test_without_its_counts_a_lesson_is_not_learned_twice_and_still_leaves(bot: Bot):
+    bot.lives(*(turn(n, fails()) for n in range(3)))
+    bot.file.unlink()
+
+    bot.clock.advance(9 * DAY)
+    bot.lives(*(turn(n, fails(), fails()) for n in range(3, 9)))
+    still = bot.learned
+    bot.lives(*(turn(n, works("python")) for n in range(20, 20 + MENDED_AFTER[True])))
+
+    assert len(still) == 1
+    assert bot.learned == []
 
 
 def test_the_count_is_private_bounded_and_forgets_what_is_long_past(bot: Bot):

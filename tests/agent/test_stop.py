@@ -2,11 +2,14 @@
 
 import asyncio
 import time
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from nanobot.agent.hooks import Hook, ResultSeen
 from nanobot.agent.pipeline.work import Patience
 from nanobot.agent.tools.base import Tool
 from nanobot.agent.turn import TurnOutcome
@@ -111,6 +114,74 @@ async def test_a_model_that_does_not_let_go_holds_the_lane_for_less_than_a_secon
     assert pairs_are_closed(sink)
     assert sink.types[-1] == "turn_ended"
     assert [one.seq for one in sink.events] == [*range(len(sink.events))]
+
+
+class DeafHook(Hook):
+    """A hook that does not hear a cancel."""
+
+    def __init__(self, over: asyncio.Event) -> None:
+        self.over = over
+
+    async def after_tool(self, result: ResultSeen) -> None:
+        while not self.over.is_set():
+            with suppress(asyncio.CancelledError):
+                await self.over.wait()
+
+
+WAIT = calls(("spawn", {"task": "look it up", "wait": True}))
+
+
+@pytest.mark.parametrize(
+    ("steps", "sign"),
+    [
+        ([calls(("write_file", {"path": "OUTSIDE", "content": "3"}))], "approval_asked"),
+        ([WAIT, calls(("write_file", {"path": "OUTSIDE", "content": "3"}))], "approval_asked"),
+        ([WAIT, calls(("exec", {"command": "sleep 60"}))], "tool_delta"),
+        ([calls(("list_dir", {"path": "."}))], "tool_started"),
+    ],
+    ids=["a question", "a subagent's question", "a subagent's command", "a hook that hears nothing"],
+)
+async def test_stop_is_answered_within_a_second_whatever_is_open(tmp_path: Path, steps: list[LLMResponse], sign: str):
+    over = asyncio.Event()
+    outside = tmp_path / "elsewhere" / "x.txt"
+    outside.parent.mkdir()
+    for step in steps:
+        step.tool_calls[:] = [replace(call, arguments=_with(call.arguments, outside)) for call in step.tool_calls]
+    async with open_bot(tmp_path, *steps, own_hooks=[DeafHook(over)]) as bot:
+        message = InboundMessage.from_owner("cli", "direct", "go", session_key="cli:direct", origin=Origin.CLI)
+        turn = asyncio.create_task(bot.runtime.loop.run_turn(message, bot.sink, attended=True))
+        while sign not in bot.sink.types:
+            await asyncio.sleep(0.01)
+        started = time.monotonic()
+
+        answer = await bot.say("/stop")
+        seconds = time.monotonic() - started
+        result = await turn
+        over.set()
+        bot.provider.clear()
+        bot.provider.script("fine")
+        following = await bot.say("still there?")
+
+    assert answer.startswith("Stopped.") and seconds < 1
+    assert (result.outcome, following) == (TurnOutcome.STOPPED, "fine")
+    assert not outside.exists()
+    assert list((tmp_path / "state" / "tasks").glob("*.json")) == []
+
+
+def _with(arguments: dict[str, Any], outside: Path) -> dict[str, Any]:
+    return {name: str(outside) if value == "OUTSIDE" else value for name, value in arguments.items()}
+
+
+async def test_a_session_that_another_process_holds_for_good_is_given_up(tmp_path: Path):
+    holder = ProcessLock(tmp_path / "workspace" / "sessions" / ".locks" / "cli_direct.lock")
+    async with open_bot(tmp_path, "fine", patience=Patience(restore=0.1)) as bot:
+        assert holder.try_acquire()
+        given_up = await bot.turn("go")
+        holder.release()
+
+        assert given_up.outcome is TurnOutcome.FAILED
+        assert "phase restore" in given_up.text
+        assert await bot.say("and now?") == "fine"
 
 
 async def test_stop_while_another_process_holds_the_session(bot: Bot, tmp_path: Path):

@@ -1,8 +1,39 @@
 """What a model may make of facts: their own words, and no number, name or "not" that is in none of them."""
 
-import pytest
+from typing import Any, cast
 
-from nanobot.agent.tidy_memory import strange_word
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nanobot.agent.facts import facts_in
+from nanobot.agent.memory import HistoryEntry
+from nanobot.agent.memory_merge import edited
+from nanobot.agent.save_memory import UnusableAnswerError
+from nanobot.agent.tidy_memory import KnownFact, Material, judged, strange_word
+from nanobot.testing import calls
+
+MEMORY = "## People\n- Lives in Berlin.\n- Home: Berlin.\n- Has a dog.\n- Mine alone.\n\n## Plans\n- Flies to Oslo.\n"
+MATERIAL = Material(
+    MEMORY,
+    [KnownFact(fact, by_hand=fact.text == "Mine alone.") for fact in facts_in(MEMORY)],
+    [HistoryEntry("2026-02-26 13:21", "Moved to Hamburg.")],
+    "2026-02-26",
+)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5) | st.sampled_from(["f1", "h1", "drop"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=5,
+)
+EDIT = st.fixed_dictionaries(
+    {"action": st.sampled_from(["replace", "drop", "archive", "move"]) | JSON},
+    optional={
+        "ids": st.lists(st.sampled_from(["f1", "f2", "f3", "f4", "f5", "h1"]), max_size=3) | JSON,
+        "text": st.sampled_from(["Lives in Hamburg.", "Has a dog", "Mine", "# x", "Lives in\nBerlin"]) | JSON,
+        "under": st.sampled_from(["Plans", "People"]) | JSON,
+        "why": st.just("over") | JSON,
+    },
+)
 
 FINE = [
     ("Married to Eva since 2010.", ["Is married to Eva.", "Married since 2010"]),
@@ -26,6 +57,19 @@ STRANGE = [
     ("Account -5", ["Account 5"], "-5"),
     ("Lives in Hamburg", [], "lives"),
 ]
+
+
+@given(st.lists(EDIT | JSON, max_size=4) | JSON)
+def test_whatever_a_model_answers_is_judged_and_takes_nothing_of_the_owners_own_and_not_half_of_the_rest(edits: object):
+    try:
+        verdict = judged(calls(("tidy_memory", cast("dict[str, Any]", {"edits": edits}))), MATERIAL)
+    except UnusableAnswerError:
+        return
+
+    after, done = edited(MEMORY, [one.edit for one in verdict.edits])
+    assert len(done) == len(verdict.edits), "what is not refused can be made"
+    assert "- Mine alone.\n" in after
+    assert len(facts_in(after)) >= 2
 
 
 @pytest.mark.parametrize(("text", "told"), FINE)

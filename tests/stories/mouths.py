@@ -206,8 +206,8 @@ FIVE: dict[str, Callable[[Path, GatewayHome, int], AbstractAsyncContextManager[M
 ALL = FIVE | {"toy": with_toys}
 
 
-def heard(body: dict[str, Any]) -> Step:
-    """An answer that names every message that has none yet; of one that broke off, the rest."""
+def heard(body: dict[str, Any], before: str = "") -> Step:
+    """An answer that names every message that has none yet, behind these words; of one that broke off, the rest."""
     rows = [(row["role"], str(row["content"] or "")) for row in body["messages"]]
     said = ""
     while rows[-1] == ("user", BROKEN_OFF):
@@ -216,7 +216,7 @@ def heard(body: dict[str, Any]) -> Step:
     answered = " ".join(_ANSWER.findall("".join(text for role, text in rows if role == "assistant")))
     asked = [token for role, text in rows if role == "user" for token in _TOKEN.findall(text)]
     new = [token for token in dict.fromkeys(asked) if not re.search(rf"\b{token}\b", answered)]
-    answer = f"I heard you well, and this is the end of it: {' and '.join(new)}."
+    answer = f"{before} I heard you well, and this is the end of it: {' and '.join(new)}.".lstrip()
     return Slow(Say(answer.removeprefix(said)), first_s=0.03, each_s=0.01)
 
 
@@ -252,9 +252,13 @@ class Lives:
 
     def kill(self) -> None:
         """Kill it with -9, and begin the next."""
+        self.close()
+        self.begin()
+
+    def close(self) -> None:
+        """Kill it, and begin none."""
         self.process.kill()
         self.process.communicate()
-        self.begin()
 
     async def end(self) -> int:
         """Tell it to stop; its code."""

@@ -124,7 +124,7 @@ class Asked(ScriptedProvider):
             yield Finished(self._summed_up())
             return
         of_a_subagent = any(str(row["content"]).startswith("Your task:") for row in messages)
-        if of_a_subagent or str(messages[-1]["content"]).startswith("[A subagent has ended."):
+        if of_a_subagent or "[A subagent has ended." in str(messages[-1]["content"]):
             self.problems += openai_problems(messages) + anthropic_problems(messages)
             yield Finished(self._of_a_subagent(messages) if of_a_subagent else self._told())
             return

@@ -223,3 +223,70 @@ async def test_a_secret_in_what_is_wrong_with_a_package_is_not_told(
 
     assert "its hook h is left out: RuntimeError: no: " in status
     assert "0123456789" not in status + caplog.text
+
+
+UNRULY = """
+import asyncio, sys
+from nanobot.agent.hooks import Hook, NewText
+from nanobot.agent.tools.base import Effect, Tool, ToolResult
+
+class Odd(BaseException):
+    pass
+
+async def raises_odd(): raise Odd("odd")
+async def exits(): sys.exit(3)
+async def interrupts(): raise KeyboardInterrupt
+async def cancels_itself(): raise asyncio.CancelledError
+async def cancels_all():
+    for task in asyncio.all_tasks(): task.cancel()
+    await asyncio.sleep(1)
+async def number_for_text(): return ToolResult(5)
+async def nothing_for_text(): return ToolResult(None, error="yes", display=7, failure="x")
+async def broken_blocks(): return ToolResult([{"type": "text"}, 7])
+async def claims_trust(): return ToolResult("hi", provenance="owner")
+async def stops_its_loop(): asyncio.get_running_loop().stop()
+async def good(): return "good"
+
+def tool_of(what):
+    class Made(Tool):
+        name, description, effect = what.__name__, "d", Effect.READ
+        parameters = {"type": "object", "properties": {}}
+        async def execute(self): return await what()
+    return Made()
+
+def hook_of(what):
+    class Made(Hook):
+        async def on_message(self, message): return await what()
+    return Made()
+"""
+WAYS = [
+    "raises_odd", "exits", "interrupts", "cancels_itself", "cancels_all", "number_for_text", "nothing_for_text",
+    "broken_blocks", "claims_trust", "stops_its_loop", "good",
+]  # fmt: skip
+
+
+async def test_whatever_a_tool_of_a_package_does_or_returns_its_turn_and_the_next_go_on(tmp_path: Path, site: Path):
+    code = UNRULY + "".join(f"tool_{way} = tool_of({way})\n" for way in WAYS)
+    install(site, "unruly", code, {"tools": {way: f"tool_{way}" for way in WAYS}})
+    script = [step for way in WAYS for step in (calls((way, {})), f"after {way}")]
+
+    async with open_bot(tmp_path, *script, config=on("unruly")) as bot:
+        said = [await bot.say(f"go {way}") for way in WAYS]
+        rows = bot.runtime.sessions.get_or_create("cli:direct").messages
+
+    results = {row["name"]: row for row in rows if row["role"] == "tool"}
+    assert said == [f"after {way}" for way in WAYS]
+    assert results["good"]["content"] == "good"
+    assert "it raised SystemExit: 3" in str(results["exits"]["content"])
+    assert "it cancelled itself" in str(results["cancels_all"]["content"])
+    assert {row["provenance"] for row in results.values()} == {"tool"}
+    assert all(isinstance(row["content"], str) for row in results.values())
+
+
+@pytest.mark.parametrize("way", ["raises_odd", "exits", "interrupts", "cancels_itself", "cancels_all"])
+async def test_whatever_a_hook_of_a_package_raises_the_turn_goes_on(tmp_path: Path, site: Path, way: str):
+    install(site, "unruly", f"{UNRULY}made = hook_of({way})\n", {"hooks": {"h": "made"}})
+
+    async with open_bot(tmp_path, "one", "two", config=on("unruly")) as bot:
+        assert [await bot.say("go"), await bot.say("go")] == ["one", "two"]
+        assert any("on_message raised" in trouble for trouble in bot.runtime.troubles())

@@ -210,7 +210,7 @@ class Pipeline:
             turn.joining.append(self._row_of(turn, turn.message, history))
         elif left.tries >= MOST_TRIES:
             raise TurnKeepsDyingError(left.tries)
-        if turn.joins_early:
+        if turn.joins_early and not turn.resumes:
             await self._take_along(turn)
         if not open_calls(history):
             await self._keep_joining(turn)
@@ -389,11 +389,9 @@ class Pipeline:
         """Let messages that wait join the turn, as many as may."""
         more = turn.waiting(turn.most_joining - turn.joined)
         turn.joined += len(more)
-        if turn.hook_wall:
-            more = await let_in(turn, more)
         if more:
             history = turn.session.get_history()
-            turn.joining += [self._row_of(turn, message, history) for message in more]
+            await let_in(turn, more, lambda message: turn.joining.append(self._row_of(turn, message, history)))
 
     async def _keep_joining(self, turn: Turn) -> list[ChatMessage]:
         """The rows that waited for a boundary are part of the session now."""

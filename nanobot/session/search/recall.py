@@ -214,9 +214,12 @@ def sources_of(sessions: SessionFolder, memory: Path) -> Iterator[Source]:
 
 
 def _ways_to_ask(question: Question) -> list[_Way]:
-    """From the strictest to the widest."""
+    """From the strictest to the widest; of those that ask the same, the strictest."""
     ways = [_Way(question.terms), _Way(question.wider), _Way(question.some, is_all=False)]
-    return list({way.expression: way for way in ways}.values())
+    first: dict[str, _Way] = {}
+    for way in ways:
+        first.setdefault(way.expression, way)
+    return list(first.values())
 
 
 def _cut_out(text: str, question: Question) -> str:

@@ -346,3 +346,12 @@ def test_the_log_that_later_releases_of_the_original_wrote_is_found(place: Place
         "2026-02-26 13:21",
         "2026-02-26 13:21 Met Anna, zebra",
     )
+
+
+@pytest.mark.parametrize("word", ["서울", "서", "京", "cat", "50%", "meet*", '"cat"', "door"])
+def test_what_holds_the_one_word_that_was_asked_for_holds_all_of_them(place: Place, word: str):
+    place.say("a:1", "내일 서울에서 만나요, 東京で会う, a cat of 50 at the door, meeting")
+
+    found = place.search(word)
+
+    assert (len(found.hits), found.is_loose) == (1, False)

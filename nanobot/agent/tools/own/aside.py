@@ -9,6 +9,8 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any, TypeVar
 
+from nanobot.utils.aio import contained
+
 T = TypeVar("T")
 
 _TO_NOTICE_S = 1.0
@@ -23,17 +25,20 @@ class Aside:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def run(self, work: Coroutine[Any, Any, T], limit_s: float) -> T:
-        """Have it done there. Raises what it does, and TimeoutError; cancelling it is safe."""
+        """Have it done there. Raises what it does, of what would end us (an exit, an interrupt) a RuntimeError, and
+        TimeoutError; cancelling it is safe."""
         loop = self._loop
-        if loop is None:
+        if loop is None or loop.is_closed():
             loop = self._loop = _started(self._name)
-        waiting = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, loop))
+        waiting = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_held(work), loop))
         try:
             async with asyncio.timeout(limit_s):
                 return await waiting
-        except (TimeoutError, asyncio.CancelledError):
+        except (TimeoutError, asyncio.CancelledError) as end:
             if not await _still_turns(loop) and self._loop is loop:
                 self._loop = None  # its thread is stuck in a tool; nothing of Python can end it
+            if isinstance(end, asyncio.CancelledError) and not _is_cancelled():
+                raise RuntimeError("it cancelled itself") from None
             raise
 
     def close(self) -> None:
@@ -43,16 +48,32 @@ class Aside:
             self._loop = None
 
 
+async def _held(work: Coroutine[Any, Any, T]) -> T:
+    try:
+        return await contained(work)
+    except asyncio.CancelledError:
+        if _is_cancelled():
+            raise
+        raise RuntimeError("it cancelled itself") from None
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 def _started(name: str) -> asyncio.AbstractEventLoop:
     loop = asyncio.new_event_loop()
 
     def turn() -> None:
         asyncio.set_event_loop(loop)
-        loop.run_forever()
-        for task in asyncio.all_tasks(loop):
-            task.cancel()
-        loop.run_until_complete(loop.shutdown_asyncgens())
-        loop.close()
+        try:
+            loop.run_forever()
+            for task in asyncio.all_tasks(loop):
+                task.cancel()
+            loop.run_until_complete(loop.shutdown_asyncgens())
+        finally:
+            loop.close()  # also where a stray task ended it: the next call begins a new one
 
     threading.Thread(target=turn, name=name, daemon=True).start()
     return loop

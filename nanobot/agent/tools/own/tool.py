@@ -2,14 +2,15 @@
 
 import asyncio
 import inspect
+import json
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult
 from nanobot.agent.tools.own.aside import Aside
-from nanobot.messages.types import Provenance, least_trusted
+from nanobot.messages.types import Provenance, ToolFailure, least_trusted
 
 LIMIT_S = 120.0
 
@@ -40,7 +41,8 @@ class OwnTool(Tool):
         if isinstance(ctx, ToolContext):
             arguments["ctx"] = replace(ctx, emit=_from_aside(ctx.emit))
         try:
-            return await self._aside.run(self._run(arguments), self._limit_s)
+            returned: ToolResult | str = await self._aside.run(self._run(arguments), self._limit_s)
+            return _sound(returned, self.provenance) if isinstance(returned, ToolResult) else returned
         except TimeoutError:
             return ToolResult.failed(f"{self.name} was stopped after {self._limit_s:g} s. Ask it for less.")
 
@@ -49,6 +51,30 @@ class OwnTool(Tool):
         while inspect.isawaitable(returned):
             returned = await returned
         return returned
+
+
+def _sound(result: ToolResult, most: Provenance) -> ToolResult:
+    """A result whose fields hold what they promise, trusted no more than its tool."""
+    content, failure = cast("tuple[object, object]", (result.content, result.failure))
+    if not isinstance(content, str) and not (isinstance(content, list) and content and all(map(_is_block, content))):
+        content = json.dumps(content, ensure_ascii=False, default=str)
+    trust = most if result.provenance is None else least_trusted([most, str(result.provenance)])
+    return ToolResult(
+        cast("str | list[dict[str, Any]]", content),
+        error=bool(result.error),
+        provenance=trust,
+        display=result.display if isinstance(result.display, str) else None,
+        failure=failure if isinstance(failure, ToolFailure) else ToolFailure.ENDED_BADLY,
+    )
+
+
+def _is_block(block: object) -> bool:
+    """Whether this is text or a picture, as messages hold them."""
+    match block:
+        case {"type": "text", "text": str()} | {"type": "image_url", "image_url": {"url": str()}}:
+            return True
+        case _:
+            return False
 
 
 def _from_aside(emit: Callable[[str], None]) -> Callable[[str], None]:

@@ -1,0 +1,95 @@
+"""Any days of a memory: learnt, edited, tidied, forgotten and taken back in any order; what its owner wrote stays."""
+
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from nanobot.agent.facts import facts_in
+from nanobot.agent.memory_book import By, Source
+from nanobot.agent.memory_editing import MemoryEditor
+from nanobot.errors import NanobotError
+from tests.agent.test_dream import Home, tidying
+
+WORDS = ["tea", "dog", "rex", "berlin", "oslo", "chess", "eva", "red", "blue", "jazz", "book", "sea"]
+DAYS = ["learns", "writes", "works", "dreams", "dreams", "forgets", "undoes", "restores", "restores all"]
+
+
+class Days:
+    """One memory, and what its owner wrote into it and has not taken out."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self.home = Home(folder)
+        self.any = random.Random(seed)
+        self.editor = MemoryEditor(self.home.memory, self.home.clock)
+        self.own: set[str] = set()
+        self.counts: Counter[str] = Counter()
+        self.home.learns("".join(f"- {self.any.choice(WORDS)} {number}.\n" for number in range(6)))
+
+    @property
+    def text(self) -> str:
+        return self.home.memory.read_long_term()
+
+    async def live(self, what: str, day: int) -> None:
+        """One day. Raises NanobotError where that cannot be."""
+        memory, line = self.home.memory, f"- {self.any.choice(WORDS)} of day {day}\n"
+        self.home.clock.advance(86_400)
+        if what == "learns":
+            self.home.learns(self.text + line, "Talked.")
+        elif what == "writes":
+            own = f"my own words number{day}"
+            lines = [*self.text.splitlines(keepends=True)]
+            lines.insert(self.any.randrange(len(lines) + 1), f"- {own}\n")
+            memory.memory_file.write_text("".join(lines), encoding="utf-8")
+            memory.note_changes()
+            self.own.add(own)
+        elif what == "works":
+            memory.memory_file.write_text(self.text + line, encoding="utf-8")
+            memory.note_changes(By.AGENT, Source("cli:direct"))
+        elif what == "dreams":
+            await self._dream(day)
+        elif what == "forgets":
+            gone = self.editor.forget(self.any.choice(facts_in(self.text) or facts_in("- x")).id)
+            self.own -= {fact.text for fact in gone}
+        elif what == "undoes":
+            self.editor.undo()
+            self.own = {one for one in self.own if one in self.text}
+        else:
+            standing = self.home.dream.changes.standing()
+            self.home.dream.changes.restore(standing[-1].number if standing and what == "restores all" else None)
+
+    async def _dream(self, day: int) -> None:
+        self.home.memory.append_history(f"Entry {day}.")
+        facts = list({fact.key: fact for fact in facts_in(self.text)}.values())
+        ids = self.any.sample(range(len(facts)), min(len(facts), 4))
+        edits = [
+            {"action": self.any.choice(["drop", "archive"]), "ids": [f"f{at + 1}"], "why": "over"} for at in ids[:2]
+        ]
+        if len(ids) == 4:
+            text = " ".join(facts[at].text for at in ids[2:])
+            edits.append({"action": "replace", "ids": [f"f{at + 1}" for at in ids[2:]], "text": text})
+        run = await self.home.run(tidying(*edits), by_hand=True)
+        self.home.model.clear()
+        self.counts[run.outcome.value] += 1
+
+
+@pytest.mark.parametrize("seeds", [range(3), pytest.param(range(3, 60), marks=pytest.mark.slow)])
+async def test_through_any_days_what_its_owner_wrote_stays_and_what_cannot_be_done_changes_nothing(
+    tmp_path: Path, seeds: range
+):
+    counts: Counter[str] = Counter()
+    for seed in seeds:
+        days = Days(tmp_path / str(seed), seed)
+        for day in range(14):
+            before, what = days.text, days.any.choice(DAYS)
+            try:
+                await days.live(what, day)
+                counts[what] += 1
+            except NanobotError:
+                assert days.text == before
+            assert all(one in days.text for one in days.own), f"seed {seed}, day {day}: {what}"
+        counts += days.counts
+
+    assert counts["done"]
+    assert set(DAYS) <= set(counts) or len(seeds) < 10

@@ -1,0 +1,261 @@
+"""A day with everything on: two channels, four chats, goals, subagents, jobs, heartbeat, Dream, search, skills, hooks.
+
+Everybody tells a secret, and the gateway is killed twice. At the end each message has one outcome, each goal, subagent
+and job one report where it belongs, memory is whole, and no secret is in a prompt or a message of another chat.
+"""
+
+import asyncio
+import json
+import re
+import sqlite3
+from collections import Counter
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from nanobot.agent.memory import MemoryStore
+from nanobot.agent.scope import Scope
+from tests.fake_models import FakeModels, Fitting
+from tests.gateway.toy import GatewayHome
+from tests.stories.company import MAY_KNOW, OWNER_IN_GROUP, SEATS, WHO, Obedient, company, known_in
+from tests.stories.mouths import Lives, Mouths, elsewhere, judged, marked, seen
+from tests.stories.processes import POSIX
+
+pytestmark = POSIX
+
+SCOPES = {"owner": "", "ann": "telegram:1001", "bob": "slack:D0P0", "group": f"telegram:{WHO['group']}"}
+SHORT = ["spawn", "/goal", "kill", "/new", "night", "look brew", "kill", "hello"]
+LONG = ["spawn", "/goal", "kill", "job", "/new", "kill", "look", "night", "spawn look", "kill", "/new", "brew", "/goal"]
+LONG += [
+    "kill",
+    "look",
+    "/new",
+    "night",
+    "hello",
+    "kill",
+    "spawn spawn",
+    "kill",
+    "/new",
+    "/goal",
+    "night",
+    "look hello",
+]
+WAIT_S = 40.0
+
+
+class Day:
+    """What was said so far, and what is to come of it."""
+
+    def __init__(self, home: GatewayHome, server: FakeModels, mouths: dict[str, Mouths], seed: int) -> None:
+        self.home, self.mouths, self.any = home, mouths, Random(seed)
+        self.model = Obedient()
+        server.default = Fitting(self.model)
+        self.began = datetime.now().astimezone().replace(hour=9, minute=0, second=0, microsecond=0)
+        self.clock, self.nights, self.goals = home.path / "clock", 0, 0
+        self.set_clock()
+        self.said: list[tuple[str, int, str]] = []
+        self.commands = 0
+        self.spawned: list[str] = []
+        self.lives = Lives(home, str(self.clock))
+
+    def set_clock(self) -> None:
+        """Nineteen hours and a bit a night: what is due at four comes, and each time at another hour of the day."""
+        temp = self.clock.with_suffix(".new")
+        temp.write_text(f"{self.began.isoformat()} {timedelta(hours=23).total_seconds() * self.nights}")
+        temp.replace(self.clock)
+
+    async def says(self, seat: tuple[str, int], words: str) -> str:
+        """One says that, and what names it."""
+        token = f"q{len(self.said)}"
+        self.said.append((*seat, token))
+        await self.mouths[seat[0]].say(seat[1], f"{words} {token}")
+        return token
+
+    async def everybody(self, words: str) -> None:
+        """All at once, in private and in the group."""
+        for who, seat in SEATS.items():
+            if words == "/new":
+                await self.command(OWNER_IN_GROUP if who == "group" else seat, words)
+            elif words == "/goal":
+                await self.command(
+                    OWNER_IN_GROUP if who == "group" else seat, f"/goal find secrets of round {self.goals}"
+                )
+            else:
+                token = await self.says(seat, words.format(who=who))
+                self.spawned += [token] * (words == "spawn")
+        self.goals += words == "/goal"
+
+    async def command(self, seat: tuple[str, int], words: str) -> None:
+        """What no model answers."""
+        self.commands += 1
+        await self.mouths[seat[0]].say(seat[1], words)
+
+    def shown(self, who: str) -> list[str]:
+        """What stands in that chat."""
+        channel, chat = SEATS[who]
+        return self.mouths[channel].shown(chat)
+
+    def told(self, who: str, words: str) -> int:
+        """How often that was said there, but for what is marked as a repeat."""
+        found = [text for text in self.shown(who) if words in text]
+        return len(found) - min(marked(found), 1)
+
+    async def until(self, there: Callable[[], object]) -> None:
+        """Wait for it."""
+        async with asyncio.timeout(WAIT_S):
+            while not there():
+                await asyncio.sleep(0.02)
+
+    def is_quiet(self) -> bool:
+        """Whether everybody has an answer, each goal its end and each subagent its report."""
+        answered = all(seen(self.mouths[name], chat, token) for name, chat, token in self.said)
+        goals = all(self.told(who, "Goal reached") >= self.goals for who in WHO)
+        return answered and goals and not [*(self.home.data / "state" / "tasks").glob("*.json")]
+
+    def remembers(self) -> bool:
+        """Whether each memory knows its own secret."""
+        return all(who in known_in(self.memory(who)) for who in WHO)
+
+    def memory(self, who: str) -> str:
+        return MemoryStore(self.home.workspace).of(Scope(SCOPES[who])).read_long_term()
+
+    async def night(self) -> None:
+        """Jobs, the heartbeat and Dream have their time."""
+        beats, ran, dreamt = self.model.beats, self.ran(), self.dreamt()
+        self.nights += 1
+        self.set_clock()
+        await self.until(lambda: self.model.beats > beats and self.dreamt() > dreamt)
+        await self.until(lambda: all(self.ran()[job] > ran[job] for job in (f"job-{who}" for who in WHO)))
+        await self.until(lambda: self.told("owner", f"beat-{self.model.beats} "))
+
+    def dreamt(self) -> float:
+        """When Dream has looked last."""
+        file = self.home.data / "state" / "dream.json"
+        return float(json.loads(file.read_text())["lookedAt"]) if file.exists() else 0.0
+
+    def ran(self) -> Counter[str]:
+        """The jobs that ran."""
+        file = self.home.workspace / "cron" / "history.jsonl"
+        rows = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+        jobs = re.findall(r"job-\w+", " ".join(json.dumps(row) for row in rows if row["outcome"] == "ran"))
+        return Counter(jobs)
+
+    async def play(self, hours: list[str]) -> None:
+        """The whole day."""
+        await self.everybody("my secret is canary-{who}")
+        await self.until(self.is_quiet)
+        await self.everybody("job")
+        await self.until(self.is_quiet)
+        for hour in hours:
+            if hour == "kill":
+                await asyncio.sleep(self.any.uniform(0.0, 0.5))
+                self.lives.kill()
+                continue
+            if hour == "night":
+                await self.until(self.remembers)
+                await self.night()
+                continue
+            for words in hour.split():
+                await self.everybody(words)
+            if hour not in ("spawn", "/goal", "look brew"):
+                await self.until(self.is_quiet)
+        await self.until(self.is_quiet)
+        assert await self.lives.end() == 0
+
+    # what is wrong at its end
+
+    def problems(self) -> list[str]:
+        found = [one for name, chat, token in self.said for one in judged(name, self.mouths[name], chat, token)]
+        found += elsewhere(self.mouths, self.said)
+        found += self.journal() + self.idle() + self.leaks() + self.reports() + self.memories()
+        print(*found, sep="\n")
+        return found
+
+    def journal(self) -> list[str]:
+        """Messages of people that are not settled, or were not taken once."""
+        with sqlite3.connect(self.home.data / "state" / "journal.db") as db:
+            states = dict(db.execute("SELECT key, state FROM inbound").fetchall())
+        people = [state for key, state in states.items() if key.startswith(("telegram:", "slack:"))]
+        wrong = {*states.values()} - {"sent", "answered"} or len(people) != len(self.said) + self.commands
+        return [f"the journal has {Counter(states.values())}, {len(people)} of people"] * bool(wrong)
+
+    def idle(self) -> list[str]:
+        """What was switched on and did nothing: then this was no day with everything on."""
+        shown = "\n".join(text for _, text in self.model.shown)
+        watched = Counter(json.loads(line)[0] for line in (self.home.path / "seen").read_text().splitlines())
+        did = {
+            "consolidation": self.model.asked_for.count("save_memory") >= len(WHO),
+            "Dream": "tidy_memory" in self.model.asked_for,
+            "the heartbeat": self.model.beats > self.nights,
+            "a skill": "Boil the water" in shown,
+            "session_search": all(f"user: my secret is canary-{who}" in shown for who in WHO),
+            "the hook that watches": watched["request"] and watched["end"] >= len(self.said) // 2,
+            "the hook that changes": shown.count("(heard)") and shown.count("(read)"),
+        }
+        return [f"{name} did nothing" for name, done in did.items() if not done]
+
+    def leaks(self) -> list[str]:
+        """Secrets where they do not belong."""
+        found = [
+            f"a prompt of {who} knows {known_in(shown)}"
+            for who, shown in self.model.shown
+            if not any(known_in(shown) <= MAY_KNOW[one] for one in (WHO if who == "memory" else [who]))
+        ]
+        return found + [
+            f"{who} reads of {known_in(text)}: {text[:300]}"
+            for who in WHO
+            for text in self.shown(who)
+            if known_in(text) - MAY_KNOW[who]
+        ]
+
+    def reports(self) -> list[str]:
+        """Ends that were not told once, where they belong."""
+        found = [
+            f"{who} heard of {heard} ends of {self.goals} goals"
+            for who in WHO
+            if (heard := self.told(who, "Goal reached")) != self.goals
+        ]
+        files = [json.loads(file.read_text()) for file in (self.home.data / "state" / "tasks" / "done").glob("*.json")]
+        states = Counter(task["state"] for task in files)
+        found += [f"subagents ended {states}"] * (states != Counter(done=len(self.spawned)))
+        goals = [json.loads(file.read_text())["state"] for file in (self.home.data / "state" / "goals").glob("*.json")]
+        found += [f"goals are {goals}"] * (set(goals) != {"done"})
+        beats = [self.told("owner", f"beat-{number} ") for number in range(1, self.model.beats + 1)]
+        found += [f"beats were told {beats} times"] * (beats != [1] * self.model.beats)
+        return found
+
+    def memories(self) -> list[str]:
+        """Memories that are not whole, and words that are nowhere."""
+        found = [f"{who} remembers {self.memory(who)}" for who in WHO if known_in(self.memory(who)) != {who}]
+        kept = "".join(file.read_text(encoding="utf-8") for file in self.home.sessions.rglob("*.jsonl"))
+        return found + [
+            f"{token} is in no session" for _, _, token in self.said if not re.search(rf"\b{token}\b", kept)
+        ]
+
+
+@pytest.mark.parametrize(
+    ("hours", "seed"),
+    [
+        pytest.param(SHORT, 1, marks=pytest.mark.timeout(180), id="short"),
+        *(
+            pytest.param(LONG, seed, marks=[pytest.mark.slow, pytest.mark.timeout(900)], id=f"long-{seed}")
+            for seed in range(3)
+        ),
+    ],
+)
+async def test_a_day_with_everything_on(tmp_path: Path, hours: list[str], seed: int):
+    with FakeModels(strict=False) as server:
+        home = GatewayHome(tmp_path / "home", server)
+        async with company(home) as mouths:
+            day = Day(home, server, mouths, seed)
+            try:
+                await day.play(hours)
+            finally:
+                day.lives.close()
+
+            problems = day.problems()
+
+    assert not problems
