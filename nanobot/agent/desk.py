@@ -132,6 +132,10 @@ class Goals(Protocol):
         """Stop the goal of the session of this word, as far as its sender may; what it was called, empty for none."""
         ...
 
+    async def elsewhere(self, session_key: str) -> str:
+        """That another process works at the goal of this session, in a sentence; else empty. Never raises."""
+        ...
+
     async def forget_of(self, session_key: str) -> str:
         """Keep nothing of this session's goal; what it was called. Raises NanobotError."""
         ...

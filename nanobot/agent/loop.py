@@ -347,7 +347,7 @@ class AgentLoop:
         running = self._running.get(session_key)
         if running is None or not self._was_there(running[0], said):
             stopped = await self._stop_background(said)
-            return f"Stopped: {' and '.join(stopped)}." if stopped else "Nothing is running."
+            return f"Stopped: {' and '.join(stopped)}." if stopped else await self._nothing_here(session_key)
         if not _may_stop(said, running[0].message):
             return "Somebody else asked for what runs here; only they or an owner may stop it."
         tools = running[0].progress.running_tools
@@ -359,6 +359,11 @@ class AgentLoop:
             return "Stopping; something does not let go of it yet."
         too = " and ".join(background.result())
         return f"Stopped.{what}" + (f" {too[0].upper()}{too[1:]} too." if too else "")
+
+    async def _nothing_here(self, session_key: str) -> str:
+        """What stands against a stop that found nothing to end."""
+        goals = self._parts.goals
+        return (await goals.elsewhere(session_key) if goals is not None else "") or "Nothing is running."
 
     async def _stop_background(self, said: InboundMessage) -> list[str]:
         """Stop what works for the session beside its turns; what that was, in a few words each."""

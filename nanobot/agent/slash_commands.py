@@ -155,6 +155,8 @@ class SlashCommands:
     async def _reset_all(self, asked: Asked) -> str:
         """Everything that a prompt of this chat would say of the past: all of it, or nothing where the disk refuses."""
         desk, key, count = self._desk, asked.session.key, asked.session.message_count
+        if desk.goals is not None and (elsewhere := await desk.goals.elsewhere(key)):
+            return elsewhere
         note = handover_of(asked.session.metadata)
         cleared, restore = await desk.memory.clear(asked) if desk.memory is not None else ([], None)
         try:

@@ -30,7 +30,8 @@ class GoalTurns:
         self._loop = loop
 
     async def run(self, message: InboundMessage) -> TurnResult:
-        """Run it in its session's lane."""
+        """Run it in its session's lane, behind who waits for the session in another process."""
+        await self._parts.sessions.give_way(message.session_key)
         return await self._loop.serve(message)
 
     async def resume(self, session_key: str) -> TurnResult | None:

@@ -90,6 +90,10 @@ class TaskGoals:
     async def take_up(self, session_key: str | None = None) -> None:
         """The loop does."""
 
+    async def elsewhere(self, session_key: str) -> str:
+        """The session that has the goal knows."""
+        return ""
+
     async def stop_of(self, said: InboundMessage) -> str:
         """The loop does."""
         return ""

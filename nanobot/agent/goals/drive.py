@@ -125,6 +125,8 @@ class Drive:
         self.goal = goal
         self.touched = False
         """Whether the running turn has used the `goal` tool."""
+        self.refuted = ""
+        """What the check showed that did not hold when its end was claimed last."""
         self._turns = turns
         self._team = team
         self._save = save
@@ -202,6 +204,7 @@ class Drive:
             await self._ended_within(result)
         elif result.outcome is TurnOutcome.STOPPED:
             await self.end(GoalState.STOPPED, "its turn was stopped")
+            goal.report, goal.told = words.ended(goal), False  # by a key: no command has answered that
         elif goal.claim is not None:
             await self._claimed(result.text)
         elif result.outcome in (TurnOutcome.FAILED, TurnOutcome.REFUSED) or result.error in _FOR_GOOD:
@@ -211,12 +214,16 @@ class Drive:
             goal.idle = 0 if self.touched or goal.steps - steps > 1 else goal.idle + 1
             goal.unnoted = 0 if self.touched else goal.unnoted + 1
             if goal.idle >= MOST_IDLE:
-                await self.end(GoalState.WAITING, f"I did nothing for {MOST_IDLE} turns", result.text)
+                await self.end(GoalState.WAITING, self._vainly(f"I did nothing for {MOST_IDLE} turns"), result.text)
             elif goal.unnoted >= MOST_UNNOTED:
                 why = f"for {MOST_UNNOTED} turns I could not say how far it is"
-                await self.end(GoalState.WAITING, why, result.text)
+                await self.end(GoalState.WAITING, self._vainly(why), result.text)
             await self._save(goal)
         return True
+
+    def _vainly(self, why: str) -> str:
+        """The reason, with the check that its last claim came to grief on."""
+        return f"{why}, and {clip_line(self.refuted, 300)}" if self.refuted else why
 
     async def _ended_within(self, result: TurnResult) -> None:
         """The agent, or a person, has changed its state while the turn ran."""

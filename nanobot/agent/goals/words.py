@@ -41,6 +41,8 @@ def title(goal: Goal) -> str:
 def used(goal: Goal) -> str:
     """What it has used, and may."""
     limits = goal.limits
+    if goal.steps and goal.cost_usd is None:
+        return f"step {goal.steps} of {limits.steps}, its price not known"
     return f"step {goal.steps} of {limits.steps}, {dollars(goal.cost_usd or 0.0)} of {dollars(limits.usd)}"
 
 
@@ -158,6 +160,7 @@ def asks(question: str) -> str:
 def ended(goal: Goal, said: str = "") -> str:
     """The report of one that ended early or cannot go on by itself."""
     words = {
+        GoalState.STOPPED: "This goal is stopped",
         GoalState.DROPPED: "I give up this goal",
         GoalState.LIMIT: "I stop here with this goal",
         GoalState.WAITING: "I cannot go on with this goal by myself",

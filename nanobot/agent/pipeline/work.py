@@ -115,6 +115,10 @@ class Goals(Protocol):
         """Go on with what an earlier life left, of one session or of all."""
         ...
 
+    async def elsewhere(self, session_key: str) -> str:
+        """That another process works at the goal of this session, in a sentence; empty where none does."""
+        ...
+
     async def stop_of(self, said: InboundMessage) -> str:
         """Stop the goal of the session of this word, as far as its sender may; what it was called, empty for none."""
         ...

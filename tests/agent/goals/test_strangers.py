@@ -1,0 +1,272 @@
+"""Goals among people who do as they like: who resets, resumes and answers what, in which order, with which words."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nanobot.agent.goals.goal import Goal, GoalLimits, GoalState
+from nanobot.agent.goals.manager import GoalManager
+from nanobot.agent.goals.store import GoalStore
+from nanobot.agent.tools.goal import Check
+from nanobot.bus.events import Address
+from nanobot.session.stems import other_stem_of
+from nanobot.testing import Pause, calls
+from nanobot.utils.clock import SystemClock
+from nanobot.wiring.goal_turns import GoalTeam, GoalTurns
+from tests.agent.casts import Cast, on_stage
+from tests.agent.goals.test_goals import FINISH, NOTE, WRITE, goal_of, settled
+
+GROUP = {"channels": {"telegram": {"enabled": True, "token": "1:a", "allowFrom": ["*"]}}}
+ASK = calls(("goal", {"action": "ask", "text": "In which language?"}))
+
+
+async def test_what_was_reset_in_a_turn_of_the_goal_does_not_come_back(tmp_path: Path):
+    pause = Pause()
+    cast = Cast(NOTE, pause, "Looked.", "never said")
+
+    async with on_stage(tmp_path, cast) as stage:
+        await stage.hear("/goal write a page")
+        await stage.until(pause.reached.is_set)
+        await stage.hear("/reset --all")
+        pause.resume.set()
+        await settled(stage)
+
+    assert "its goal (write a page)" in stage.replies()[-1]
+    assert [*(tmp_path / "state" / "goals").glob("*.json")] == []
+
+
+async def test_what_another_process_works_at_is_said_where_it_cannot_be_stopped(tmp_path: Path):
+    pause = Pause()
+
+    async with on_stage(tmp_path, Cast(pause, "never said")) as one, on_stage(tmp_path, Cast()) as other:
+        await one.hear("/goal write a page")
+        await one.until(pause.reached.is_set)
+        for word in ("/stop", "/goal resume", "/goal stop"):
+            await other.hear(word)
+        await other.until(lambda: len(other.replies()) == 3)
+        still = goal_of(tmp_path)["state"]
+        await one.hear("/stop")
+        await settled(one)
+
+    elsewhere = "Another nanobot works at the goal of this session. Say it there, or end that one first."
+    assert other.replies() == [elsewhere] * 3
+    assert still == "active"
+    assert goal_of(tmp_path)["state"] == "stopped"
+
+
+IDLE = """
+true || false
+pytest || true
+pytest; true
+echo "done"
+(/bin/true)
+pytest -q 2>&1 | tail -5
+pytest &
+pytest -k 'a b' || :
+printf x > f
+cat f | wc -l
+; ;
+"""
+WHICH_MAY_FAIL = """
+pytest -q
+test -f a || exit 1
+cd src && pytest && echo fine
+pytest -k 'true || false'
+>out pytest
+python -c "print(1)" | grep 1
+if a; then b; fi
+! grep -q x f
+curl -f 'http://a/?b=1&c=2'
+"""
+
+
+@pytest.mark.parametrize("command", [*IDLE.strip().splitlines(), "make\ntrue"])
+def test_a_command_that_ends_well_in_any_case_is_no_check(command: str):
+    with pytest.raises(ValueError, match="proves nothing"):
+        Check.of(f"command: {command}")
+
+
+@pytest.mark.parametrize("command", WHICH_MAY_FAIL.strip().splitlines())
+def test_one_that_may_fail_is(command: str):
+    assert Check.of(f"command: {command}").target == command
+
+
+@pytest.mark.parametrize(("target", "expect"), [("x" * 4_001, ""), ("pytest", "x" * 2_001)])
+def test_a_check_has_an_end(target: str, expect: str):
+    with pytest.raises(ValueError, match="at most"):
+        Check.of(f"command: {target}", expect)
+
+
+def test_what_a_pipe_carries_on_is_one_where_a_text_must_show():
+    assert Check.of("command: pytest | tail -3", "5 passed").expect == "5 passed"
+
+
+@pytest.mark.parametrize("damage", ["garbage", "deep", "folder", "steps", "address"])
+async def test_a_goal_that_cannot_be_read_keeps_none_of_the_others_back(tmp_path: Path, damage: str):
+    goals = tmp_path / "state" / "goals"
+    GoalStore(goals).save(Goal("1", "write a page", "cli:direct", Address("cli", "direct")))
+    whole = json.loads((goals / f"{other_stem_of('cli:direct')}.json").read_text("utf-8"))
+    other = goals / f"{other_stem_of('cli:other')}.json"
+    damages = {
+        "garbage": "{",
+        "deep": "[" * 100_000,
+        "steps": whole | {"steps": "x"},
+        "address": whole | {"address": 5},
+    }
+    if damage == "folder":
+        other.mkdir()
+    else:
+        bad = damages[damage]
+        other.write_text(bad if isinstance(bad, str) else json.dumps(bad), "utf-8")
+
+    async with on_stage(tmp_path, Cast(WRITE, FINISH, "The page is there.")) as stage:
+        await stage.until(stage.replies)
+
+    assert stage.replies()[0].startswith("The page is there.")
+    assert len(stage.replies()) == 1
+    assert damage == "folder" or other.with_name(f"{other.name}.corrupt").exists()
+
+
+def test_a_goal_of_a_later_release_is_read_as_far_as_it_is_known(tmp_path: Path):
+    store = GoalStore(tmp_path)
+    store.save(Goal("1", "write a page", "cli:direct", Address("cli", "direct"), limits=GoalLimits(7, 1.0)))
+    (file,) = tmp_path.glob("*.json")
+    told = json.loads(file.read_text("utf-8"))
+    told["limits"]["hours"] = told["note"]["mood"] = told["colour"] = 1
+    file.write_text(json.dumps(told), "utf-8")
+
+    goal = store.load("cli:direct")
+
+    assert goal is not None
+    assert goal.limits == GoalLimits(7, 1.0)
+
+
+async def test_who_may_not_set_a_goal_does_not_resume_replace_or_answer_one(tmp_path: Path):
+    cast = Cast(ASK, "I have asked.", "Somebody said French.", "not reached")
+    guest: dict[str, Any] = {"chat": "-5", "sender": "8", "channel": "telegram", "in_group": True}
+
+    async with on_stage(tmp_path, cast, config=GROUP) as stage:
+        await stage.hear("/goal write a page", chat="-5", sender="owner", channel="telegram", in_group=True)
+        await settled(stage)
+        await stage.hear("French", **guest)
+        await settled(stage)
+        state = goal_of(tmp_path)["state"]
+        await stage.hear("/goal resume --usd 500", **guest)
+        await stage.hear("/goal stop", **guest)
+        await stage.hear("/goal write another", **guest)
+        await stage.quiet()
+
+    assert state == "asking"
+    assert goal_of(tmp_path)["state"] == "asking"
+    assert stage.replies("-5")[-3:].count("There is no goal here that you could stop.") == 1
+    assert sum("only an owner may set a goal" in one for one in stage.replies("-5")) == 2
+
+
+@pytest.mark.parametrize("option", ["--steps 201", "--usd 2.01", "--usd=900 --plan"])
+async def test_a_guest_gets_no_more_than_the_owner_has_set_for_all(tmp_path: Path, option: str):
+    async with on_stage(tmp_path, Cast(), config=GROUP) as stage:
+        await stage.hear(f"/goal {option} write a page", chat="8", sender="8", channel="telegram")
+        await stage.quiet()
+
+    assert stage.replies("8") == ["Only an owner may give a goal more than 200 steps and $2."]
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        ('--check "pytest -q mend it', "The quotation behind --check has no end."),
+        ("--check", "--check wants what has to hold"),
+        ("--bogus 1 mend it", "There is no option --bogus."),
+        ("x" * 8_001, "the goal has 8,001 characters; 8,000 are the most."),
+    ],
+)
+async def test_what_is_wrong_with_a_goal_is_said_and_nothing_is_begun(tmp_path: Path, words: str, answer: str):
+    async with on_stage(tmp_path, Cast()) as stage:
+        await stage.hear(f"/goal {words}")
+        await stage.quiet()
+
+    assert stage.replies()[0].startswith(answer)
+    assert not [*(tmp_path / "state" / "goals").glob("*.json")]
+
+
+@pytest.mark.parametrize("words", ["—check “file:page.md” –steps 9", "--check=file:page.md --steps=9"])
+async def test_options_may_be_written_as_a_phone_writes_them(tmp_path: Path, words: str):
+    cast = Cast(WRITE, FINISH, "The page is there.")
+
+    async with on_stage(tmp_path, cast) as stage:
+        await stage.hear(f"/goal {words} write a page")
+        await settled(stage)
+
+    goal = goal_of(tmp_path)
+    assert goal["text"] == "write a page"
+    assert (goal["check"]["target"], goal["limits"]["steps"]) == ("page.md", 9)
+
+
+async def test_claims_in_vain_end_with_the_check_that_did_not_hold(tmp_path: Path):
+    vain = calls(("goal", {"action": "finish", "check": "file: missing.md"}))
+    cast = Cast(*[line for _ in range(8) for line in (vain, "It is done.")])
+
+    async with on_stage(tmp_path, cast) as stage:
+        await stage.hear("/goal write a page")
+        await settled(stage)
+
+    assert "and the check `file: missing.md` did not hold" in stage.replies()[-1]
+    assert goal_of(tmp_path)["state"] == "waiting"
+
+
+async def test_a_goal_that_was_stopped_by_a_key_is_said_to_be(tmp_path: Path):
+    pause = Pause()
+
+    async with on_stage(tmp_path, Cast(pause, "never said")) as stage:
+        await stage.hear("/goal write a page")
+        await stage.until(pause.reached.is_set)
+        await stage.runtime.loop.stop_turn("cli:direct")
+        await settled(stage)
+
+    assert (
+        stage.replies()[1]
+        == "This goal is stopped (write a page): its turn was stopped.\n\n/goal resume goes on with it."
+    )
+
+
+async def test_a_note_has_an_end(tmp_path: Path):
+    long = calls(("goal", {"action": "note", "done": "x" * 4_001}))
+    cast = Cast(long, NOTE, "Noted.", WRITE, FINISH, "The page is there.")
+
+    async with on_stage(tmp_path, cast) as stage:
+        await stage.hear("/goal write a page")
+        await settled(stage)
+
+    assert goal_of(tmp_path)["note"]["done"] == "looked around"
+    assert any("4,000 are the most" in str(row["content"]) for row in stage.rows() if row["role"] == "tool")
+
+
+async def test_what_ended_elsewhere_meanwhile_is_not_told_again(tmp_path: Path):
+    store = Meanwhile(tmp_path / "state" / "goals")
+    store.save(Goal("1", "write a page", "cli:direct", Address("cli", "direct")))
+    manager = GoalManager(store, Nobody(), Nobody(), SystemClock())
+
+    await manager.take_up()
+
+    assert manager.titles() == []
+    assert await manager.elsewhere("cli:direct") == ""
+
+
+class Meanwhile(GoalStore):
+    """A store whose goal ends in another process as soon as this one has looked at all."""
+
+    def all(self) -> list[Goal]:
+        found = super().all()
+        for goal in found:
+            self.save(replace(goal, state=GoalState.DONE))
+        return found
+
+
+class Nobody(GoalTurns, GoalTeam):
+    """No turn runs and nobody is told."""
+
+    def __init__(self) -> None:
+        pass
