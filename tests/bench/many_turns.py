@@ -15,9 +15,10 @@ from nanobot.runtime import build_runtime
 
 async def main() -> None:
     home, url, chats, turns = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+    defaults = {"provider": "custom", "model": "m", "workspace": str(home / "w")}
     config = Config.model_validate(
         {
-            "agents": {"defaults": {"provider": "custom", "model": "m", "workspace": str(home / "w")}},
+            "agents": {"defaults": defaults | {"memoryWindow": 100_000}},  # a turn, and no memory beside it
             "providers": {"custom": {"apiBase": url}},
         }
     )
