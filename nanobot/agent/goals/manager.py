@@ -152,6 +152,7 @@ class GoalManager:
         _keeps_to(_MOST_NOTED, question, "text")
         goal = await self._open(ctx)
         goal.state, goal.why = GoalState.ASKING, question.strip()
+        goal.noted = least_trusted([goal.noted, ctx.entered])
         await self._save(goal)
         return "The person is asked when this turn ends; the goal goes on with their answer. End the turn now."
 
@@ -228,12 +229,18 @@ class GoalManager:
         return text
 
     def told(self, session_key: str) -> list[ChatMessage]:
-        """What the note of an open goal holds of others' words, as rows of no turn."""
+        """What an open goal, its note or its question hold of others' words, as rows of no turn."""
         held = self._held.get(session_key)
         goal = held.goal if held is not None else None
-        if goal is None or goal.state.is_over or not is_outside(goal.noted) or not (note := words.noted(goal)):
+        if goal is None or goal.state.is_over:
             return []
-        return [{"role": "tool", "name": "goal", "content": note, "provenance": goal.noted}]
+        asked = (goal.asker, f"{goal.text}\n{goal.check or ''}")
+        noted = (goal.noted, f"{words.noted(goal)}\n{goal.why}")
+        return [
+            {"role": "tool", "name": "goal", "content": text, "provenance": whose}
+            for whose, text in (asked, noted)
+            if is_outside(whose) and text.strip()
+        ]
 
     def wants_turn(self, session_key: str) -> bool:
         """Whether the turn that is about to begin for its goal is still wanted."""
