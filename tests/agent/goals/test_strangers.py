@@ -330,3 +330,56 @@ async def test_what_stood_beside_a_message_is_not_the_owners_when_the_goal_is_ov
     assert said[0]["provenance"] == Provenance.WEB
     assert "exec was not run" in str(results[0]["content"])
     assert not (tmp_path / "workspace" / "paid.txt").exists()
+
+
+async def test_a_turn_of_a_goal_begins_no_other_one_also_when_it_gave_up_its_own(tmp_path: Path):
+    drop = calls(("goal", {"action": "drop", "text": "no"}))
+    another = calls(("goal", {"action": "begin", "text": "another"}))
+
+    async with on_stage(tmp_path, Cast(another, drop, another, "I gave up.")) as stage:
+        await stage.hear("/goal write a page")
+        await settled(stage)
+        results = [str(row["content"]) for row in stage.rows() if row["role"] == "tool"]
+
+    assert [("a person asked for" in one) for one in results] == [True, False, True]
+    assert len(stage.replies()) == 2
+    assert goal_of(tmp_path)["text"] == "write a page"
+
+
+@pytest.mark.parametrize(("state", "words"), [("waiting", "/stop ends it."), ("limit", "/goal TEXT begins another.")])
+async def test_what_goal_says_can_be_said_next_can_be(tmp_path: Path, state: str, words: str):
+    one = Goal("1", "write a page", "cli:direct", Address("cli", "direct"), state=GoalState(state))
+    GoalStore(tmp_path / "state" / "goals").save(one)
+
+    async with on_stage(tmp_path, Cast("never")) as stage:
+        await stage.hear("/goal")
+        await stage.hear("/stop" if state == "waiting" else "/goal write another")
+        await stage.until(lambda: len(stage.replies()) == 2)
+
+    assert words in stage.replies()[0]
+    assert stage.replies()[1].startswith(("Stopped: the goal", "I work at this"))
+
+
+async def test_one_that_only_takes_notes_waits_for_a_person(tmp_path: Path):
+    more = [calls(("goal", {"action": "note", "next": f"think of {number}"})) for number in range(20)]
+
+    async with on_stage(tmp_path, Cast(*[line for note in more for line in (note, "Noted.")])) as stage:
+        await stage.hear("/goal think of a name")
+        await settled(stage)
+
+    assert "I did nothing but to take notes for 4 turns" in stage.replies()[-1]
+    assert goal_of(tmp_path)["turns"] == 4
+
+
+async def test_a_note_beside_what_is_done_is_no_idle_turn(tmp_path: Path):
+    steps = [
+        calls(("write_file", {"path": f"{n}.md", "content": "x"}), ("goal", {"action": "note", "done": f"{n}"}))
+        for n in range(5)
+    ]
+    cast = Cast(*[line for step in steps for line in (step, "Written.")], WRITE, FINISH, "The page is there.")
+
+    async with on_stage(tmp_path, cast) as stage:
+        await stage.hear("/goal write a page")
+        await settled(stage)
+
+    assert stage.replies()[-1].startswith("The page is there.")
