@@ -133,7 +133,7 @@ class GoalManager:
     def refuted(self, shown: str, ctx: ToolContext) -> None:
         """Its end was claimed, and a check did not hold, as is said here."""
         if (held := self._held.get(ctx.session_key)) is not None:
-            held.drive.refuted = shown
+            held.drive.refuted, held.goal.claim = shown, None  # of several claims the last one counts
 
     async def claimed(self, check: Check, ctx: ToolContext) -> str:
         """Its end was claimed, and the check held. Raises NanobotError."""

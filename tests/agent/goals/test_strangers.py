@@ -383,3 +383,15 @@ async def test_a_note_beside_what_is_done_is_no_idle_turn(tmp_path: Path):
         await settled(stage)
 
     assert stage.replies()[-1].startswith("The page is there.")
+
+
+async def test_of_several_claims_in_a_turn_the_last_one_counts(tmp_path: Path):
+    vain = calls(("goal", {"action": "finish", "check": "file: missing.md"}))
+    cast = Cast(WRITE, FINISH, vain, "Not yet.", FINISH, "The page is there.")
+
+    async with on_stage(tmp_path, cast) as stage:
+        await stage.hear("/goal write a page")
+        await settled(stage)
+
+    assert stage.replies()[-1].startswith("The page is there.")
+    assert goal_of(tmp_path)["turns"] == 2
