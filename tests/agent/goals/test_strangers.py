@@ -1,5 +1,6 @@
 """Goals among people who do as they like: who resets, resumes and answers what, in which order, with which words."""
 
+import errno
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 
 from nanobot.agent.goals.goal import Goal, GoalLimits, GoalState, Note
-from nanobot.agent.goals.manager import GoalManager
+from nanobot.agent.goals.manager import GoalManager, GoalPolicy
 from nanobot.agent.goals.store import GoalStore
 from nanobot.agent.tools.goal import Check
 from nanobot.bus.events import Address
@@ -245,6 +246,31 @@ async def test_a_note_has_an_end(tmp_path: Path):
     assert any("4,000 are the most" in str(row["content"]) for row in stage.rows() if row["role"] == "tool")
 
 
+async def test_an_end_that_the_disk_does_not_take_is_written_down_when_it_does(tmp_path: Path):
+    store = Full(tmp_path / "state" / "goals")
+    store.save(Goal("1", "write a page", "cli:direct", Address("cli", "direct"), limits=GoalLimits(steps=0)))
+    manager = GoalManager(store, Nobody(), Nobody(), SystemClock(), GoalPolicy(again_s=0.001))
+
+    await manager.take_up()
+    await manager.all_ended("cli:direct")
+
+    assert store.refused == 3
+    assert (goal := GoalStore(tmp_path / "state" / "goals").load("cli:direct")) is not None
+    assert (goal.state, goal.told) == (GoalState.LIMIT, True)
+
+
+class Full(GoalStore):
+    """A store whose disk is full for a while when a goal ends."""
+
+    refused = 0
+
+    def save(self, goal: Goal) -> None:
+        if goal.state.is_over and self.refused < 3:
+            self.refused += 1
+            raise OSError(errno.ENOSPC, "No space left on device")
+        super().save(goal)
+
+
 async def test_what_ended_elsewhere_meanwhile_is_not_told_again(tmp_path: Path):
     store = Meanwhile(tmp_path / "state" / "goals")
     store.save(Goal("1", "write a page", "cli:direct", Address("cli", "direct")))
@@ -270,6 +296,15 @@ class Nobody(GoalTurns, GoalTeam):
     """No turn runs and nobody is told."""
 
     def __init__(self) -> None:
+        pass
+
+    async def quiet(self, session_key: str) -> None:
+        pass
+
+    async def resume(self, session_key: str) -> None:
+        pass
+
+    def tell(self, goal: Goal) -> None:
         pass
 
 
