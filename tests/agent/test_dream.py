@@ -722,6 +722,25 @@ async def test_many_facts_that_are_said_to_be_one_are_a_loss(home: Home):
     assert "facts out of MEMORY.md at once" in run.reason
 
 
+async def test_facts_that_are_said_in_next_to_no_words_are_a_loss(home: Home):
+    home.learns("- Plays chess with Ann on Mondays.\n- Reads long novels.\n", "Talked of games and Ann.")
+    before = home.text
+
+    run = await home.run(tidying(replace_("f1", "Ann."), replace_("f2 h1", "Novels.")))
+
+    assert run.outcome is FAILED
+    assert "it leaves little of 'Plays chess with Ann on Mondays.'" in run.reason
+    assert home.text == before
+
+
+async def test_a_fact_that_is_contradicted_may_become_a_short_one(home: Home):
+    home.learns("- Plays chess with Ann on Mondays and Fridays.\n", "Ann has moved; chess is on Sundays now.")
+
+    await home.run(tidying(replace_("f1 h2", "Chess on Sundays.")))
+
+    assert home.text == "- Chess on Sundays.\n"
+
+
 async def test_of_a_memory_that_is_over_half_goes_to_the_archive_at_once(home: Home):
     over = [{"action": "archive", "ids": [f"f{number}"], "why": "over"} for number in range(1, 5)]
 

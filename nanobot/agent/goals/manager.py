@@ -34,6 +34,7 @@ _ENDING = "The goal of this session has ended just now. Its turn has to end befo
 _ELSEWHERE = "Another nanobot works at the goal of this session. Say it there, or end that one first."
 _PEOPLE = (Origin.USER, Origin.CLI, Origin.API)
 _STOPS_S = 2.0
+_MOST_SAVES = 60
 _MOST_CHARS = 8_000
 """Of a goal: it stands in the message of every turn."""
 _MOST_NOTED = 4_000
@@ -46,6 +47,8 @@ class GoalPolicy:
 
     limits: GoalLimits = field(default_factory=GoalLimits)
     review: bool = False
+    again_s: float = 5.0
+    """Before an end is written down again that the disk did not take."""
 
 
 @dataclass(slots=True, eq=False)
@@ -86,6 +89,8 @@ class GoalManager:
         self._writing = asyncio.Lock()
         self._forgotten: set[str] = set()
         """Ids of goals that are not written down any more, though a turn of theirs may still end."""
+        self._unsaved: set[str] = set()
+        """Ids of those that the disk knows in an older state."""
 
     # --- the tool
 
@@ -133,7 +138,7 @@ class GoalManager:
     def refuted(self, shown: str, ctx: ToolContext) -> None:
         """Its end was claimed, and a check did not hold, as is said here."""
         if (held := self._held.get(ctx.session_key)) is not None:
-            held.drive.refuted = shown
+            held.drive.refuted, held.goal.claim = shown, None  # of several claims the last one counts
 
     async def claimed(self, check: Check, ctx: ToolContext) -> str:
         """Its end was claimed, and the check held. Raises NanobotError."""
@@ -152,6 +157,7 @@ class GoalManager:
         _keeps_to(_MOST_NOTED, question, "text")
         goal = await self._open(ctx)
         goal.state, goal.why = GoalState.ASKING, question.strip()
+        goal.noted = least_trusted([goal.noted, ctx.entered])
         await self._save(goal)
         return "The person is asked when this turn ends; the goal goes on with their answer. End the turn now."
 
@@ -228,12 +234,18 @@ class GoalManager:
         return text
 
     def told(self, session_key: str) -> list[ChatMessage]:
-        """What the note of an open goal holds of others' words, as rows of no turn."""
+        """What an open goal, its note or its question hold of others' words, as rows of no turn."""
         held = self._held.get(session_key)
         goal = held.goal if held is not None else None
-        if goal is None or goal.state.is_over or not is_outside(goal.noted) or not (note := words.noted(goal)):
+        if goal is None or goal.state.is_over:
             return []
-        return [{"role": "tool", "name": "goal", "content": note, "provenance": goal.noted}]
+        asked = (goal.asker, f"{goal.text}\n{goal.check or ''}")
+        noted = (goal.noted, f"{words.noted(goal)}\n{goal.why}")
+        return [
+            {"role": "tool", "name": "goal", "content": text, "provenance": whose}
+            for whose, text in (asked, noted)
+            if is_outside(whose) and text.strip()
+        ]
 
     def wants_turn(self, session_key: str) -> bool:
         """Whether the turn that is about to begin for its goal is still wanted."""
@@ -445,6 +457,11 @@ class GoalManager:
         """Its whole way. Never raises."""
         try:
             await held.drive.run(taken_up=taken_up)
+            for _ in range(_MOST_SAVES):  # else the next start would work at it again
+                if held.goal.id not in self._unsaved or self._ends():
+                    break
+                await asyncio.sleep(self.policy.again_s)
+                await self._save(held.goal)
         except Exception:  # the wall of a goal: it lies on the disk, and the next start goes on with it
             log.exception("goal %s broke", held.goal.id)
         finally:
@@ -471,7 +488,9 @@ class GoalManager:
                 return
             try:
                 await finish(asyncio.to_thread(self._store.save, replace(goal, note=replace(goal.note))))
+                self._unsaved.discard(goal.id)
             except OSError as error:
+                self._unsaved.add(goal.id)
                 log.warning("how far goal %s is cannot be written down: %s", goal.id, error)
 
     def _ends(self) -> bool:

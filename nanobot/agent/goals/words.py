@@ -123,6 +123,10 @@ def status(goal: Goal, now: float) -> str:
         lines.append(note)
     if goal.state is GoalState.ACTIVE:
         lines.append("/stop ends it.")
+    elif goal.state is GoalState.ASKING:
+        lines.append("Your answer goes on with it; /stop ends it.")
+    elif not goal.state.is_over:
+        lines.append("/goal resume goes on with it; /stop ends it.")
     elif goal.state is not GoalState.DONE:
         lines.append("/goal resume goes on with it; /goal TEXT begins another.")
     return "\n".join(lines)

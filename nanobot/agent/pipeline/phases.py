@@ -35,7 +35,7 @@ from nanobot.agent.tools.base import ToolContext
 from nanobot.agent.turn import Notice, TurnEnded, TurnOutcome, TurnPhase, TurnResult
 from nanobot.bus.events import InboundMessage
 from nanobot.errors import BudgetExceededError, NanobotError, ProviderError, RequestTooLongError
-from nanobot.messages.types import INTERRUPTED, ChatMessage, Origin, Provenance, text_of
+from nanobot.messages.types import INTERRUPTED, ChatMessage, Origin, Provenance, least_trusted, text_of
 from nanobot.providers.base import CallContext, calling_for
 from nanobot.security.vault import cleaned, masked
 from nanobot.session.checkpoint import Checkpoint
@@ -426,6 +426,7 @@ class Pipeline:
     ) -> ChatMessage:
         """A person's message as the session keeps it, with the context that is sent beside it."""
         parts = self._parts
+        told = parts.goals.told(message) if parts.goals is not None else ()  # before the note: that may be an answer
         goal = parts.goals.note_for(message) if parts.goals is not None else ""
         context = parts.prompt.runtime_context(message.channel, message.chat_id, history, scope=turn.scope, goal=goal)
         row: ChatMessage = {
@@ -437,6 +438,8 @@ class Pipeline:
             "provenance": message.provenance,
             "turn_id": turn_id or turn.turn_id,
         }
+        if told:
+            row["context_provenance"] = least_trusted(one["provenance"] for one in told)
         if message.media:
             row["media"] = list(message.media)
         if message.in_group:

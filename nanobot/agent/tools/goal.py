@@ -29,7 +29,7 @@ _MOST_EXPECTED = 2_000
 _QUOTATION = re.compile(r"'[^']*'|\"(?:\\.|[^\"\\])*\"")
 _REDIRECTION = re.compile(r"\d*[<>]{1,2}&?\s*\S+")
 _SHOWN_CHARS = 2_000
-_NO_GOALS = (Origin.CRON, Origin.HEARTBEAT, Origin.SUBAGENT)
+_NO_GOALS = (Origin.CRON, Origin.HEARTBEAT, Origin.SUBAGENT, Origin.GOAL)
 """Turns that nobody asked for just now: they begin nothing that goes on by itself."""
 
 
