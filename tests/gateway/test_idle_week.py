@@ -86,8 +86,8 @@ async def test_a_week_in_which_nobody_speaks_asks_nothing_of_a_model(
     )
 
     async def hours(count: int) -> None:
-        for _ in range(0, count, 3):
-            clock.advance(3 * 3600)
+        for _ in range(0, count, 6):
+            clock.advance(6 * 3600)
             await asyncio.sleep(0.01)
 
     async def hears(number: int, text: str, answer: str) -> None:
@@ -122,7 +122,7 @@ async def test_a_week_in_which_nobody_speaks_asks_nothing_of_a_model(
         silence = mind.asked[spoken:]
         for number in range(30, 40):
             await hears(number, f"more {number}", "Fine.")
-        await hours(27)
+        await hours(30)
 
         await asked(lambda: {"save_memory", "tidy_memory"} <= {*mind.asked[spoken:]})
 

@@ -1,5 +1,4 @@
-"""Old topics and new ones, over the wire: what was finished is not begun again, what was asked is known, what was reset
-is gone from every request and can be brought back.
+"""Old topics and new ones, over the wire: what was finished is not begun again, and what was asked is known.
 
 The model knows nothing but the request that it is sent.
 """
@@ -49,7 +48,7 @@ def _wanted(said: str, shown: str) -> str | None:
     if named := re.match(r"do (\w+\.txt)", said):
         return named[1]
     if said.startswith("yes"):
-        return re.findall(r"Shall I go on with (\w+\.txt)\?", shown)[-1]
+        return str(re.findall(r"Shall I go on with (\w+\.txt)\?", shown)[-1])
     done = re.findall(r"(\w+\.txt) is written", shown)
     tasks = ("a.txt", "b1.txt", "b2.txt", "b3.txt")
     return next(name for name in tasks if name not in done) if said.startswith("go on") else None
@@ -67,10 +66,7 @@ def _remembered(material: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("sums_up", [True, False], ids=["summed up", "by no model"])
-@pytest.mark.parametrize("word", ["yes", "go on"])
-async def test_behind_a_compaction_between_two_tasks_the_next_call_belongs_to_the_second(
-    tmp_path: Path, word: str, sums_up: bool
-):
+async def test_behind_a_compaction_between_two_tasks_the_next_call_belongs_to_the_second(tmp_path: Path, sums_up: bool):
     """A is finished and B begun; the window is cut in a turn of B's. What then stands in it is all the model knows."""
     worker = Worker(sums_up=sums_up)
     with FakeModels(default=Fitting(worker)) as server:
@@ -92,7 +88,7 @@ async def test_behind_a_compaction_between_two_tasks_the_next_call_belongs_to_th
             await bot.say(f"do b1.txt, and read the big ones first {BULK}")
             in_the_turn = worker.requests[before:]
             await bot.runtime.upkeep.tidying.settled()
-            told = [(await bot.say(word)).result.text for _ in range(2)]
+            told = [(await bot.say(words)).result.text for words in ("yes", "go on")]
             status = (await bot.say("/status")).result.text
 
     assert worker.wrote == ["a.txt", "b1.txt", "b2.txt", "b3.txt"]
