@@ -40,8 +40,8 @@ _QUOTES = {'"': '"', "'": "'", "“": "”", "„": "“", "‘": "’"}
 _CHECKS = frozenset(kind.value for kind in CheckKind)
 _STAND_IN = "offline"
 _NO_MODEL = (
-    "No model is set up, so nobody could work at it. `nanobot onboard` sets one up, or a key in the environment, such as "
-    "OPENAI_API_KEY."
+    "No model is set up, so nobody could work at it. `nanobot onboard` sets one up, or a key in the environment, such "
+    "as OPENAI_API_KEY."
 )
 _USAGE = (
     "Say /goal TEXT, with --steps N, --usd N, --check COMMAND, --plan or --review before the text; /goal resume, "
