@@ -13,7 +13,9 @@ from nanobot.agent.goals.manager import GoalManager, GoalPolicy
 from nanobot.agent.goals.store import GoalStore
 from nanobot.agent.tools.goal import Check
 from nanobot.bus.events import Address
+from nanobot.messages.shown import seen_text
 from nanobot.messages.types import Provenance
+from nanobot.session.search.rows import findable
 from nanobot.session.stems import other_stem_of
 from nanobot.testing import Pause, calls
 from nanobot.utils.clock import SystemClock
@@ -430,3 +432,18 @@ async def test_of_several_claims_in_a_turn_the_last_one_counts(tmp_path: Path):
 
     assert stage.replies()[-1].startswith("The page is there.")
     assert goal_of(tmp_path)["turns"] == 2
+
+
+async def test_who_looks_at_the_conversation_sees_what_the_goal_was(tmp_path: Path):
+    cast = Cast(WRITE, NOTE, "Written.", FINISH, "The page is there.")
+
+    async with on_stage(tmp_path, cast) as stage:
+        await stage.hear('/goal --check "file: page.md" write a page\n\nin two parts')
+        await settled(stage)
+        await stage.hear("/history")
+        await stage.until(lambda: len(stage.replies()) == 3)
+        rows = stage.rows()
+
+    assert "you: [goal] write a page\n\nin two parts\nbot: Written." in stage.replies()[2]
+    assert [seen_text(row) for row in rows if row["role"] == "user"] == ["[goal] write a page\n\nin two parts", ""]
+    assert findable({**rows[0]}).startswith("[goal] write a page")
