@@ -175,6 +175,12 @@ class Drive:
             goal.report, goal.told = words.ended(goal, said), False
         await self._save(goal)
 
+    async def broke(self, error: Exception) -> None:
+        """Something of ours has failed, so nothing goes on by itself; the person is told."""
+        await self.end(GoalState.WAITING, f"something broke in nanobot ({type(error).__name__}); its log says more")
+        self._tell()
+        await self._save(self.goal)
+
     async def _plan(self) -> None:
         goal = self.goal
         found = await self._team.plan(goal)

@@ -463,8 +463,9 @@ class GoalManager:
                     break
                 await asyncio.sleep(self.policy.again_s)
                 await self._save(held.goal)
-        except Exception:  # the wall of a goal: it lies on the disk, and the next start goes on with it
+        except Exception as error:  # the wall of a goal: it lies on the disk, and waits
             log.exception("goal %s broke", held.goal.id)
+            await held.drive.broke(error)
         finally:
             held.task = None
             self._let_go_of_ended(held)
