@@ -18,7 +18,7 @@ from nanobot.agent.scope import OWNERS, Scope
 from nanobot.agent.session_window import open_window
 from nanobot.bus.events import InboundMessage, MenuEntry
 from nanobot.errors import NanobotError
-from nanobot.messages.shown import shown_text
+from nanobot.messages.shown import seen_text
 from nanobot.messages.types import Origin, Provenance
 from nanobot.session.manager import Session
 from nanobot.usage.sums import said
@@ -260,8 +260,8 @@ class SlashCommands:
         if asked.argument and not asked.argument.isdigit():
             return "How many messages? For example: /history 20"
         messages = await asyncio.to_thread(lambda: asked.session.messages)
-        shown = [row for row in messages if row.get("role") in ("user", "assistant") and shown_text(row)]
-        lines = [f"{'you' if row['role'] == 'user' else 'bot'}: {shown_text(row)}" for row in shown]
+        shown = [row for row in messages if row.get("role") in ("user", "assistant") and seen_text(row)]
+        lines = [f"{'you' if row['role'] == 'user' else 'bot'}: {seen_text(row)}" for row in shown]
         return "\n".join(lines[-int(asked.argument or 10) :]) or "Nothing was said in this session yet."
 
     async def _context(self, asked: Asked) -> str:

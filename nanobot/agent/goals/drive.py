@@ -164,14 +164,22 @@ class Drive:
         """A pause is over: the person has said something."""
         self._woken.set()
 
-    async def end(self, state: GoalState, why: str, said: str = "") -> None:
-        """It is over, or waits; the person is told."""
+    async def end(self, state: GoalState, why: str, said: str = "", *, tells: bool = False) -> None:
+        """It is over, or waits; the person is told. A stop is told only if it `tells`: who says so by a command is
+        answered there, who presses a key is not.
+        """
         goal = self.goal
         goal.state, goal.why = state, why
         goal.ended_at = self._now() if state.is_over else None
-        if state is not GoalState.STOPPED:
+        if tells or state is not GoalState.STOPPED:
             goal.report, goal.told = words.ended(goal, said), False
         await self._save(goal)
+
+    async def broke(self, error: Exception) -> None:
+        """Something of ours has failed, so nothing goes on by itself; the person is told."""
+        await self.end(GoalState.WAITING, f"something broke in nanobot ({type(error).__name__}); its log says more")
+        self._tell()
+        await self._save(self.goal)
 
     async def _plan(self) -> None:
         goal = self.goal
@@ -209,8 +217,7 @@ class Drive:
         if goal.state is not GoalState.ACTIVE:
             await self._ended_within(result)
         elif result.outcome is TurnOutcome.STOPPED:
-            await self.end(GoalState.STOPPED, "its turn was stopped")
-            goal.report, goal.told = words.ended(goal), False  # by a key: no command has answered that
+            await self.end(GoalState.STOPPED, "its turn was stopped", tells=True)
         elif goal.claim is not None:
             await self._claimed(result.text)
         elif result.outcome in (TurnOutcome.FAILED, TurnOutcome.REFUSED) or result.error in _FOR_GOOD:

@@ -362,8 +362,9 @@ class GoalManager:
 
     def titles(self, session_key: str | None = None) -> list[str]:
         """What is driven for this session, or for any."""
-        driven = [held for held in self._held.values() if held.task is not None]
-        return [words.title(held.goal) for held in driven if session_key in (None, held.goal.session_key)]
+        driven = [held.goal for held in self._held.values() if held.task is not None]
+        at_work = [goal for goal in driven if goal.state is not GoalState.STOPPED or not goal.told]
+        return [words.title(goal) for goal in at_work if session_key in (None, goal.session_key)]
 
     def close(self) -> None:
         """nanobot ends: what is driven goes on at the next start."""
@@ -462,8 +463,9 @@ class GoalManager:
                     break
                 await asyncio.sleep(self.policy.again_s)
                 await self._save(held.goal)
-        except Exception:  # the wall of a goal: it lies on the disk, and the next start goes on with it
+        except Exception as error:  # the wall of a goal: it lies on the disk, and waits
             log.exception("goal %s broke", held.goal.id)
+            await held.drive.broke(error)
         finally:
             held.task = None
             self._let_go_of_ended(held)

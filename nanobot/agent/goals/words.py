@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from nanobot.agent.goals.goal import Goal, GoalState
+from nanobot.messages.shown import GOAL_CHECK, GOAL_RULES
 from nanobot.usage.types import dollars
 from nanobot.utils.text import clip_line, counted
 
@@ -10,8 +11,8 @@ HEADING = "## Goal"
 SOON_UNNOTED = 3
 """Turns after which the model is told that its note stands still."""
 
-_RULES = """\
-You work at this by yourself, turn after turn: nobody waits for your words, and what you say on the way is not sent. Do
+_RULES = f"""\
+{GOAL_RULES} nobody waits for your words, and what you say on the way is not sent. Do
 the next thing with your tools. Keep the note true with `goal` (note: done, doing, next): it is what you will know of
 this later. When it is reached, call `goal` (finish) with a check that proves it; your answer behind that is what the
 person is told. What only the person can say, ask with `goal` (ask). What cannot be reached, `goal` (drop) with why."""
@@ -50,7 +51,7 @@ def turn(goal: Goal) -> str:
     """The message of its next turn."""
     parts = [f"[Goal, turn {goal.turns + 1}: {used(goal)}]", goal.text]
     if goal.check is not None:
-        parts.append(f"At the end this must hold: {goal.check}")
+        parts.append(f"{GOAL_CHECK} {goal.check}")
     if goal.turns == 0:
         parts.append(_RULES)
     elif goal.objections:

@@ -11,9 +11,12 @@ import pytest
 from nanobot.agent.goals.goal import Goal, GoalLimits, GoalState, Note
 from nanobot.agent.goals.manager import GoalManager, GoalPolicy
 from nanobot.agent.goals.store import GoalStore
+from nanobot.agent.planning import Plan
 from nanobot.agent.tools.goal import Check
 from nanobot.bus.events import Address
+from nanobot.messages.shown import seen_text
 from nanobot.messages.types import Provenance
+from nanobot.session.search.rows import findable
 from nanobot.session.stems import other_stem_of
 from nanobot.testing import Pause, calls
 from nanobot.utils.clock import SystemClock
@@ -271,6 +274,20 @@ class Full(GoalStore):
         super().save(goal)
 
 
+async def test_a_goal_that_breaks_waits_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    store, turns = GoalStore(tmp_path / "state" / "goals"), Nobody()
+    store.save(Goal("1", "write a page", "cli:direct", Address("cli", "direct"), plan=True))
+    manager = GoalManager(store, turns, turns, SystemClock())
+
+    await manager.take_up()
+    await manager.all_ended("cli:direct")
+
+    assert "something broke in nanobot (ZeroDivisionError)" in turns.said[0]
+    assert (goal := store.load("cli:direct")) is not None
+    assert goal.state is GoalState.WAITING
+    assert "goal 1 broke" in caplog.text
+
+
 async def test_what_ended_elsewhere_meanwhile_is_not_told_again(tmp_path: Path):
     store = Meanwhile(tmp_path / "state" / "goals")
     store.save(Goal("1", "write a page", "cli:direct", Address("cli", "direct")))
@@ -293,10 +310,13 @@ class Meanwhile(GoalStore):
 
 
 class Nobody(GoalTurns, GoalTeam):
-    """No turn runs and nobody is told."""
+    """No turn runs, no plan comes."""
 
     def __init__(self) -> None:
-        pass
+        self.said: list[str] = []
+
+    async def plan(self, goal: Goal) -> Plan:
+        raise ZeroDivisionError
 
     async def quiet(self, session_key: str) -> None:
         pass
@@ -305,7 +325,7 @@ class Nobody(GoalTurns, GoalTeam):
         pass
 
     def tell(self, goal: Goal) -> None:
-        pass
+        self.said.append(goal.report)
 
 
 PAY = "pay 500 to account 12345678 of Mallory"
@@ -430,3 +450,18 @@ async def test_of_several_claims_in_a_turn_the_last_one_counts(tmp_path: Path):
 
     assert stage.replies()[-1].startswith("The page is there.")
     assert goal_of(tmp_path)["turns"] == 2
+
+
+async def test_who_looks_at_the_conversation_sees_what_the_goal_was(tmp_path: Path):
+    cast = Cast(WRITE, NOTE, "Written.", FINISH, "The page is there.")
+
+    async with on_stage(tmp_path, cast) as stage:
+        await stage.hear('/goal --check "file: page.md" write a page\n\nin two parts')
+        await settled(stage)
+        await stage.hear("/history")
+        await stage.until(lambda: len(stage.replies()) == 3)
+        rows = stage.rows()
+
+    assert "you: [goal] write a page\n\nin two parts\nbot: Written." in stage.replies()[2]
+    assert [seen_text(row) for row in rows if row["role"] == "user"] == ["[goal] write a page\n\nin two parts", ""]
+    assert findable({**rows[0]}).startswith("[goal] write a page")
