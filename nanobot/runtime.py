@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from nanobot import __version__
 from nanobot.agent.answering import Answering, ApprovalWords
 from nanobot.agent.context import ContextBuilder
+from nanobot.agent.desk import Desk
 from nanobot.agent.hook_wall import HookWall, Walled
 from nanobot.agent.hooks import Hook
 from nanobot.agent.idle import IdleWatch
@@ -26,7 +27,7 @@ from nanobot.agent.run.handing_on import HandingOn
 from nanobot.agent.run.hooks import ToolHook
 from nanobot.agent.run.questions import Questions
 from nanobot.agent.run.skill_use import SkillUse
-from nanobot.agent.slash_commands import Desk, SlashCommands
+from nanobot.agent.slash_commands import SlashCommands
 from nanobot.agent.tools.base import ToolContext
 from nanobot.agent.tools.goal import GoalTool
 from nanobot.agent.tools.registry import ToolRegistry
@@ -253,7 +254,7 @@ class _Beside:
 
     def join(self, loop: AgentLoop, parts: Parts) -> None:
         """The loop that they go through."""
-        self.subagents.join(loop, parts, self.goals.goal_of)
+        self.subagents.join(loop, parts, self.goals.id_of)
         self.goals.join(loop, parts)
 
 

@@ -130,7 +130,7 @@ class ContextBuilder:
         if page.built is None or page.built[0] != sources:
             page.built = (sources, self._build(shelf, page.memory))
         text = page.built[1]
-        summary = page.memory.without_forgotten(summary).strip()
+        summary = page.memory.as_told(page.memory.without_forgotten(summary)).strip()
         return _BETWEEN_PARTS.join([text, f"# Earlier in this Conversation\n\n{summary}"]) if summary else text
 
     def memory_of(self, scope: Scope) -> MemoryStore:
@@ -260,7 +260,7 @@ def _is_shown(notes: str, history: Sequence[ChatMessage]) -> bool:
 
 
 def _notes_of(memory: MemoryStore) -> str:
-    text = memory.without_forgotten(memory.read_today()).strip()
+    text = memory.as_told(memory.without_forgotten(memory.read_today())).strip()
     if len(text) > MAX_NOTES_CHARS:
         text = f"(the last of {len(text)} characters)\n{text[-MAX_NOTES_CHARS:]}"
     return _headed(NOTES_HEADING, text)

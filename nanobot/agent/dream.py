@@ -20,7 +20,7 @@ from nanobot.agent.dream_changes import DreamChanges
 from nanobot.agent.dream_log import DreamState, EditDone, News, Pass, PassOutcome
 from nanobot.agent.facts import Fact, facts_in, key_of
 from nanobot.agent.memory import HistoryEntry, MemoryStore
-from nanobot.agent.memory_book import By, Origin, is_first_look, is_lesson
+from nanobot.agent.memory_book import By, Origin, is_first_look, is_lesson, is_like
 from nanobot.agent.memory_merge import edited
 from nanobot.agent.tidy_memory import TIDY_MEMORY, Action, Judged, KnownFact, Material, Tidied, judged
 from nanobot.errors import NanobotError, ProviderError, StorageError
@@ -359,7 +359,8 @@ class Dream:
         with memory.book.at_work():
             memory.note_changes()
             raw = memory.bytes_of(memory.memory_file) or b""
-            text, done = edited(raw.decode("utf-8", "surrogateescape"), [wanted.edit for wanted in verdict.edits])
+            wished = [wanted.edit for wanted in verdict.edits if not self._is_forgotten_since(wanted, plan.material)]
+            text, done = edited(raw.decode("utf-8", "surrogateescape"), wished)
             made = [wanted for wanted in verdict.edits if wanted.edit in done]
             late = [f"changed meanwhile: {wanted.before[0]}" for wanted in verdict.edits if wanted.edit not in done]
             data = text.encode("utf-8", "surrogateescape")
@@ -379,6 +380,11 @@ class Dream:
             except StorageError as error:  # it is done; the next look finds that out
                 log.warning("%s", error)
         return one
+
+    def _is_forgotten_since(self, wanted: Tidied, material: Material) -> bool:
+        """Whether what it would write was to be forgotten while the model thought."""
+        fresh = {words for words, _ in self._memory.book.forgotten()}.difference(material.forgotten)
+        return bool(wanted.edit.text) and any(is_like(wanted.edit.text, words) for words in fresh)
 
     def _done(self, wanted: Tidied) -> EditDone:
         text = wanted.edit.text or wanted.edit.under

@@ -260,11 +260,13 @@ class AgentLoop:
 
         of_nobody = turn.message.origin in _OF_NOBODY
         async with self._lanes.enter(key, turn if may_join else None, on_wait, steps_aside=of_nobody) as place:
-            if place.taken_by is not None:
-                return await _ended_with(turn, place.taken_by)
-            if self._stopping.is_set():
-                return _put_off(turn)
-            return await self._run_in_lane(turn)
+            if place.taken_by is None:
+                return _put_off(turn) if self._stopping.is_set() else await self._run_in_lane(turn)
+            await asyncio.wait([place.taken_by])
+        if turn.joins is None or not any(one is turn.message for one in turn.joins.unread):
+            return _ended_with(turn, place.taken_by)
+        turn.joins = None
+        return await self._in_lane(turn, may_join=False)  # told already, and to be judged as what begins a turn
 
     async def _run_in_lane(self, turn: Turn) -> TurnResult:
         key = turn.message.session_key
@@ -301,8 +303,10 @@ class AgentLoop:
         def take(most: int) -> Sequence[InboundMessage]:
             key, address = turn.message.session_key, turn.message.address
             there = self._lanes.take_along(key, most, task, lambda other: other.message.address == address)
-            messages = [other.message for other in there]
-            return [*messages, *elsewhere(most - len(messages))]
+            for other in there:
+                other.joins = turn
+                turn.taken_along.append(other.message)
+            return [*(other.message for other in there), *elsewhere(most - len(there))]
 
         return take
 
@@ -343,7 +347,7 @@ class AgentLoop:
         running = self._running.get(session_key)
         if running is None or not self._was_there(running[0], said):
             stopped = await self._stop_background(said)
-            return f"Stopped: {' and '.join(stopped)}." if stopped else "Nothing is running."
+            return f"Stopped: {' and '.join(stopped)}." if stopped else await self._nothing_here(session_key)
         if not _may_stop(said, running[0].message):
             return "Somebody else asked for what runs here; only they or an owner may stop it."
         tools = running[0].progress.running_tools
@@ -355,6 +359,11 @@ class AgentLoop:
             return "Stopping; something does not let go of it yet."
         too = " and ".join(background.result())
         return f"Stopped.{what}" + (f" {too[0].upper()}{too[1:]} too." if too else "")
+
+    async def _nothing_here(self, session_key: str) -> str:
+        """What stands against a stop that found nothing to end."""
+        goals = self._parts.goals
+        return (await goals.elsewhere(session_key) if goals is not None else "") or "Nothing is running."
 
     async def _stop_background(self, said: InboundMessage) -> list[str]:
         """Stop what works for the session beside its turns; what that was, in a few words each."""
@@ -437,9 +446,8 @@ def _put_off(turn: Turn) -> TurnResult:
     return TurnResult(TurnOutcome.STOPPED, text, turn_id=turn.turn_id, later=later)
 
 
-async def _ended_with(turn: Turn, other: asyncio.Future[TurnResult]) -> TurnResult:
+def _ended_with(turn: Turn, other: asyncio.Future[TurnResult]) -> TurnResult:
     """The end of a message that joined another turn: the reply went where that turn's reply goes, once."""
-    await asyncio.wait([other])
     if other.cancelled():
         return _ended(turn, TurnOutcome.STOPPED, _GIVEN_UP)
     result = other.result()

@@ -16,6 +16,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from functools import cached_property
@@ -48,6 +49,8 @@ BUDGET_BYTES = 8192
 _FORGOTTEN_S = 600.0
 """After so long nobody is still writing a temp file."""
 _STAMP = re.compile(r"^\[(\d{4}-\d{2}-\d{2}[ T]\d{2}:\d{2})[^\]\n]*\]", re.MULTILINE)
+_PART = re.compile(r"^[ ]{0,3}(?:(#{1,2})(?=\s)|(?:-[ \t]*){3,}$|={3,}[ \t]*$)", re.MULTILINE)
+"""How a heading as large as ours begins, and lines that part text or make a heading of it."""
 _BLANK_LINES = re.compile(r"\n[ \t]*(?:\n[ \t]*)+")
 
 
@@ -161,13 +164,22 @@ class MemoryStore:
             before = self.bytes_of(file)
             if before is not None or self.book.changes():
                 self.book.note(file.name, before, By.HAND)
-            if data is None:
-                self._remove(file)
-            elif data != before and file == self.memory_file and (text := _text_of(data)) is not None:
-                self.write_long_term(text)
-            elif data != before:
-                self._write(file, data)
-            return self.book.note(file.name, data, by, source or NOWHERE, **noted)
+            if data != before:
+                self._put(file, data)
+            try:
+                return self.book.note(file.name, data, by, source or NOWHERE, **noted)
+            except StorageError:
+                with suppress(StorageError):
+                    self._put(file, before)  # who reads that it could not be done takes it for not done
+                raise
+
+    def _put(self, file: Path, data: bytes | None) -> None:
+        if data is None:
+            self._remove(file)
+        elif file == self.memory_file and (text := _text_of(data)) is not None:
+            self.write_long_term(text)
+        else:
+            self._write(file, data)
 
     def put(self, file: Path, data: bytes | None) -> None:
         """Put these bytes there, None for no file, and say nothing of it in the book: the archive has no versions of
@@ -281,7 +293,7 @@ class MemoryStore:
 
     def get_memory_context(self) -> str:
         """Long-term memory as a part of the prompt, capped; empty where there is none."""
-        memory = read_capped(self.memory_file, self._files)
+        memory = self.as_told(read_capped(self.memory_file, self._files))
         shared = read_capped(self.shared_file, self._files)
         if shared and self.scope.is_owners:  # there they stand in MEMORY.md, too
             from nanobot.agent.facts import facts_in, without
@@ -292,6 +304,12 @@ class MemoryStore:
         archive = f"(More facts, which had no room here: {self.archive_file})" if self.archive_file.is_file() else ""
         text = "\n\n".join(part for part in (memory, shared, archive) if part)
         return f"## Long-term Memory\n\n{text}" if text else ""
+
+    def as_told(self, text: str) -> str:
+        """Words of this memory for a prompt. Those of a chat in which others write begin no part of the prompt: their
+        headings stand below ours, and lines that part them are left out.
+        """
+        return text if self.scope.is_owners else _PART.sub(lambda found: "###" if found[1] else "", text)
 
     def without_forgotten(self, text: str) -> str:
         """Words for a prompt without the lines that speak of what a person had forgotten, and did not tell again."""

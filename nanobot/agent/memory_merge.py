@@ -70,7 +70,10 @@ def carried_over(base: str, update: str, current: str) -> tuple[str, list[str]]:
             continue
         places = [stands[at] for at in range(begin, end) if at in stands]
         gone.update(places)
-        fresh.append((places[0] if places else _place_after(stands, begin, len(ours)), range(first, last)))
+        place = places[0] if places else _place_after(stands, begin, len(ours))
+        if not places and _headings(new[first:last]):  # a section of its own, which takes no line of another with it
+            place = next((at for at, _ in _headings(ours) if at >= place), len(ours))
+        fresh.append((place, range(first, last)))
     there = {said for at, said in enumerate(told[2]) if at not in gone}
     come: dict[int, list[str]] = {}
     for place, added in fresh:

@@ -3,11 +3,12 @@
 import asyncio
 from collections.abc import Callable
 
+from nanobot.agent.desk import Asked
 from nanobot.agent.memory import MemoryStore
 from nanobot.agent.memory_book import Change
 from nanobot.agent.memory_editing import MemoryEditor, told_change
 from nanobot.agent.scope import Scope
-from nanobot.agent.slash_commands import TYPED, Asked, is_from_owner
+from nanobot.agent.slash_commands import TYPED, is_from_owner
 from nanobot.errors import NanobotError
 from nanobot.utils.clock import Clock
 from nanobot.utils.text import clip_line

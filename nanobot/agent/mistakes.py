@@ -200,6 +200,8 @@ def _base(program: str) -> str:
 def _is_from_outside(row: ChatMessage, *, person_is_owner: bool) -> bool:
     """Whether these are words of somebody who is not the owner. What a model said of such words may be any of them."""
     said = row.get("provenance", Provenance.PERSON)
+    if is_outside(row.get("context_provenance", Provenance.OWNER)):  # what stood beside it was
+        return True
     if row["role"] == "user" and not is_our_word(row):
         return said != Provenance.OWNER and not (person_is_owner and said == Provenance.PERSON)
     return row["role"] == "tool" and is_outside(said)
@@ -207,7 +209,8 @@ def _is_from_outside(row: ChatMessage, *, person_is_owner: bool) -> bool:
 
 def _words_of(rows: Sequence[ChatMessage]) -> frozenset[str]:
     """Their words that could be a program."""
-    return frozenset(_base(word.rstrip(".")) for row in rows for word in _NAME.findall(text_of(row["content"])))
+    texts = (f"{text_of(row['content'])}\n{row.get('runtime_context', '')}" for row in rows)
+    return frozenset(_base(word.rstrip(".")) for text in texts for word in _NAME.findall(text))
 
 
 def _what_worked(

@@ -37,6 +37,8 @@ GOAL_NOTES = "goals"
 """In the workspace: what subagents that work for goals write down for each other."""
 SHARED = "SHARED.md"
 """In the memory folder: what the owner shared with every chat."""
+_OF_THE_OWNER = ("sessions", "cron", "history", "logs")
+"""In the data folder: conversations and jobs of old, what was typed at the terminal, what the gateway noted of all."""
 OWNERS = Scope()
 """The terminal, and where nobody but an owner reads."""
 
@@ -46,16 +48,12 @@ def apart(paths: PathPolicy, scope: Scope) -> PathPolicy:
     """These policies as they are for a scope: where others read along, without what was told in private."""
     if scope.is_owners:
         return paths
-    workspace, memory = paths.workspace, paths.workspace / "memory"
-    kept = (workspace, *([paths.data_folder] if paths.data_folder is not None else []))
+    workspace, data, memory = paths.workspace, paths.data_folder, paths.workspace / "memory"
+    closed = [memory, workspace / GOAL_NOTES, workspace / "USER.md", workspace / "sessions", workspace / "cron"]
+    closed += [data / name for name in _OF_THE_OWNER] if data is not None else []
     told = Apart(
-        closed=(
-            memory,
-            workspace / GOAL_NOTES,
-            workspace / "USER.md",
-            *(base / name for base in kept for name in ("sessions", "cron")),
-        ),
+        closed=tuple(closed),
         open=(memory / scope.folder, memory / SHARED, workspace / scope.notes),
-        unlisted=(workspace / ".nanobot", *([paths.data_folder / "media"] if paths.data_folder is not None else [])),
+        unlisted=(workspace / ".nanobot", *([data / "media"] if data is not None else [])),
     )
     return replace(paths, apart=told)

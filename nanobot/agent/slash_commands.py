@@ -7,27 +7,21 @@ and `/restart` act at once, even while a turn runs; the others wait their turn i
 import asyncio
 import math
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import date
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import Protocol
 
 from nanobot.agent.context_report import ContextReport
+from nanobot.agent.desk import Asked, CommandEntry, Desk
 from nanobot.agent.handover import FORGOTTEN, handover_of
 from nanobot.agent.run.spec import Model
 from nanobot.agent.scope import OWNERS, Scope
 from nanobot.agent.session_window import open_window
-from nanobot.agent.tools.registry import ToolRegistry
-from nanobot.agent.vitals import Vitals
 from nanobot.bus.events import InboundMessage, MenuEntry
 from nanobot.errors import NanobotError
-from nanobot.messages.shown import shown_text
+from nanobot.messages.shown import seen_text
 from nanobot.messages.types import Origin, Provenance
-from nanobot.session.manager import Session, SessionManager
-from nanobot.usage.budget import Limits
-from nanobot.usage.sums import Summary, said
+from nanobot.session.manager import Session
+from nanobot.usage.sums import said
 from nanobot.usage.types import dollars
 from nanobot.utils.aio import finish
 from nanobot.utils.text import clip_line, counted, nearest
@@ -55,165 +49,6 @@ def parse_command(text: str) -> Command | None:
     """
     match = _COMMAND.match(text.strip())
     return Command(match[1].lower().replace("_", "-"), (match[2] or "").strip()) if match else None
-
-
-class Models(Protocol):
-    """Where models come from."""
-
-    async def get(self, wanted: str | None) -> Model:
-        """The model of that name or preset, the configured one for None.
-
-        Raises NanobotError where it cannot be had; the text says which key or name to change.
-        """
-        ...
-
-    def names(self) -> list[str]:
-        """What a person may choose from; any model's own name is good too."""
-        ...
-
-
-class SystemPrompt(Protocol):
-    """Where the system prompt comes from."""
-
-    def build_system_prompt(self, summary: str = "", *, scope: Scope = OWNERS, began: date | None = None) -> str:
-        """The head of every request; the same bytes until a source file changes. It tells what this scope may know, and
-        of many skills those that were of use when the session began; `summary` is what a session remembers of its own
-        past.
-        """
-        ...
-
-
-class Approvals(Protocol):
-    """Where it is said what an owner is not asked about any more, and what waits for their answer."""
-
-    def waiting(self, session_key: str) -> list[str]:
-        """The questions that are open in this session, in a line each."""
-        ...
-
-    async def answer(self, argument: str) -> str:
-        """Do what an owner asks; what they are told. Never raises."""
-        ...
-
-
-class Spending(Protocol):
-    """Where one learns what was used and what may be."""
-
-    async def limits_now(self) -> Limits:
-        """What may be spent, with what was added for today or this month."""
-        ...
-
-    async def raise_limits(self, usd: float | None) -> list[str]:
-        """Add so much to each limit that is near, half of it for None; what holds then. Raises OSError."""
-        ...
-
-    async def summary(self, session_key: str = "") -> Summary:
-        """What was used today, this month and by this session. Raises OSError."""
-        ...
-
-
-class Pairing(Protocol):
-    """Where it is said who may speak."""
-
-    async def answer(self, argument: str) -> str:
-        """Do what an owner asks; what they are told. Never raises."""
-        ...
-
-    async def refuse(self, channel: str, sender_id: str) -> str:
-        """What somebody is told who asked and is no owner, and how they become one. Never raises."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """A command that was given: in which session, with which words behind it, by which message."""
-
-    session: Session
-    argument: str
-    message: InboundMessage
-    scope: Scope = OWNERS
-    """Whose memory may be told in the answer."""
-    attended: bool = False
-    """Whether somebody sees it answered who may answer questions, as at a terminal."""
-
-
-@dataclass(frozen=True, slots=True)
-class CommandEntry:
-    """A row of the table."""
-
-    answer: Callable[[Asked], Awaitable[str]]
-    """Do it; what the person is told. Raises NanobotError only where storage does."""
-    text: str
-    words: str = ""
-    """What may follow it."""
-    for_owners: bool = False
-
-
-class Memory(Protocol):
-    """What commands want of what is remembered."""
-
-    async def archived(self, session_key: str, file: Path) -> None:
-        """Told of each session that was put into the archive, and into which file. Never raises."""
-        ...
-
-    def state(self, session_key: str, scope: Scope) -> list[str]:
-        """How it is, in a line each; quickly."""
-        ...
-
-    async def clear(self, asked: Asked) -> tuple[list[str], Callable[[], Awaitable[object]] | None]:
-        """Take out of every prompt what is remembered in the scope of this command; what that was, and how it is taken
-        back, None where nothing was. Raises NanobotError, and then nothing was.
-        """
-        ...
-
-
-class Goals(Protocol):
-    """What commands want of what a session works at over many turns."""
-
-    async def stop_of(self, said: InboundMessage) -> str:
-        """Stop the goal of the session of this word, as far as its sender may; what it was called, empty for none."""
-        ...
-
-    async def forget_of(self, session_key: str) -> str:
-        """Keep nothing of this session's goal; what it was called. Raises NanobotError."""
-        ...
-
-    def lines(self, session_key: str) -> list[str]:
-        """How far it is, in a line each; quickly."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Desk:
-    """What commands work with."""
-
-    sessions: SessionManager
-    models: Models
-    prompt: SystemPrompt
-    tools: ToolRegistry
-    vitals: Vitals
-    version: str
-    spending: Spending
-    pairing: Pairing | None = None
-    """None where there are no channels to pair on; there is no such command then."""
-    servers: Callable[[], str] | None = None
-    """How each MCP server is; None without servers: then the command is not offered, and says so."""
-    approvals: Approvals | None = None
-    """None where no turn asks anything."""
-    restart: Callable[[], None] | None = None
-    """Ends the gateway in good order, soon, and begins it anew; None where there is none."""
-    scope_of: Callable[[InboundMessage], Scope] = field(default=lambda message: OWNERS)
-    stop_children: Callable[[InboundMessage], Awaitable[Sequence[str]]] | None = None
-    """Stops the subagents of a word's session; what each was called. None where there are none."""
-    forget_children: Callable[[str], Awaitable[tuple[Sequence[str], Sequence[str]]]] | None = None
-    """Stops all subagents of a session; what each was called, and the keys of reports that may be on their way."""
-    goals: Goals | None = None
-    """None where no session has goals."""
-    memory: Memory | None = None
-    """None where nothing is remembered beyond a session."""
-    troubles: Callable[[], Sequence[str]] = field(default=lambda: ())
-    """What is wrong with plugins and hooks, a line each."""
-    more: Mapping[str, CommandEntry] = field(default_factory=dict)
-    """What other rooms answer to, by name."""
 
 
 class SlashCommands:
@@ -320,6 +155,8 @@ class SlashCommands:
     async def _reset_all(self, asked: Asked) -> str:
         """Everything that a prompt of this chat would say of the past: all of it, or nothing where the disk refuses."""
         desk, key, count = self._desk, asked.session.key, asked.session.message_count
+        if desk.goals is not None and (elsewhere := await desk.goals.elsewhere(key)):
+            return elsewhere
         note = handover_of(asked.session.metadata)
         cleared, restore = await desk.memory.clear(asked) if desk.memory is not None else ([], None)
         try:
@@ -372,6 +209,7 @@ class SlashCommands:
         share = f" ({cached / sent:.0%} cached)" if sent and cached else ""
         cost = vitals.cost_of(session.key)
         price = f", {dollars(cost)}" if cost else ""
+        running = vitals.running if scope.is_owners else vitals.running & {session.key}
         waiting = desk.approvals.waiting(session.key) if desk.approvals is not None else []
         lines = [
             f"nanobot {desk.version}, up {_span(vitals.uptime())}",
@@ -380,18 +218,17 @@ class SlashCommands:
             f"Tokens: {sent:,} in{share}, {usage.get('completion_tokens', 0):,} out{price}",
             f"Window: {window}",
             f"Messages: {session.message_count}",
-            f"Running turns: {', '.join(sorted(vitals.running)) or 'none'}",
+            f"Running turns: {', '.join(sorted(running)) or 'none'}",
         ]
         lines += waiting
         if desk.goals is not None:
             lines += desk.goals.lines(session.key)
         if desk.memory is not None:
             lines += desk.memory.state(session.key, scope)
-        if vitals.memory_note and scope.is_owners:  # it may quote what another chat said
-            lines.append(f"Memory: {vitals.memory_note}")
-        lines += [f"Plugins: {trouble}" for trouble in desk.troubles()]
-        if vitals.last_error:
-            lines.append(f"Last error: {vitals.last_error}")
+        if scope.is_owners:  # these may quote what another chat said
+            lines += [f"Memory: {vitals.memory_note}"] if vitals.memory_note else []
+            lines += [f"Plugins: {trouble}" for trouble in desk.troubles()]
+            lines += [f"Last error: {vitals.last_error}"] if vitals.last_error else []
         return "\n".join(lines)
 
     def _window_used(self, session: Session, scope: Scope, model: Model) -> str:
@@ -423,8 +260,8 @@ class SlashCommands:
         if asked.argument and not asked.argument.isdigit():
             return "How many messages? For example: /history 20"
         messages = await asyncio.to_thread(lambda: asked.session.messages)
-        shown = [row for row in messages if row.get("role") in ("user", "assistant") and shown_text(row)]
-        lines = [f"{'you' if row['role'] == 'user' else 'bot'}: {shown_text(row)}" for row in shown]
+        shown = [row for row in messages if row.get("role") in ("user", "assistant") and seen_text(row)]
+        lines = [f"{'you' if row['role'] == 'user' else 'bot'}: {seen_text(row)}" for row in shown]
         return "\n".join(lines[-int(asked.argument or 10) :]) or "Nothing was said in this session yet."
 
     async def _context(self, asked: Asked) -> str:

@@ -282,7 +282,7 @@ class SubagentManager:
         task.id, task.life = secrets.token_hex(4), self._life.name
         task.created_at = self._clock.now().timestamp()
         if task.origin is Origin.GOAL:
-            task.goal = task.goal or self._team.goal_of(task.root)
+            task.goal = task.goal or await self._team.goal_of(task.root)
         course = Course(task)
         self._courses[task.id] = course  # before it is on the disk: a second one like it must find it
         try:
@@ -323,6 +323,9 @@ class SubagentManager:
             course.told.set()
 
     async def _work(self, course: Course) -> None:
+        if course.task.goal:
+            async with self._opening:  # those that the same step asks for are there then: it is told of them
+                pass
         try:
             if await course.unless_ended(self._places.acquire()):
                 try:

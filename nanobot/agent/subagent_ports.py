@@ -99,8 +99,8 @@ class Reports(Protocol):
 class Team(Protocol):
     """The subagents that work for one goal, among themselves."""
 
-    def goal_of(self, session_key: str) -> str:
-        """The goal that is worked at for this session; empty for none."""
+    async def goal_of(self, session_key: str) -> str:
+        """The goal that this session works at; empty for none. Never raises."""
         ...
 
     def joins(self, task: Task) -> None:

@@ -8,7 +8,7 @@ waiting for the disk.
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from nanobot.agent import team_words
@@ -49,8 +49,8 @@ class _Team:
 class Teammates:
     """The teams of all goals of this process."""
 
-    def __init__(self, box: LetterBox, goal_of: Callable[[str], str]) -> None:
-        """`goal_of` knows the id of the goal that is worked at for a session; empty for none."""
+    def __init__(self, box: LetterBox, goal_of: Callable[[str], Awaitable[str]]) -> None:
+        """`goal_of` knows the id of the goal that a session works at; empty for none. It never raises."""
         self._box = box
         self._goal_of = goal_of
         self._teams: dict[str, _Team] = {}
@@ -58,9 +58,9 @@ class Teammates:
 
     # --- for who manages the tasks
 
-    def goal_of(self, session_key: str) -> str:
-        """The goal that is worked at for this session; empty for none."""
-        return self._goal_of(session_key)
+    async def goal_of(self, session_key: str) -> str:
+        """The goal that this session works at; empty for none. Never raises."""
+        return await self._goal_of(session_key)
 
     def joins(self, task: Task) -> None:
         """This one works, or waits to. What it is for no goal, or only looks, is in no team."""
@@ -208,7 +208,7 @@ def _unread(team: _Team, task: Task) -> list[Letter]:
 
 
 def _plain(name: str) -> str:
-    return " ".join(name.split()).casefold()
+    return " ".join(name.split()).strip("@'\"`").casefold()
 
 
 def _too_full(full: Sequence[Task]) -> str:

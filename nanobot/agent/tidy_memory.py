@@ -273,6 +273,9 @@ class _Judge:
         told = [*(one.fact.text for one in facts), *(entry.content for entry in entries)]
         if strange := strange_word(text, told):
             raise _RefusedError(f"{strange!r} is in nothing that it names")
+        newer = [entry.content for entry in entries]
+        if all(is_hollow(text, one.fact.text, newer) for one in facts):
+            raise _RefusedError(f"it leaves little of {clip_line(facts[0].fact.text, _SHOWN)!r} and says nothing newer")
         for words in self.material.forgotten:
             if is_like(text, words) and not any(is_like(one.fact.text, words) for one in facts):
                 raise _RefusedError(f"{clip_line(text, _SHOWN)!r} was to be forgotten")
@@ -334,6 +337,23 @@ def strange_word(text: str, told: Sequence[str]) -> str:
     if all(map(_denies, told)) and not _denies(text):
         return "the text without its not"
     return ""
+
+
+def is_hollow(text: str, fact: str, newer: Sequence[str] = ()) -> bool:
+    """Whether a text says less than half of what a fact says, and nothing of what is newer in its place. A text whose
+    words are not parted by spaces is not judged.
+    """
+    said = _claims(fact)
+    if _CJK.search(fact):
+        return False
+    own = _claims(text)
+    if own - said and any((own - said) & _claims(one) for one in newer):
+        return False
+    return len(said & own) * 2 < len(said)
+
+
+def _claims(text: str) -> set[str]:
+    return {_stem(word) for word in key_of(text).split() if word not in _SMALL}
 
 
 def _denies(text: str) -> bool:

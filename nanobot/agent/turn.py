@@ -158,6 +158,8 @@ class ToolStarted(TurnEvent):
     call_id: str
     name: str
     arguments: dict[str, Any]
+    asked: dict[str, Any] | None = None
+    """The arguments as the model gave them, where a hook has changed them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,7 @@ from nanobot.channels.base import BaseChannel
 from nanobot.channels.errors import NotConnectedError, RateLimitedError, SendError, UndeliverableError
 from nanobot.channels.evidence import Evidence
 from nanobot.channels.supervisor import Supervisor, told_of
+from nanobot.utils.aio import contained
 
 log = logging.getLogger(__name__)
 
@@ -189,7 +190,7 @@ class ChannelManager:
             return
         try:
             async with asyncio.timeout(SEND_S):
-                await channel.deliver(message)
+                await contained(channel.deliver(message))
         except Exception as error:  # the wall of a connection; the reply is what counts
             log.debug("%s: a %s was not shown: %s", channel.name, message.kind.value, error)
 
@@ -201,7 +202,7 @@ class ChannelManager:
             await self._bus.sending(message)
             try:
                 async with asyncio.timeout(SEND_S):
-                    ids = await channel.deliver(message)
+                    ids = await contained(channel.deliver(message))
             except NotConnectedError as error:
                 message.may_repeat = message.may_repeat or error.may_have_it
                 await asyncio.sleep(self._first_wait_s)  # the supervisor notices soon
@@ -245,7 +246,7 @@ class ChannelManager:
 
 async def _until_reachable(channel: BaseChannel, chat_id: str) -> None:
     try:
-        await channel.reachable(chat_id)
+        await contained(channel.reachable(chat_id))
     except Exception:  # the wall of a connection: sending will show whether it can be reached
         log.exception("%s: asking whether a chat can be reached broke", channel.name)
 

@@ -12,6 +12,7 @@ from nanobot.channels.base import BaseChannel
 from nanobot.channels.errors import ChannelSetupError
 from nanobot.channels.evidence import ChannelState
 from nanobot.errors import NanobotError
+from nanobot.utils.aio import contained
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +73,7 @@ class Supervisor:
     async def _say_goodbye(self) -> None:
         try:
             async with asyncio.timeout(self._goodbye_s):
-                await self._channel.stop()
+                await contained(self._channel.stop())
         except TimeoutError:
             log.warning("%s: its stop took longer than %g s, and is left", self._channel.name, self._goodbye_s)
         except Exception:  # the wall of a connection: what is raised here would end every other channel too
@@ -82,7 +83,7 @@ class Supervisor:
         """Run the connection; cut it off when the platform has given no sign for too long. Raises what it raises."""
         channel, evidence = self._channel, self._channel.evidence
         evidence.sign()
-        serving = asyncio.create_task(channel.start(), name=f"channel {channel.name}")
+        serving = asyncio.create_task(contained(channel.start()), name=f"channel {channel.name}")
         if not channel.says_when_up:
             channel.up()
         try:

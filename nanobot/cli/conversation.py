@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from nanobot.cli.common import one_line
-from nanobot.messages.shown import shown_text
+from nanobot.messages.shown import seen_text
 from nanobot.messages.types import ChatMessage, Origin
 from nanobot.session.manager import Session
 
@@ -50,7 +50,7 @@ def _speeches(messages: Iterable[ChatMessage]) -> Iterator[Speech]:
     for at, row in enumerate(rows):
         if row.get("role") not in SPEAKERS:
             continue
-        text = shown_text(row).strip()
+        text = seen_text(row).strip()
         results = _results_behind(rows, at) if row.get("tool_calls") else {}
         calls = [_call_line(call, results) for call in _calls(row)]
         if row.get("error"):
@@ -89,7 +89,7 @@ def _call_line(call: dict[str, Any], results: dict[str, ChatMessage]) -> str:
     arguments = function.get("arguments") or ""
     said = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False, default=str)
     result = results.get(str(call.get("id")))
-    answer = one_line(shown_text(result)) if result else "no result"
+    answer = one_line(seen_text(result)) if result else "no result"
     return f"{function.get('name', '?')} {_cut(one_line(said), CALL_CHARS)} -> {_cut(answer, RESULT_CHARS)}"
 
 

@@ -1,6 +1,7 @@
 """Recorded turns as people read them: one turn, what it was sent with, two beside each other."""
 
 import difflib
+import json
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -217,6 +218,9 @@ class _Page:
         words = one_line(self._redactor.text(call.in_words))
         shown = clipped(f"{_INDENT}> {words}", self._width - len(took) - len(failed))
         self.line(shown, self._paint.dim(took), self._paint.red(failed))
+        if call.asked is not None:
+            asked = one_line(self._redactor.text(json.dumps(call.asked, ensure_ascii=False, default=str)))
+            self.line(self._paint.dim(clipped(f"{_INDENT * 2}a hook made it of {asked}", self._width)))
         if call.result is None:
             self.line(self._paint.dim(f"{_INDENT * 2}no result was kept"))
             return

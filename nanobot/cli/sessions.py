@@ -30,7 +30,7 @@ from nanobot.cli.common import (
 from nanobot.cli.conversation import as_markdown, as_text
 from nanobot.config.paths import Places
 from nanobot.errors import NanobotError, StorageError
-from nanobot.messages.shown import shown_text
+from nanobot.messages.shown import seen_text
 from nanobot.messages.types import ChatMessage
 from nanobot.security.opening import Opener
 from nanobot.security.paths import PathPolicy
@@ -245,7 +245,7 @@ def _first_words(path: Path) -> str:
     except OSError:  # gone since it was listed
         return ""
     rows = (row for line in head.splitlines() for row in decode(line)[0] if row.get("role") == "user")
-    words = (one_line(shown_text(_message(row))) for row in rows)
+    words = (one_line(seen_text(_message(row))) for row in rows)
     return next((said[:200] for said in words if said), "")
 
 
@@ -254,7 +254,7 @@ def _hits(sessions: SessionManager, text: str) -> Iterator[Hit]:
     wanted = text.casefold()
     for name, row in _named(sessions):
         for message in _rows_with(Path(row["path"]), text):
-            said = shown_text(_message(message))
+            said = seen_text(_message(message))
             at = said.casefold().find(wanted)
             if at >= 0:
                 snippet = one_line(said[max(0, at - SNIPPET_BEFORE) : at + len(text) + SNIPPET_AFTER])

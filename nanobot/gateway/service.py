@@ -217,6 +217,7 @@ async def _assemble(
     port = config.gateway.port if options.port is None else options.port
     health = HealthServer(config.gateway.host, port, watch.report)
     control = ControlServer(places, runtime, watch, wishes, terminal)
+    dreams = runtime.upkeep.dreams
     live = LiveConfig(config.loaded_from.file or places.config, config, roster, look_s=options.look_s)
     for member in (
         Member("agent", runtime.loop.run),
@@ -226,7 +227,7 @@ async def _assemble(
         jobs_member(runtime, lambda text: tell_owner(runtime, roster.manager, roster.names, text)),
         *([heart] if (heart := heartbeat_member(runtime, roster)) is not None else []),
         Member("search", runtime.archive.keep_up),
-        *([Member("dream", runtime.upkeep.dreams.run)] if runtime.upkeep.dreams.enabled else []),
+        *([Member("dream", dreams.run, problem=lambda: dreams.problem)] if dreams.enabled else []),
         Member("config", live.run, problem=lambda: live.problem),
         Member("health", health.run, problem=lambda: health.problem),
         Member("control", control.run, problem=lambda: control.problem),

@@ -357,6 +357,8 @@ def _joined_user(first: _Row, second: _Row) -> _Row:
     row = _overlaid(first, second)
     if (context := first.get("runtime_context")) and not context.isspace():
         first = {**first, "content": _joined(first["content"], context)}
+        if (beside := first.get("context_provenance")) is not None:
+            row["provenance"] = str(least_trusted([str(row.get("provenance", beside)), str(beside)]))
         if not second.get("runtime_context"):
             del row["runtime_context"]
     if isinstance(first.get("media"), list) and isinstance(second.get("media"), list):

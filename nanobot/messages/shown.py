@@ -7,6 +7,10 @@ from nanobot.messages.types import ChatMessage, Origin
 CONTEXT_MARK = "[Runtime Context"
 """How every runtime context begins, those of old sessions too."""
 CONTEXT_CLOSE = "[/Runtime Context]"
+GOAL_CHECK = "At the end this must hold:"
+GOAL_RULES = "You work at this by yourself, turn after turn:"
+"""What stands behind a goal in the message of its first turn."""
+_GOAL = re.compile(rf"\[Goal, turn 1: [^\]\n]*\]\n\n(.*?)\n\n(?:{GOAL_CHECK}|{GOAL_RULES}) ", re.DOTALL)
 _CONTEXT_LINE = re.compile(r"(?:Current Time|Channel|Chat ID|Sender ID|Sender|Timezone)\s*:")
 
 
@@ -20,6 +24,14 @@ def shown_text(message: ChatMessage) -> str:
     content = message.get("content")
     text = content if isinstance(content, str) else "\n".join(_texts(content))
     return _without_runtime_context(text) if message.get("role") == "user" else text
+
+
+def seen_text(message: ChatMessage) -> str:
+    """The same for somebody who looks at a conversation: what a goal is about stands where its first turn begins."""
+    if message.get("role") == "user" and message.get("origin") == Origin.GOAL:
+        found = _GOAL.match(str(message.get("content")))
+        return f"[goal] {found[1]}" if found else ""
+    return shown_text(message)
 
 
 def _texts(content: object) -> list[str]:

@@ -99,6 +99,7 @@ class ChatMessage(TypedDict):
     provenance: NotRequired[str]
     # user
     runtime_context: NotRequired[str]
+    context_provenance: NotRequired[str]
     media: NotRequired[list[str]]
     sender_id: NotRequired[str]
     origin: NotRequired[str]

@@ -38,6 +38,8 @@ _CACHED_ROWS = 6_000
 """Rows that they may have together."""
 _HEAD = 1 << 16
 """Bytes of an archived session that tell what kind of chat it was."""
+_GIVES_WAY_S = 0.25
+"""Longer than who waits for a session in another process lets pass between two looks."""
 _READ_AT_ONCE = 1 << 15
 """Bytes of a file that is read where we stand: to change to another thread and back costs more."""
 
@@ -102,6 +104,11 @@ class SessionManager:
                 yield session
             finally:
                 lock.release()
+
+    async def give_way(self, key: str) -> None:
+        """Let another process that waits for this session have it first, for who holds it turn after turn."""
+        if ProcessLock(self._files.turn_lock_of(key)).is_wanted:
+            await asyncio.sleep(_GIVES_WAY_S)
 
     async def append(self, session: Session, *messages: ChatMessage) -> None:
         """Put messages behind the others and return once they are on the disk, with all that waited before them and a

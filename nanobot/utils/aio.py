@@ -1,4 +1,4 @@
-"""Small asyncio pieces: work that ends once begun, however often it is cancelled, and work side by side."""
+"""Small asyncio pieces: work that ends once begun, however often it is cancelled; side by side; of others, held in."""
 
 import asyncio
 from collections.abc import Awaitable, Coroutine
@@ -25,6 +25,18 @@ async def finish(work: Awaitable[T]) -> T:
         task.exception()  # it was waited for; what it raised gives way to the cancel
         raise cancelled
     return task.result()
+
+
+async def contained(work: Awaitable[T]) -> T:
+    """Work of somebody else's code: what it raises that would end a loop and all in it (an exit, whatever is no
+    Exception) is a RuntimeError. A cancel goes through.
+    """
+    try:
+        return await work
+    except (Exception, asyncio.CancelledError):
+        raise
+    except BaseException as error:
+        raise RuntimeError(f"it raised {type(error).__name__}: {error}") from error
 
 
 async def all_or_first_error(work: list[Coroutine[Any, Any, T]]) -> list[T]:

@@ -8,7 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from nanobot.utils.files import open_private
@@ -28,6 +28,8 @@ else:
 _POLL_S = 0.001
 _TURN_POLL_S = (0.005, 0.1)
 """The first pause and the longest, for turns: they last."""
+_WANTED_S = 1.0
+"""For how long a word of who waits counts: much longer than the longest pause."""
 
 
 class ProcessLock:
@@ -59,8 +61,22 @@ class ProcessLock:
             on_wait()
         pause, longest = _TURN_POLL_S
         while not self.try_acquire():
+            self._want()
             await asyncio.sleep(pause)
             pause = min(pause * 1.5, longest)
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether somebody waits in `acquire` for it: who would take it again at once gives way for a moment."""
+        try:
+            return self._path.stat().st_mtime > time.time()
+        except OSError:
+            return False
+
+    def _want(self) -> None:
+        until = time.time() + _WANTED_S
+        with suppress(OSError):
+            os.utime(self._path, (until, until))
 
     def release(self) -> None:
         """Let go; harmless when it is not held."""

@@ -11,9 +11,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nanobot.agent.desk import Asked, CommandEntry
 from nanobot.agent.memory import MemoryStore
 from nanobot.agent.scope import OWNERS, Scope
-from nanobot.agent.slash_commands import TYPED, Asked, CommandEntry, is_from_owner
+from nanobot.agent.slash_commands import TYPED, is_from_owner
 from nanobot.agent.vitals import Vitals
 from nanobot.config.paths import Places
 from nanobot.config.schema import Config
@@ -72,6 +73,8 @@ class Dreams:
         self._dreams: dict[str, Dream] = {}
         self._file = places.state / "dream.json"
         self._looked_at = 0.0
+        self.problem: str | None = None
+        """What went wrong at the last look, in a line."""
 
     @property
     def enabled(self) -> bool:
@@ -93,13 +96,16 @@ class Dreams:
 
     async def tidy_all(self) -> "list[DreamRun]":
         """Tidy every memory that has something new, one after the other."""
+        from nanobot.agent.dream import DreamOutcome
+
         await asyncio.to_thread(self._looked)
-        runs = []
+        failed, runs = (DreamOutcome.FAILED, DreamOutcome.RESTING), []
         for scope in await asyncio.to_thread(self._scopes):
             run = await self._dream_of(scope).run()
             if run.passes:
                 log.info("Dream over %s: %s", scope.chat or "the owner's memory", run.passes[-1].outcome.value)
             runs.append(run)
+        self.problem = next((f"Dream: {run.reason}" for run in runs if run.outcome in failed), None)
         return runs
 
     async def tidy(self, scope: Scope, who: str = "", command: str = "/dream") -> "tuple[DreamOutcome, str]":

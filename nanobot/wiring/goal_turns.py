@@ -30,7 +30,8 @@ class GoalTurns:
         self._loop = loop
 
     async def run(self, message: InboundMessage) -> TurnResult:
-        """Run it in its session's lane."""
+        """Run it in its session's lane, behind who waits for the session in another process."""
+        await self._parts.sessions.give_way(message.session_key)
         return await self._loop.serve(message)
 
     async def resume(self, session_key: str) -> TurnResult | None:
@@ -51,6 +52,15 @@ class GoalTurns:
         message = OutboundMessage(to.channel, to.chat_id, goal.report, kind=OutboundKind.REPLY)
         message.thread_id, message.answers = to.thread_id, f"goal:{goal.id}:{goal.turns}"
         self._bus.post_outbound(message)
+
+    async def called(self, session_key: str, turn_id: str) -> set[str]:
+        """The names of the tools that this turn has called."""
+        try:
+            session = await asyncio.to_thread(self._parts.sessions.get_or_create, session_key)
+        except StorageError:
+            return set()
+        rows = session.get_history()  # the newest, however long it is
+        return {str(row.get("name")) for row in rows if row["role"] == "tool" and row.get("turn_id") == turn_id}
 
     async def last_words(self, session_key: str) -> str:
         """The answer that stands last in its session."""

@@ -4,6 +4,7 @@ Nothing is made before the first goal: whether there has ever been one is a look
 """
 
 import asyncio
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -11,8 +12,9 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from nanobot.agent.desk import Asked, CommandEntry
 from nanobot.agent.pipeline.work import Parts
-from nanobot.agent.slash_commands import TYPED, Asked, CommandEntry, is_from_owner, others_wrote
+from nanobot.agent.slash_commands import TYPED, is_from_owner, others_wrote
 from nanobot.agent.tools.base import ToolContext
 from nanobot.agent.tools.goal import Check, CheckKind
 from nanobot.agent.turn import StepEnded
@@ -31,7 +33,16 @@ _Number = TypeVar("_Number", int, float)
 _MOST = 1_000_000
 _SHOWN_S = 5.0
 _LOOK_S = 0.02
+_OPTION = re.compile(r"(?:--|[—–])(\w[\w-]*)(?:=|\s+|$)")
+"""One option; phones make a dash of two."""
+_QUOTES = {'"': '"', "'": "'", "“": "”", "„": "“", "‘": "’"}
+"""What opens a quotation, and what closes it: phones again."""
 _CHECKS = frozenset(kind.value for kind in CheckKind)
+_STAND_IN = "offline"
+_NO_MODEL = (
+    "No model is set up, so nobody could work at it. `nanobot onboard` sets one up, or a key in the environment, such "
+    "as OPENAI_API_KEY."
+)
 _USAGE = (
     "Say /goal TEXT, with --steps N, --usd N, --check COMMAND, --plan or --review before the text; /goal resume, "
     "/goal stop, or /goal to see how far it is."
@@ -123,6 +134,15 @@ class Goals:
         goal = self.goal_of(context.session_key) if context.origin is Origin.GOAL else None
         return context if goal is None else replace(context, origin=goal.origin, attended=goal.attended)
 
+    async def id_of(self, session_key: str) -> str:
+        """The goal that a turn of this session works for, by its id; also before it is taken up here after a crash."""
+        with suppress(StorageError):
+            goal = self.goal_of(session_key) or (
+                await self.manager.last(session_key) if await self._is_there() else None
+            )
+            return goal.id if goal is not None else ""
+        return ""
+
     def _notes_of(self, goal: "Goal") -> str:
         """Where its subagents keep what each other should know, once there have been some. A stat."""
         from nanobot.wiring.task_goals import notes_of  # most turns have no goal
@@ -156,6 +176,12 @@ class Goals:
 
         goal = await self.manager.forget(session_key)
         return words.title(goal) if goal is not None else ""
+
+    async def elsewhere(self, session_key: str) -> str:
+        """That another process works at it, in a sentence; empty where none does. Never raises."""
+        with suppress(NanobotError):
+            return await self.manager.elsewhere(session_key) if await self._is_there() else ""
+        return ""
 
     def lines(self, session_key: str) -> list[str]:
         """What a person who asks for the state of things is told."""
@@ -198,11 +224,12 @@ class Goals:
                 return await self._status(asked)
             if asked.message.origin not in TYPED:
                 return "/goal has to be typed by a person."
-            if not is_from_owner(asked.message) and others_wrote(asked.session, asked.message.sender_id):
-                return "Others have written here too: only an owner may set a goal."
             if word.lower() in ("stop", "cancel"):
-                stopped = await self.stop_of(asked.message)
-                return f"Stopped: the goal ({stopped})." if stopped else "There is no goal here that you could stop."
+                if stopped := await self.stop_of(asked.message):
+                    return f"Stopped: the goal ({stopped})."
+                return await self.elsewhere(asked.session.key) or "There is no goal here that you could stop."
+            if not is_from_owner(asked.message) and await self._is_others_chat(asked):
+                return "Others have written here too: only an owner may set a goal."
             first, _, rest = word.partition(" ")
             if first.lower() in ("resume", "continue"):
                 return await self._resume(asked, rest)
@@ -228,6 +255,8 @@ class Goals:
         wish = _wish_in(rest)
         if isinstance(wish, str) or wish.text:
             return wish if isinstance(wish, str) else _USAGE
+        if too_much := self._too_much(wish, asked):
+            return too_much
         goal = await self.manager.resume(asked.session.key, partial(_more, wish, self.manager.policy.limits))
         return f"I go on with it: {words.title(goal)} ({words.used(goal)})."
 
@@ -238,6 +267,10 @@ class Goals:
         wish = _wish_in(text)
         if isinstance(wish, str) or not wish.text:
             return wish if isinstance(wish, str) else _USAGE
+        if too_much := self._too_much(wish, asked):
+            return too_much
+        if await self._has_no_model(asked):
+            return _NO_MODEL
         message, policy = asked.message, self.manager.policy
         goal = Goal(
             "",
@@ -255,6 +288,25 @@ class Goals:
             review=wish.review or policy.review,
         )
         return words.begun(await self.manager.set(goal))
+
+    async def _has_no_model(self, asked: Asked) -> bool:
+        """Whether only the stand-in would work at it, which cannot. Raises NanobotError where none can be had."""
+        assert self._parts is not None  # noqa: S101 as above
+        return (await self._parts.models.get(asked.session.metadata.get("model"))).provider_name == _STAND_IN
+
+    async def _is_others_chat(self, asked: Asked) -> bool:
+        """Whether somebody else has written in this chat, or has set the goal that it had last."""
+        if others_wrote(asked.session, asked.message.sender_id):
+            return True
+        goal = await self.manager.last(asked.session.key) if await self._is_there() else None
+        return goal is not None and not _may_stop(asked.message, goal)
+
+    def _too_much(self, wish: "_Wish", asked: Asked) -> str:
+        """Who is no owner does not get more than the owner has set for all; what they are told then."""
+        most = self.manager.policy.limits
+        if is_from_owner(asked.message) or ((wish.steps or 0) <= most.steps and (wish.usd or 0.0) <= most.usd):
+            return ""
+        return f"Only an owner may give a goal more than {most.steps} steps and ${most.usd:g}."
 
     # --- its end
 
@@ -284,9 +336,8 @@ class _Wish:
 def _wish_in(text: str) -> "_Wish | str":
     """What is wanted; or what is wrong with it, for who wrote it."""
     wish, rest = _Wish(""), text.strip()
-    while rest.startswith("--"):
-        option, _, behind = rest[2:].partition(" ")
-        rest = behind.strip()
+    while (found := _OPTION.match(rest)) is not None:
+        option, rest = found[1], rest[found.end() :].strip()
         if option == "plan":
             wish = replace(wish, plan=True)
             continue
@@ -294,8 +345,12 @@ def _wish_in(text: str) -> "_Wish | str":
             wish = replace(wish, review=True)
             continue
         value, rest = _first_of(rest)
+        if value is None:
+            return f"The quotation behind --{option} has no end. {_USAGE}"
         try:
             match option:
+                case "check" if not value:
+                    return f'--{option} wants what has to hold, as --check "pytest -q" or --check file:report.md.'
                 case "check":
                     check = value if value.partition(":")[0] in _CHECKS else f"command: {value}"
                     wish = replace(wish, check=Check.of(check))
@@ -316,12 +371,11 @@ def _above_zero(option: str, number: _Number) -> _Number:
     return number
 
 
-def _first_of(text: str) -> tuple[str, str]:
-    """The first word, or what stands in quotes; and the rest."""
-    if text[:1] in ("'", '"'):
-        end = text.find(text[0], 1)
-        if end > 0:
-            return text[1:end], text[end + 1 :].strip()
+def _first_of(text: str) -> tuple[str | None, str]:
+    """The first word, or what stands in quotes, None where they are not closed; and the rest."""
+    if (closing := _QUOTES.get(text[:1])) is not None:
+        end = min((at for at in (text.find(closing, 1), text.find("”", 1)) if at > 0), default=0)
+        return (text[1:end], text[end + 1 :].strip()) if end else (None, text)
     first, _, rest = text.partition(" ")
     return first, rest.strip()
 
@@ -339,4 +393,4 @@ def _more(wish: _Wish, usual: "GoalLimits", goal: "Goal") -> "GoalLimits":
 
 def _may_stop(said: InboundMessage, goal: "Goal") -> bool:
     """Who set it and owners may; in a chat of several, nobody else."""
-    return is_from_owner(said) or (said.channel, said.sender_id) == (goal.address.channel, goal.sender_id)
+    return is_from_owner(said) or goal.is_theirs(said)

@@ -13,12 +13,12 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nanobot.agent.desk import Asked, CommandEntry
 from nanobot.agent.idle import IdleWatch
 from nanobot.agent.memory import MemoryStore
 from nanobot.agent.run.hooks import PlannedCall, Verdict
 from nanobot.agent.run.outside import repeated_row
 from nanobot.agent.scope import Scope
-from nanobot.agent.slash_commands import Asked, CommandEntry
 from nanobot.agent.tidying import Tidying
 from nanobot.agent.vitals import Vitals
 from nanobot.config.paths import Places

@@ -7,8 +7,8 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nanobot.agent.desk import Asked, CommandEntry
 from nanobot.agent.scope import Scope
-from nanobot.agent.slash_commands import Asked, CommandEntry
 from nanobot.agent.tools.session_search import lines_of
 from nanobot.config.paths import Places
 from nanobot.config.schema import Config
@@ -21,8 +21,8 @@ from nanobot.session.folder import SessionFolder
 from nanobot.wiring.people import others_write
 
 if TYPE_CHECKING:
-    from nanobot.session.search.index import IndexedFile
     from nanobot.session.search.recall import Found, Recall
+    from nanobot.session.search.sources import IndexedFile
 
 _OWNERS_OWN = frozenset({"cli", "sdk", "api", "heartbeat", "unified"})
 """What session keys begin with where nobody but the owner writes."""

@@ -16,7 +16,7 @@ from nanobot.security.paths import PathPolicy
 from nanobot.utils.text import clip_line
 
 if TYPE_CHECKING:
-    from nanobot.agent.slash_commands import Asked, CommandEntry
+    from nanobot.agent.desk import Asked, CommandEntry
 
 _DESCRIBED = 100
 _LISTED = 50
@@ -37,7 +37,7 @@ def skills_of(config: Config, places: Places, workspace: Path, paths: PathPolicy
 
 def skills_command(skills: SkillsLoader) -> "dict[str, CommandEntry]":
     """`/skills`: which there are, and what they lack."""
-    from nanobot.agent.slash_commands import CommandEntry  # who only lists skills does not wait for a turn's rooms
+    from nanobot.agent.desk import CommandEntry  # who only lists skills does not wait for a turn's rooms
 
     async def answer(asked: "Asked") -> str:
         found = await asyncio.to_thread(skills.skills)

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from nanobot.agent.delivery import Delivery, DeliveryPolicy
+from nanobot.agent.desk import Models
 from nanobot.agent.pipeline.left_over import fates_of, message_of
 from nanobot.agent.pipeline.phases import Pipeline
 from nanobot.agent.pipeline.roll_over import RollOver
@@ -16,7 +17,6 @@ from nanobot.agent.roles import SHEETS, Role
 from nanobot.agent.run.handing_on import HandingOn
 from nanobot.agent.run.outside import provenance_of
 from nanobot.agent.run.spec import Model
-from nanobot.agent.slash_commands import Models
 from nanobot.agent.task_words import SubagentPrompt
 from nanobot.agent.tasks import Task
 from nanobot.agent.teammates import MOST_READ, Teammates

@@ -5,20 +5,20 @@ Nothing is made before the first task, so that a turn without one does not wait 
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nanobot.agent.desk import Asked, CommandEntry
 from nanobot.agent.pipeline.work import Parts
 from nanobot.agent.run.handing_on import HandingOn
-from nanobot.agent.slash_commands import Asked, CommandEntry, is_from_owner
+from nanobot.agent.slash_commands import is_from_owner
 from nanobot.bus.events import InboundMessage
 from nanobot.wiring.surroundings import Surroundings
 
 if TYPE_CHECKING:
-    from nanobot.agent.goals.goal import Goal
     from nanobot.agent.loop import AgentLoop
     from nanobot.agent.subagent import SubagentManager
     from nanobot.agent.tasks import Task
@@ -37,11 +37,11 @@ class Subagents:
         self._handing_on = handing_on
         self._loop: AgentLoop | None = None
         self._parts: Parts | None = None
-        self._goal_of: Callable[[str], Goal | None] = lambda session_key: None
+        self._goal_of: Callable[[str], Awaitable[str]] | None = None
 
-    def join(self, loop: "AgentLoop", parts: Parts, goal_of: Callable[[str], "Goal | None"]) -> None:
-        """The loop that their reports go to, the parts of its turns, and who knows what a session works at. Said once,
-        before the first turn.
+    def join(self, loop: "AgentLoop", parts: Parts, goal_of: Callable[[str], Awaitable[str]]) -> None:
+        """The loop that their reports go to, the parts of its turns, and who knows the id of a session's goal. Said
+        once, before the first turn.
         """
         self._loop, self._parts, self._goal_of = loop, parts, goal_of
 
@@ -56,8 +56,8 @@ class Subagents:
         from nanobot.wiring.subagent_reports import TaskReports
         from nanobot.wiring.subagent_turns import TaskTurns
 
-        loop, parts, around = self._loop, self._parts, self._around
-        assert loop is not None and parts is not None  # noqa: S101 joined before the first turn
+        loop, parts, around, goal_of = self._loop, self._parts, self._around, self._goal_of
+        assert loop is not None and parts is not None and goal_of is not None  # noqa: S101 joined before the first turn
         defaults = around.defaults
         policy = SubagentPolicy(
             defaults.max_concurrent_subagents,
@@ -65,14 +65,10 @@ class Subagents:
             defaults.subagent_depth,
             keep_days=defaults.subagent_keep_days,
         )
-        team = Teammates(LetterBox(self._folder / "letters"), self._goal_named)
+        team = Teammates(LetterBox(self._folder / "letters"), goal_of)
         turns, reports = TaskTurns(around, parts, self._handing_on, team), TaskReports(around.bus, parts, loop)
         store = TaskStore(self._folder)
         return SubagentManager(store, turns, reports, team, parts.clock, policy, ending=lambda: loop.is_stopping)
-
-    def _goal_named(self, session_key: str) -> str:
-        goal = self._goal_of(session_key)
-        return goal.id if goal is not None else ""
 
     def spawner(self) -> "SubagentManager":
         """The manager, for the tool."""

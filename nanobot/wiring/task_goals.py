@@ -16,6 +16,7 @@ from nanobot.agent.turn import StepEnded
 from nanobot.bus.events import InboundMessage
 from nanobot.messages.types import ChatMessage, Origin, is_outside
 from nanobot.security.paths import PathDeniedError, PathPolicy
+from nanobot.utils.files import make_private_folder
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +33,7 @@ def notes_of(paths: PathPolicy, scope: Scope, goal: str) -> str:
 def make_notes(paths: PathPolicy, scope: Scope, goal: str) -> None:
     """See that there is one. Where it cannot be, subagents work on without: it is named to nobody then. Blocks."""
     try:
-        paths.kept(f"{scope.notes}/{goal}").mkdir(parents=True, exist_ok=True)
+        make_private_folder(paths.kept(f"{scope.notes}/{goal}"))
     except (OSError, PathDeniedError) as error:
         log.warning("the notes folder of goal %s cannot be made: %s", goal, error)
 
@@ -88,6 +89,10 @@ class TaskGoals:
 
     async def take_up(self, session_key: str | None = None) -> None:
         """The loop does."""
+
+    async def elsewhere(self, session_key: str) -> str:
+        """The session that has the goal knows."""
+        return ""
 
     async def stop_of(self, said: InboundMessage) -> str:
         """The loop does."""

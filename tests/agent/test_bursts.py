@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
 
+from nanobot.agent.desk import Desk
 from nanobot.agent.loop import AgentLoop
 from nanobot.agent.pipeline.work import Parts, PromptBuilder
 from nanobot.agent.scope import OWNERS, Scope
-from nanobot.agent.slash_commands import Desk, SlashCommands
+from nanobot.agent.slash_commands import SlashCommands
 from nanobot.agent.trace.folder import TraceFolder
 from nanobot.agent.trace.writer import TraceWriter
 from nanobot.agent.turn import TurnOutcome

@@ -343,6 +343,21 @@ async def test_nothing_that_was_edited_while_the_model_thought_is_lost(home: Hom
     assert "changed meanwhile: Lives in Berlin." in run.passes[0].refused
 
 
+async def test_what_was_forgotten_while_the_model_thought_is_not_written_again(home: Home):
+    home.learns(home.text + "- Wife: Eva.\n", "The wife is named Eva.")
+    pause = Pause()
+    home.model.script(pause, tidying(replace_("f3 h2", "Has a dog. Wife is Eva."), MERGED))
+    work = asyncio.create_task(home.dream.run())
+    await pause.reached.wait()
+    MemoryEditor(home.memory, home.clock).forget("Wife: Eva.")
+
+    pause.resume.set()
+    await work
+
+    assert "Eva" not in home.text
+    assert "Home: Berlin" not in home.text
+
+
 async def test_a_cancel_while_the_model_thinks_leaves_no_trace(home: Home):
     pause, before = Pause(), home.text
     home.model.script(pause)
@@ -591,6 +606,17 @@ async def test_a_restore_takes_later_passes_with_it_and_keeps_what_others_change
         home.dream.changes.restore()
 
 
+async def test_a_lesson_that_was_learned_since_stays_after_a_restore(home: Home):
+    before = home.text
+    await home.run(tidying(MERGED, {"action": "archive", "ids": ["f4"], "why": "over"}))
+    lesson = "\n## Lessons\n\n- [2026-02-26] exec `python`: no such command (3 times since 2026-02-20)\n"
+    home.memory.change(home.memory.memory_file, f"{home.text}{lesson}".encode(), By.LESSON)
+
+    home.dream.changes.restore()
+
+    assert home.text == before + lesson
+
+
 async def test_a_restore_that_would_lose_a_later_edit_is_refused(home: Home):
     await home.run(tidying(replace_("f1 f2", "Lives in Berlin, home is Berlin.")))
     edited = home.text.replace("Lives in Berlin, home is Berlin.", "Lives in Rome.")
@@ -694,6 +720,25 @@ async def test_many_facts_that_are_said_to_be_one_are_a_loss(home: Home):
 
     assert run.outcome is FAILED
     assert "facts out of MEMORY.md at once" in run.reason
+
+
+async def test_facts_that_are_said_in_next_to_no_words_are_a_loss(home: Home):
+    home.learns("- Plays chess with Ann on Mondays.\n- Reads long novels.\n", "Talked of games and Ann.")
+    before = home.text
+
+    run = await home.run(tidying(replace_("f1", "Ann."), replace_("f2 h1", "Novels.")))
+
+    assert run.outcome is FAILED
+    assert "it leaves little of 'Plays chess with Ann on Mondays.'" in run.reason
+    assert home.text == before
+
+
+async def test_a_fact_that_is_contradicted_may_become_a_short_one(home: Home):
+    home.learns("- Plays chess with Ann on Mondays and Fridays.\n", "Ann has moved; chess is on Sundays now.")
+
+    await home.run(tidying(replace_("f1 h2", "Chess on Sundays.")))
+
+    assert home.text == "- Chess on Sundays.\n"
 
 
 async def test_of_a_memory_that_is_over_half_goes_to_the_archive_at_once(home: Home):

@@ -417,6 +417,31 @@ async def test_a_message_that_was_being_judged_when_its_turn_was_stopped_is_told
     assert "was not read any more" in [one.text for one in bot.sink.events if isinstance(one, Notice)][-1]
 
 
+async def test_messages_that_no_hook_has_judged_when_their_turn_is_stopped_are_turns_of_their_own(tmp_path: Path):
+    hook, pause = SlowToHear(let_in=2), Pause()
+    async with open_bot(tmp_path, pause, calls(LOOK), own_hooks=[hook]) as bot:
+        told = [asyncio.create_task(bot.runtime.loop.tell(of_ann("one")))]
+        await pause.reached.wait()
+        told += [asyncio.create_task(bot.runtime.loop.tell(of_ann(text))) for text in ("two", "three", "four")]
+        await asyncio.sleep(0)
+        pause.resume.set()
+        await hook.began.wait()
+        hook.let_in = 9
+        bot.provider.script("to three", "to four")
+        await bot.runtime.loop.stop_turn("phone:7")
+
+        results = [await one for one in told]
+        rows = bot.runtime.sessions.get_or_create("phone:7").messages
+
+    assert [one.outcome for one in results] == [TurnOutcome.STOPPED, TurnOutcome.STOPPED, "answered", "answered"]
+    assert [one.text for one in results[2:]] == ["to three", "to four"]
+    assert [row["content"] for row in rows if row["role"] == "user"] == ["one", "two", "three", "four"]
+
+
+def of_ann(text: str) -> InboundMessage:
+    return InboundMessage("phone", "ann", "7", text, provenance=Provenance.OWNER)
+
+
 async def test_a_stop_while_hooks_hear_of_the_end_ends_the_turn_once(tmp_path: Path):
     began = asyncio.Event()
 

@@ -15,10 +15,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nanobot.agent.consolidation import Consolidator
+from nanobot.agent.desk import Desk
 from nanobot.agent.idle import IdleWatch
 from nanobot.agent.loop import AgentLoop
 from nanobot.agent.pipeline.work import Parts
-from nanobot.agent.slash_commands import Desk, SlashCommands
+from nanobot.agent.slash_commands import SlashCommands
 from nanobot.agent.trace.folder import TraceFolder
 from nanobot.agent.trace.writer import TraceWriter
 from nanobot.agent.vitals import Vitals

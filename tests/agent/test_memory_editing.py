@@ -258,3 +258,18 @@ def test_behind_half_a_line_that_a_full_disk_left_the_next_change_is_kept(home: 
     assert [str(one.by) for one in home.editor.log()] == ["forget", "hand"]
     home.editor.undo()
     assert home.text == "- Likes tea\n- Has a cat\n"
+
+
+def test_what_cannot_be_written_down_is_not_done(home: Home, tmp_path: Path):
+    home.memory.write_long_term("- Likes tea\n- Has a cat\n")
+    home.editor.facts()
+    texts = tmp_path / "memory" / ".book" / "owner" / "texts"
+    texts.rename(texts.with_name("gone"))
+    texts.write_text("in the way of new versions", encoding="utf-8")
+
+    for change in (partial(home.editor.share, "tea"), partial(home.editor.forget, "tea")):
+        with pytest.raises(NanobotError, match="cannot be written down"):
+            change()
+
+    assert home.text == "- Likes tea\n- Has a cat\n"
+    assert not home.memory.shared_file.exists()

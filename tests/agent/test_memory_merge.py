@@ -91,6 +91,12 @@ def test_what_two_changed_in_two_places_is_changed_in_both():
     assert homeless == []
 
 
+def test_a_section_that_comes_takes_no_line_of_another_with_it():
+    text, _ = carried_over("## A\n", "## A\n\n## B\n- b1\n", "## A\n- a1\n\n## C\n- c1\n")
+
+    assert text == "## A\n- a1\n\n\n## B\n- b1\n## C\n- c1\n"
+
+
 def test_what_both_changed_stays_as_it_is_and_the_other_is_said():
     text, homeless = carried_over("- a1\n- b1\n- c1\n", "- a1\n- b2\n- d1\n", "- a1\n- b3\n- c1")
 

@@ -184,6 +184,40 @@ async def test_a_channel_that_ends_as_if_somebody_had_cancelled_it_is_started_ag
     assert wall.starts == 2
 
 
+@pytest.mark.parametrize("odd", [SystemExit(3), BaseException("odd")])
+async def test_a_channel_that_calls_for_the_end_of_the_process_is_started_again_and_ends_no_other(
+    odd: BaseException,
+):
+    bus = MessageBus()
+
+    class Script(Wall):
+        name = "script"
+
+        async def start(self) -> None:
+            self.starts += 1
+            if self.starts < 3:
+                raise odd
+            await super().start()
+
+        async def send(self, message: OutboundMessage) -> tuple[str, ...]:
+            raise odd
+
+        async def stop(self) -> None:
+            raise odd
+
+    wall, script = Wall(bus), Script(bus)
+    async with running(wall, bus) as manager:
+        await manager.change("script", script)
+        await asyncio.wait_for(script.evidence.connected.wait(), 5)
+        lost = bus.post_outbound(OutboundMessage("script", "1", "x", turn_id="t"))
+        with pytest.raises(DeliveryFailedError, match="it raised"):
+            await asyncio.wait_for(lost.wait(), 5)
+        await manager.change("script", None)
+        await asyncio.wait_for(bus.post_outbound(out("still here")).wait(), 5)
+
+    assert wall.written == [("1", "still here")]
+
+
 async def test_a_message_to_a_channel_that_is_not_there_fails_at_once():
     bus = MessageBus()
     async with running(Wall(bus), bus):

@@ -551,3 +551,22 @@ def test_sessions_may_be_asked_for_in_many_threads_at_once(tmp_path):
         sys.setswitchinterval(before)
 
     assert [one.key for one in found] == [f"phone:{number}" for number in range(1_500)]
+
+
+async def test_who_waits_in_another_process_is_let_in_before_the_next_turn_of_who_has_it(tmp_path: Path):
+    one, other = SessionManager(tmp_path), SessionManager(tmp_path)
+    waits, order = asyncio.Event(), []
+
+    async def from_elsewhere() -> None:
+        async with other.hold("cli:direct", waits.set):
+            order.append("other")
+
+    async with one.hold("cli:direct"):
+        waiting = asyncio.create_task(from_elsewhere())
+        await waits.wait()
+    await one.give_way("cli:direct")
+    async with one.hold("cli:direct"):
+        order.append("one")
+    await waiting
+
+    assert order == ["other", "one"]

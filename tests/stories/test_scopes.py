@@ -17,6 +17,7 @@ from nanobot.bus.events import Address, InboundMessage
 from nanobot.config.schema import Config
 from nanobot.cron.types import CronSchedule
 from nanobot.messages.types import Provenance
+from nanobot.providers.errors import InvalidRequestError
 from nanobot.security.paths import PathDeniedError, PathPolicy
 from nanobot.session.manager import SessionManager
 from nanobot.testing import Bot, FrozenClock, calls, open_bot
@@ -41,6 +42,10 @@ def told_in_private(home: Path) -> None:
     memory.of(Scope("telegram:77")).write_long_term(f"- {CANARY} of chat 77\n")
     memory.of(Scope(GROUP)).write_long_term("- The group meets on Fridays.\n")
     (workspace / "USER.md").write_text(f"I am Ann, {CANARY}.", encoding="utf-8")
+    for scope, words in ((Scope(), CANARY), (Scope("telegram:77"), CANARY), (Scope(GROUP), "Bring cake.")):
+        notes = workspace / scope.notes / "3fa9c1d2"
+        notes.mkdir(parents=True)
+        (notes / "found.md").write_text(words, encoding="utf-8")
     sessions = SessionManager(workspace)
     session = sessions.get_or_create("telegram:7")
     session.add_message("user", f"{CANARY} in a conversation")
@@ -49,6 +54,9 @@ def told_in_private(home: Path) -> None:
     for place in (home / "media" / "telegram" / "ab12.txt", workspace / ".nanobot" / "spill" / "t1.txt"):
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(f"{CANARY} in a file", encoding="utf-8")
+    for place in (home / "history" / "cli_history", home / "logs" / "gateway.log"):
+        place.parent.mkdir(exist_ok=True)
+        place.write_text(f"{CANARY} typed at the terminal", encoding="utf-8")
     (workspace / "cron").mkdir(exist_ok=True)
 
 
@@ -62,6 +70,8 @@ LOOKS: dict[str, tuple[str, dict[str, Any]]] = {
     "memory": ("read_file", {"path": "memory/MEMORY.md"}),
     "log": ("read_file", {"path": "memory/HISTORY.md"}),
     "another chat's": ("read_file", {"path": f"memory/{Scope('telegram:77').folder}/MEMORY.md"}),
+    "notes of a goal": ("read_file", {"path": "goals/3fa9c1d2/found.md"}),
+    "another chat's notes": ("list_dir", {"path": f"{Scope('telegram:77').notes}/3fa9c1d2"}),
     "user": ("read_file", {"path": "USER.md"}),
     "user by dots": ("read_file", {"path": "tools/../USER.md"}),
     "grep": ("grep", {"pattern": "canary"}),
@@ -72,8 +82,15 @@ LOOKS: dict[str, tuple[str, dict[str, Any]]] = {
     "glob": ("glob", {"pattern": "*.jsonl", "path": "sessions/archive"}),
     "list": ("list_dir", {"path": "sessions", "recursive": True}),
     "list all": ("list_dir", {"path": ".", "recursive": True}),
+    "typed": ("read_file", {"path": "../history/cli_history"}),
+    "logs": ("read_file", {"path": "../logs/gateway.log"}),
+    "grep beside": ("grep", {"pattern": "canary", "path": ".."}),
     "edit": ("edit_file", {"path": "USER.md", "old_text": "xyz", "new_text": "y"}),
-    "command": ("exec", {"command": "cat memory/*.md memory/chats/*/*.md USER.md sessions/*/* .nanobot/*/* 2>&1"}),
+    "command": (
+        "exec",
+        {"command": "cat memory/*.md memory/chats/*/*.md USER.md sessions/*/* .nanobot/*/* ../*/* 2>&1"},
+    ),
+    "command on notes": ("exec", {"command": "cat goals/*/*.md goals/chats/*/*/*.md 2>&1"}),
     "command elsewhere": ("exec", {"command": "cat MEMORY.md", "working_dir": "memory"}),
     "command that greps": ("exec", {"command": "grep -ra canar[y] . ; find . -name '*.jsonl'"}),
 }
@@ -124,6 +141,19 @@ async def test_a_chat_reads_and_writes_its_own_memory_and_not_its_log(tmp_path: 
     assert (tmp_path / "workspace" / own / "MEMORY.md").read_text(encoding="utf-8") == "- On Mondays.\n"
     assert "nanobot's own state" in str(results[2]["content"])
     assert "We began." in (tmp_path / "workspace" / own / "HISTORY.md").read_text(encoding="utf-8")
+
+
+async def test_a_chat_reads_and_writes_the_notes_of_its_own_goals(tmp_path: Path):
+    if shutil.which("bwrap") is None:
+        pytest.skip("no wall for commands here")
+    told_in_private(tmp_path)
+    own = f"{Scope(GROUP).notes}/3fa9c1d2"
+    look = calls(("read_file", {"path": f"{own}/found.md"}), ("exec", {"command": f"cat {own}/found.md > {own}/x.md"}))
+    async with open_bot(tmp_path, look, "done", config=YES) as bot:
+        shown = await shown_to_the_model(bot, in_group("look", "ann", provenance=Provenance.OWNER))
+
+    assert "Bring cake." in shown
+    assert (tmp_path / "workspace" / own / "x.md").read_text(encoding="utf-8") == "Bring cake."
 
 
 async def test_the_owner_in_private_finds_what_they_told(tmp_path: Path):
@@ -199,3 +229,16 @@ async def test_a_link_that_a_command_of_a_group_left_leads_to_nobody_elses_memor
     assert CANARY not in shown
     assert CANARY not in "".join(told)
     assert CANARY in (tmp_path / "workspace" / "memory" / "MEMORY.md").read_text(encoding="utf-8")
+
+
+async def test_the_state_that_a_group_is_told_names_no_other_chat_and_no_error_of_one(tmp_path: Path):
+    failing = InvalidRequestError(f"{CANARY} is what telegram:7 asked for")
+    async with open_bot(tmp_path, failing, config=ON_TELEGRAM) as bot:
+        loop = bot.runtime.loop
+        await loop.run_turn(InboundMessage("telegram", "7", "7", "fails"))
+        bot.runtime.vitals.running.add("telegram:7")
+        told = (await loop.run_turn(in_group("/status"))).text
+        own = await bot.say("/status")
+
+    assert CANARY in own and "Running turns: telegram:7" in own
+    assert CANARY not in told and "telegram:7" not in told

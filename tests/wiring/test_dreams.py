@@ -173,6 +173,8 @@ async def test_a_failure_is_not_tried_again_every_two_hours(tmp_path: Path):
 
         await day.live(7 * 24)
 
+        assert "tidy_memory 0 times" in str(day.bot.runtime.upkeep.dreams.problem)
+
     assert 3 <= day.asked <= 8
 
 

@@ -21,6 +21,8 @@ PAUSES_S = (5.0, 30.0, 120.0, 600.0)
 """Before a turn is tried again that a model or its line has failed."""
 MOST_IDLE = 2
 """Turns in a row in which nothing was done; then a person has to look."""
+MOST_NOTING = 4
+"""Turns in a row in which nothing was done but to write down how far it is."""
 MOST_UNNOTED = 8
 """Turns in a row without a word in the note; then too."""
 MOST_SENT_BACK = 2
@@ -57,6 +59,10 @@ class Turns(Protocol):
 
     def tell(self, goal: Goal) -> None:
         """Send its report to its people, once, also where a crash comes between."""
+        ...
+
+    async def called(self, session_key: str, turn_id: str) -> set[str]:
+        """The names of the tools that this turn has called."""
         ...
 
     async def last_words(self, session_key: str) -> str:
@@ -125,6 +131,8 @@ class Drive:
         self.goal = goal
         self.touched = False
         """Whether the running turn has used the `goal` tool."""
+        self.refuted = ""
+        """What the check showed that did not hold when its end was claimed last."""
         self._turns = turns
         self._team = team
         self._save = save
@@ -156,14 +164,22 @@ class Drive:
         """A pause is over: the person has said something."""
         self._woken.set()
 
-    async def end(self, state: GoalState, why: str, said: str = "") -> None:
-        """It is over, or waits; the person is told."""
+    async def end(self, state: GoalState, why: str, said: str = "", *, tells: bool = False) -> None:
+        """It is over, or waits; the person is told. A stop is told only if it `tells`: who says so by a command is
+        answered there, who presses a key is not.
+        """
         goal = self.goal
         goal.state, goal.why = state, why
         goal.ended_at = self._now() if state.is_over else None
-        if state is not GoalState.STOPPED:
+        if tells or state is not GoalState.STOPPED:
             goal.report, goal.told = words.ended(goal, said), False
         await self._save(goal)
+
+    async def broke(self, error: Exception) -> None:
+        """Something of ours has failed, so nothing goes on by itself; the person is told."""
+        await self.end(GoalState.WAITING, f"something broke in nanobot ({type(error).__name__}); its log says more")
+        self._tell()
+        await self._save(self.goal)
 
     async def _plan(self) -> None:
         goal = self.goal
@@ -201,22 +217,33 @@ class Drive:
         if goal.state is not GoalState.ACTIVE:
             await self._ended_within(result)
         elif result.outcome is TurnOutcome.STOPPED:
-            await self.end(GoalState.STOPPED, "its turn was stopped")
+            await self.end(GoalState.STOPPED, "its turn was stopped", tells=True)
         elif goal.claim is not None:
             await self._claimed(result.text)
         elif result.outcome in (TurnOutcome.FAILED, TurnOutcome.REFUSED) or result.error in _FOR_GOOD:
             await self._failed(result)
         else:
             goal.failures = 0
-            goal.idle = 0 if self.touched or goal.steps - steps > 1 else goal.idle + 1
+            goal.idle = 0 if await self._did_something(result, steps) else goal.idle + 1
             goal.unnoted = 0 if self.touched else goal.unnoted + 1
-            if goal.idle >= MOST_IDLE:
-                await self.end(GoalState.WAITING, f"I did nothing for {MOST_IDLE} turns", result.text)
+            if goal.idle >= (MOST_NOTING if self.touched else MOST_IDLE):
+                what = "nothing but to take notes" if self.touched else "nothing"
+                await self.end(GoalState.WAITING, self._vainly(f"I did {what} for {goal.idle} turns"), result.text)
             elif goal.unnoted >= MOST_UNNOTED:
                 why = f"for {MOST_UNNOTED} turns I could not say how far it is"
-                await self.end(GoalState.WAITING, why, result.text)
+                await self.end(GoalState.WAITING, self._vainly(why), result.text)
             await self._save(goal)
         return True
+
+    async def _did_something(self, result: TurnResult, steps: int) -> bool:
+        """Whether a turn has called a tool, and another one than `goal`."""
+        if self.goal.steps - steps <= 1:
+            return False
+        return not self.touched or await self._turns.called(self.goal.session_key, result.turn_id) != {"goal"}
+
+    def _vainly(self, why: str) -> str:
+        """The reason, with the check that its last claim came to grief on."""
+        return f"{why}, and {clip_line(self.refuted, 300)}" if self.refuted else why
 
     async def _ended_within(self, result: TurnResult) -> None:
         """The agent, or a person, has changed its state while the turn ran."""

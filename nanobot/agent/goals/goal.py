@@ -6,7 +6,7 @@ from typing import Any
 
 from nanobot.agent.scope import OWNERS, Scope
 from nanobot.agent.tools.goal import Check, CheckKind
-from nanobot.bus.events import Address
+from nanobot.bus.events import Address, InboundMessage
 from nanobot.messages.types import Origin, Provenance
 
 
@@ -113,6 +113,11 @@ class Goal:
             return f"its limit of ${self.limits.usd:g} is reached"
         return ""
 
+    def is_theirs(self, message: InboundMessage) -> bool:
+        """Whether an owner says this, or who set it."""
+        who = (message.channel, message.sender_id)
+        return message.provenance is Provenance.OWNER or who == (self.address.channel, self.sender_id)
+
     def to_json(self) -> dict[str, Any]:
         """The goal as JSON keeps it."""
         told = asdict(self)
@@ -122,16 +127,43 @@ class Goal:
     @classmethod
     def from_json(cls, told: dict[str, Any]) -> "Goal":
         """The goal back. Raises ValueError, TypeError or KeyError where it is none."""
-        known = {one.name for one in fields(cls)}
-        given = {name: value for name, value in told.items() if name in known}
-        given["address"] = Address(*told["address"])
+        given = _known(cls, told)
+        channel, chat_id, thread_id = told["address"]
+        given["address"] = Address(str(channel), str(chat_id), None if thread_id is None else str(thread_id))
         given["scope"] = Scope(str(told.get("scope", "")))
-        given["limits"] = GoalLimits(**told.get("limits", {}))
-        given["note"] = Note(**told.get("note", {}))
+        given["limits"] = GoalLimits(**_known(GoalLimits, told.get("limits", {})))
+        given["note"] = Note(**_known(Note, told.get("note", {})))
         for name in ("check", "claim"):
             given[name] = _check_of(told.get(name))
         kinds = {"asker": Provenance, "noted": Provenance, "origin": Origin, "state": GoalState}
         return cls(**given | {name: kind(told[name]) for name, kind in kinds.items() if name in told})
+
+
+def _known(kind: type, told: dict[str, Any]) -> dict[str, Any]:
+    """What of this a `kind` has a field for: a later release may know more. Raises TypeError where a value is none."""
+    known = {one.name: one for one in fields(kind)}
+    given = {name: value for name, value in told.items() if name in known}
+    for name, value in given.items():
+        allowed = _PLAIN.get(str(known[name].type))
+        if allowed is not None and (
+            not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed)
+        ):
+            raise TypeError(f"{name}: {value!r}")
+    return given
+
+
+_PLAIN: dict[str, tuple[type, ...]] = {
+    str(kind): allowed
+    for kind, allowed in (
+        (str, (str,)),
+        (int, (int,)),
+        (float, (int, float)),
+        (bool, (bool,)),
+        (float | None, (int, float, type(None))),
+        (str | None, (str, type(None))),
+    )
+}
+"""What JSON may hold for a field of this type."""
 
 
 def _check_of(told: dict[str, Any] | None) -> Check | None:

@@ -30,8 +30,15 @@ from nanobot.utils.text import clip_line
 log = logging.getLogger(__name__)
 
 _NONE = "There is no goal at work here. Begin one with action begin."
+_ENDING = "The goal of this session has ended just now. Its turn has to end before another begins."
+_ELSEWHERE = "Another nanobot works at the goal of this session. Say it there, or end that one first."
 _PEOPLE = (Origin.USER, Origin.CLI, Origin.API)
 _STOPS_S = 2.0
+_MOST_SAVES = 60
+_MOST_CHARS = 8_000
+"""Of a goal: it stands in the message of every turn."""
+_MOST_NOTED = 4_000
+"""Of a part of its note, and of a question: they stand beside every message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +47,8 @@ class GoalPolicy:
 
     limits: GoalLimits = field(default_factory=GoalLimits)
     review: bool = False
+    again_s: float = 5.0
+    """Before an end is written down again that the disk did not take."""
 
 
 @dataclass(slots=True, eq=False)
@@ -77,6 +86,11 @@ class GoalManager:
         self._closed = False
         self._held: dict[str, _Held] = {}
         self._opening = asyncio.Lock()
+        self._writing = asyncio.Lock()
+        self._forgotten: set[str] = set()
+        """Ids of goals that are not written down any more, though a turn of theirs may still end."""
+        self._unsaved: set[str] = set()
+        """Ids of those that the disk knows in an older state."""
 
     # --- the tool
 
@@ -106,6 +120,8 @@ class GoalManager:
         goal = await self._open(ctx)
         if not (done or doing or following):
             raise NanobotError("There is nothing to note. Give done, doing or next.")
+        for name, text in (("done", done), ("doing", doing), ("next", following)):
+            _keeps_to(_MOST_NOTED, text, name)
         note = goal.note
         note.done, note.doing, note.following = done or note.done, doing or note.doing, following or note.following
         goal.noted = least_trusted([goal.noted, ctx.entered])
@@ -118,6 +134,11 @@ class GoalManager:
         if held is None or held.goal.state.is_over:
             raise NanobotError(_NONE)
         return [held.goal.check] if held.goal.check is not None else []
+
+    def refuted(self, shown: str, ctx: ToolContext) -> None:
+        """Its end was claimed, and a check did not hold, as is said here."""
+        if (held := self._held.get(ctx.session_key)) is not None:
+            held.drive.refuted, held.goal.claim = shown, None  # of several claims the last one counts
 
     async def claimed(self, check: Check, ctx: ToolContext) -> str:
         """Its end was claimed, and the check held. Raises NanobotError."""
@@ -133,8 +154,10 @@ class GoalManager:
         """It waits for the person's answer. Raises NanobotError."""
         if not question.strip():
             raise NanobotError("There is no question. Say it in text.")
+        _keeps_to(_MOST_NOTED, question, "text")
         goal = await self._open(ctx)
         goal.state, goal.why = GoalState.ASKING, question.strip()
+        goal.noted = least_trusted([goal.noted, ctx.entered])
         await self._save(goal)
         return "The person is asked when this turn ends; the goal goes on with their answer. End the turn now."
 
@@ -151,10 +174,13 @@ class GoalManager:
 
     async def set(self, goal: Goal) -> Goal:
         """Take this one on. Raises NanobotError where there is one already, or it cannot be written down."""
+        _keeps_to(_MOST_CHARS, goal.text, "the goal")
         async with self._opening:
             if self._ends():
                 raise NanobotError("nanobot is stopping; no goal is begun any more.")
             there = await self._last(goal.session_key)
+            if there is not None and there.state.is_over and goal.session_key in self._held:
+                raise NanobotError(_ENDING)
             if there is not None and not there.state.is_over:
                 raise NanobotError(
                     f"There is a goal already: {words.title(there)} ({words.used(there)}). One at a time: /stop ends "
@@ -173,13 +199,14 @@ class GoalManager:
     async def resume(self, session_key: str, limits: Callable[[Goal], GoalLimits]) -> Goal:
         """Go on with the last one; `limits` of it says what it may use from here on. Raises NanobotError."""
         async with self._opening:
-            goal = await self._last(session_key)
-            if goal is None or goal.state is GoalState.DONE:
+            held = await self._held_last(session_key)
+            if held is None or held.goal.state is GoalState.DONE:
+                self._let_go_of_ended(held)
                 raise NanobotError("There is no goal here to go on with. /goal TEXT begins one.")
-            held = self._held.get(session_key) or await self._hold(goal)
+            goal = held.goal
             if goal.state is GoalState.ACTIVE and held.task is not None:
                 return goal
-            held.drive.goal.limits = limits(goal)
+            goal.limits = limits(goal)
             self._go_on(held)
             await self._save(goal)
             return goal
@@ -200,18 +227,25 @@ class GoalManager:
             return words.noted(goal)
         text = words.beside(goal)
         if message.origin in _PEOPLE and goal.state is GoalState.ASKING:
-            self._go_on(held)
+            if goal.is_theirs(message):
+                self._go_on(held)
         elif message.origin in _PEOPLE:
             held.drive.wake()
         return text
 
     def told(self, session_key: str) -> list[ChatMessage]:
-        """What the note of an open goal holds of others' words, as rows of no turn."""
+        """What an open goal, its note or its question hold of others' words, as rows of no turn."""
         held = self._held.get(session_key)
         goal = held.goal if held is not None else None
-        if goal is None or goal.state.is_over or not is_outside(goal.noted) or not (note := words.noted(goal)):
+        if goal is None or goal.state.is_over:
             return []
-        return [{"role": "tool", "name": "goal", "content": note, "provenance": goal.noted}]
+        asked = (goal.asker, f"{goal.text}\n{goal.check or ''}")
+        noted = (goal.noted, f"{words.noted(goal)}\n{goal.why}")
+        return [
+            {"role": "tool", "name": "goal", "content": text, "provenance": whose}
+            for whose, text in (asked, noted)
+            if is_outside(whose) and text.strip()
+        ]
 
     def wants_turn(self, session_key: str) -> bool:
         """Whether the turn that is about to begin for its goal is still wanted."""
@@ -258,11 +292,13 @@ class GoalManager:
                 if self._ends() or goal.session_key in self._held:
                     continue
                 try:
-                    held = await self._hold(goal)
+                    held = await self._held_last(goal.session_key)
                 except NanobotError:  # another process works at it
                     continue
-                if goal.state is GoalState.ACTIVE or not goal.told:
+                if held is not None and (held.goal.state is GoalState.ACTIVE or not held.goal.told):
                     self._start(held, taken_up=True)
+                else:
+                    self._let_go_of_ended(held)
 
     def _left(self, session_key: str | None) -> list[Goal]:
         if session_key is not None:
@@ -280,9 +316,12 @@ class GoalManager:
                 goal = await self._last(session_key)
                 if goal is None or goal.state.is_over:
                     return None
-                held = await self._hold(goal)
+                held = await self._held_last(session_key)
+                if held is None:
+                    return None
         goal = held.goal
         if goal.state.is_over or not may(goal):
+            self._let_go_of_ended(held)
             return None
         await held.drive.end(GoalState.STOPPED, "the person stopped it")
         held.drive.wake()
@@ -293,11 +332,28 @@ class GoalManager:
     async def forget(self, session_key: str) -> Goal | None:
         """Stop it, and keep nothing of it; which it was. Raises StorageError."""
         goal = await self.stop(session_key, lambda goal: True) or await self._last(session_key)
-        try:
-            await asyncio.to_thread(self._store.forget, session_key)
-        except OSError as error:
-            raise refusal("The goal cannot be deleted", error) from error
+        async with self._writing:
+            try:
+                await finish(asyncio.to_thread(self._store.forget, session_key))
+            except OSError as error:
+                raise refusal("The goal cannot be deleted", error) from error
+            if goal is not None:
+                self._forgotten.add(goal.id)
         return goal
+
+    async def elsewhere(self, session_key: str) -> str:
+        """That another process works at the goal of this session, in a sentence; empty where none does."""
+        if session_key in self._held:
+            return ""
+        goal = await self._last(session_key)
+        if goal is None or goal.state.is_over:
+            return ""
+        async with self._opening:
+            try:
+                self._let_go_of_idle(await self._held_last(session_key))
+            except NanobotError as error:
+                return str(error)
+        return ""
 
     async def all_ended(self, session_key: str) -> None:
         """Wait until none is driven for this session."""
@@ -306,8 +362,9 @@ class GoalManager:
 
     def titles(self, session_key: str | None = None) -> list[str]:
         """What is driven for this session, or for any."""
-        driven = [held for held in self._held.values() if held.task is not None]
-        return [words.title(held.goal) for held in driven if session_key in (None, held.goal.session_key)]
+        driven = [held.goal for held in self._held.values() if held.task is not None]
+        at_work = [goal for goal in driven if goal.state is not GoalState.STOPPED or not goal.told]
+        return [words.title(goal) for goal in at_work if session_key in (None, goal.session_key)]
 
     def close(self) -> None:
         """nanobot ends: what is driven goes on at the next start."""
@@ -335,7 +392,7 @@ class GoalManager:
         if held is None:
             there = await self._last(ctx.session_key)
             if there is not None and not there.state.is_over:
-                raise NanobotError("Another nanobot works at the goal of this session; say it there.")
+                raise NanobotError(_ELSEWHERE)
             raise NanobotError(_NONE)
         if held.goal.state.is_over:
             raise NanobotError(_NONE)
@@ -359,9 +416,30 @@ class GoalManager:
         except OSError as error:
             raise refusal("The goal cannot be written down, so it was not begun", error) from error
         if not got:
-            raise NanobotError("Another nanobot works at the goal of this session.")
+            raise NanobotError(_ELSEWHERE)
         drive = Drive(goal, self._turns, self._team, self._save, self._ends, now=lambda: self._clock.now().timestamp())
         held = self._held[goal.session_key] = _Held(drive, lock)
+        return held
+
+    async def _held_last(self, session_key: str) -> _Held | None:
+        """The last goal of this session, held here, as the disk has it once nobody else writes to it; None for none.
+
+        Raises NanobotError where another process works at it, or the disk refuses.
+        """
+        goal = await self._last(session_key)
+        held = self._held.get(session_key)
+        if held is not None or goal is None:
+            return held
+        held = await self._hold(goal)
+        try:
+            goal = await asyncio.to_thread(self._store.load, session_key)
+        except OSError as error:
+            self._let_go_of(held)
+            raise refusal("The goal cannot be read", error) from error
+        if goal is None:
+            self._let_go_of(held)
+            return None
+        held.drive.goal = goal  # it may have gone on, or ended, before the other one let go
         return held
 
     def _go_on(self, held: _Held) -> None:
@@ -380,12 +458,25 @@ class GoalManager:
         """Its whole way. Never raises."""
         try:
             await held.drive.run(taken_up=taken_up)
-        except Exception:  # the wall of a goal: it lies on the disk, and the next start goes on with it
+            for _ in range(_MOST_SAVES):  # else the next start would work at it again
+                if held.goal.id not in self._unsaved or self._ends():
+                    break
+                await asyncio.sleep(self.policy.again_s)
+                await self._save(held.goal)
+        except Exception as error:  # the wall of a goal: it lies on the disk, and waits
             log.exception("goal %s broke", held.goal.id)
+            await held.drive.broke(error)
         finally:
             held.task = None
-            if held.goal.state.is_over:
-                self._let_go_of(held)
+            self._let_go_of_ended(held)
+
+    def _let_go_of_ended(self, held: _Held | None) -> None:
+        if held is not None and held.goal.state.is_over:
+            self._let_go_of_idle(held)
+
+    def _let_go_of_idle(self, held: _Held | None) -> None:
+        if held is not None and held.task is None:
+            self._let_go_of(held)
 
     def _let_go_of(self, held: _Held) -> None:
         if self._held.get(held.goal.session_key) is held:
@@ -394,10 +485,20 @@ class GoalManager:
 
     async def _save(self, goal: Goal) -> None:
         """On the disk, if it takes it: here the goal goes on in any case."""
-        try:
-            await finish(asyncio.to_thread(self._store.save, replace(goal)))
-        except OSError as error:
-            log.warning("how far goal %s is cannot be written down: %s", goal.id, error)
+        async with self._writing:  # in the order in which it came about
+            if goal.id in self._forgotten:
+                return
+            try:
+                await finish(asyncio.to_thread(self._store.save, replace(goal, note=replace(goal.note))))
+                self._unsaved.discard(goal.id)
+            except OSError as error:
+                self._unsaved.add(goal.id)
+                log.warning("how far goal %s is cannot be written down: %s", goal.id, error)
 
     def _ends(self) -> bool:
         return self._closed or self._is_ending()
+
+
+def _keeps_to(most: int, text: str, name: str) -> None:
+    if len(text) > most:
+        raise NanobotError(f"{name} has {len(text):,} characters; {most:,} are the most. Put the rest into a file.")

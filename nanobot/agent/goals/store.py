@@ -44,7 +44,7 @@ class GoalStore:
 
     def all(self) -> list[Goal]:
         """The goals of all sessions, oldest first."""
-        found = [self._read(path) for path in self._folder.glob("*.json")] if self.is_there else []
+        found = [self._found(path) for path in self._folder.glob("*.json")] if self.is_there else []
         return sorted((goal for goal in found if goal is not None), key=lambda goal: goal.created_at)
 
     def lock_of(self, session_key: str) -> ProcessLock:
@@ -54,12 +54,20 @@ class GoalStore:
     def _file_of(self, session_key: str) -> Path:
         return self._folder / f"{other_stem_of(session_key)}.json"
 
+    def _found(self, path: Path) -> Goal | None:
+        """One of many: where the disk refuses it, the others are there all the same."""
+        try:
+            return self._read(path)
+        except OSError as error:
+            log.warning("the goal in %s cannot be read: %s", path, error)
+            return None
+
     def _read(self, path: Path) -> Goal | None:
         try:
             return Goal.from_json(json.loads(path.read_bytes()))
         except FileNotFoundError:
             return None
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             log.warning("the goal in %s cannot be read; it is kept as %s.corrupt: %r", path, path.name, error)
             with suppress(OSError):
                 os.replace(path, path.with_name(f"{path.name}.corrupt"))

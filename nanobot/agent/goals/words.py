@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from nanobot.agent.goals.goal import Goal, GoalState
+from nanobot.messages.shown import GOAL_CHECK, GOAL_RULES
 from nanobot.usage.types import dollars
 from nanobot.utils.text import clip_line, counted
 
@@ -10,8 +11,8 @@ HEADING = "## Goal"
 SOON_UNNOTED = 3
 """Turns after which the model is told that its note stands still."""
 
-_RULES = """\
-You work at this by yourself, turn after turn: nobody waits for your words, and what you say on the way is not sent. Do
+_RULES = f"""\
+{GOAL_RULES} nobody waits for your words, and what you say on the way is not sent. Do
 the next thing with your tools. Keep the note true with `goal` (note: done, doing, next): it is what you will know of
 this later. When it is reached, call `goal` (finish) with a check that proves it; your answer behind that is what the
 person is told. What only the person can say, ask with `goal` (ask). What cannot be reached, `goal` (drop) with why."""
@@ -41,6 +42,8 @@ def title(goal: Goal) -> str:
 def used(goal: Goal) -> str:
     """What it has used, and may."""
     limits = goal.limits
+    if goal.steps and goal.cost_usd is None:
+        return f"step {goal.steps} of {limits.steps}, its price not known"
     return f"step {goal.steps} of {limits.steps}, {dollars(goal.cost_usd or 0.0)} of {dollars(limits.usd)}"
 
 
@@ -48,7 +51,7 @@ def turn(goal: Goal) -> str:
     """The message of its next turn."""
     parts = [f"[Goal, turn {goal.turns + 1}: {used(goal)}]", goal.text]
     if goal.check is not None:
-        parts.append(f"At the end this must hold: {goal.check}")
+        parts.append(f"{GOAL_CHECK} {goal.check}")
     if goal.turns == 0:
         parts.append(_RULES)
     elif goal.objections:
@@ -121,6 +124,10 @@ def status(goal: Goal, now: float) -> str:
         lines.append(note)
     if goal.state is GoalState.ACTIVE:
         lines.append("/stop ends it.")
+    elif goal.state is GoalState.ASKING:
+        lines.append("Your answer goes on with it; /stop ends it.")
+    elif not goal.state.is_over:
+        lines.append("/goal resume goes on with it; /stop ends it.")
     elif goal.state is not GoalState.DONE:
         lines.append("/goal resume goes on with it; /goal TEXT begins another.")
     return "\n".join(lines)
@@ -158,6 +165,7 @@ def asks(question: str) -> str:
 def ended(goal: Goal, said: str = "") -> str:
     """The report of one that ended early or cannot go on by itself."""
     words = {
+        GoalState.STOPPED: "This goal is stopped",
         GoalState.DROPPED: "I give up this goal",
         GoalState.LIMIT: "I stop here with this goal",
         GoalState.WAITING: "I cannot go on with this goal by myself",

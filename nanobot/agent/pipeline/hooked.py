@@ -1,7 +1,7 @@
 """What passes the wall of hooks in a turn: its message, those that would join it, and its end."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from nanobot.agent.hooks import Deny, MessageSeen, TurnSeen
@@ -28,21 +28,24 @@ async def denied(turn: Turn, message: InboundMessage) -> str | None:
     return None
 
 
-async def let_in(turn: Turn, messages: Sequence[InboundMessage]) -> list[InboundMessage]:
-    """Those of the messages that may join. Of the others the person is told."""
-    joining = []
-    try:
-        for message in messages:
+async def let_in(turn: Turn, messages: Sequence[InboundMessage], joins: Callable[[InboundMessage], None]) -> None:
+    """Hand on those of the messages that may join; of the others the person is told.
+
+    Cancelled, what is not judged yet is unread: who waits in the lane with it has a turn of its own then.
+    """
+    for at, message in enumerate(messages):
+        try:
             why_not = await denied(turn, message)
-            if why_not is None:
-                joining.append(message)
-            else:
-                turn.emit(Notice(text=why_not))
-    except asyncio.CancelledError:
-        if turn.ending is Ending.STOP:  # else they are read at the next start
-            turn.emit(Notice(text=_UNREAD))
-        raise
-    return joining
+        except asyncio.CancelledError:
+            turn.unread += messages[at:]
+            held = [one for one in turn.unread if not any(one is other for other in turn.taken_along)]
+            if held and turn.ending is Ending.STOP:  # else they are read at the next start
+                turn.emit(Notice(text=_UNREAD))
+            raise
+        if why_not is None:
+            joins(message)
+        else:
+            turn.emit(Notice(text=why_not))
 
 
 async def end_seen(turn: Turn) -> None:

@@ -35,7 +35,7 @@ from nanobot.agent.tools.base import ToolContext
 from nanobot.agent.turn import Notice, TurnEnded, TurnOutcome, TurnPhase, TurnResult
 from nanobot.bus.events import InboundMessage
 from nanobot.errors import BudgetExceededError, NanobotError, ProviderError, RequestTooLongError
-from nanobot.messages.types import INTERRUPTED, ChatMessage, Origin, Provenance, text_of
+from nanobot.messages.types import INTERRUPTED, ChatMessage, Origin, Provenance, least_trusted, text_of
 from nanobot.providers.base import CallContext, calling_for
 from nanobot.security.vault import cleaned, masked
 from nanobot.session.checkpoint import Checkpoint
@@ -210,7 +210,7 @@ class Pipeline:
             turn.joining.append(self._row_of(turn, turn.message, history))
         elif left.tries >= MOST_TRIES:
             raise TurnKeepsDyingError(left.tries)
-        if turn.joins_early:
+        if turn.joins_early and not turn.resumes:
             await self._take_along(turn)
         if not open_calls(history):
             await self._keep_joining(turn)
@@ -398,11 +398,9 @@ class Pipeline:
         """Let messages that wait join the turn, as many as may."""
         more = turn.waiting(turn.most_joining - turn.joined)
         turn.joined += len(more)
-        if turn.hook_wall:
-            more = await let_in(turn, more)
         if more:
             history = turn.session.get_history()
-            turn.joining += [self._row_of(turn, message, history) for message in more]
+            await let_in(turn, more, lambda message: turn.joining.append(self._row_of(turn, message, history)))
 
     async def _keep_joining(self, turn: Turn) -> list[ChatMessage]:
         """The rows that waited for a boundary are part of the session now."""
@@ -428,6 +426,7 @@ class Pipeline:
     ) -> ChatMessage:
         """A person's message as the session keeps it, with the context that is sent beside it."""
         parts = self._parts
+        told = parts.goals.told(message) if parts.goals is not None else ()  # before the note: that may be an answer
         goal = parts.goals.note_for(message) if parts.goals is not None else ""
         context = parts.prompt.runtime_context(message.channel, message.chat_id, history, scope=turn.scope, goal=goal)
         row: ChatMessage = {
@@ -439,6 +438,8 @@ class Pipeline:
             "provenance": message.provenance,
             "turn_id": turn_id or turn.turn_id,
         }
+        if told:
+            row["context_provenance"] = least_trusted(one["provenance"] for one in told)
         if message.media:
             row["media"] = list(message.media)
         if message.in_group:

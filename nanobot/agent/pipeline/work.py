@@ -11,6 +11,7 @@ from typing import Protocol
 
 from nanobot.agent import turn as events
 from nanobot.agent.answering import Answering
+from nanobot.agent.desk import Models, SystemPrompt
 from nanobot.agent.hook_wall import HookWall
 from nanobot.agent.hooks import TurnFacts
 from nanobot.agent.pipeline.roll_over import RollOver
@@ -19,7 +20,7 @@ from nanobot.agent.run.hooks import ToolHook
 from nanobot.agent.run.spec import Model
 from nanobot.agent.run.window import Window
 from nanobot.agent.scope import OWNERS, Scope
-from nanobot.agent.slash_commands import Models, SlashCommands, SystemPrompt
+from nanobot.agent.slash_commands import SlashCommands
 from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.agent.trace.turn_trace import TurnTrace
 from nanobot.agent.trace.writer import TraceWriter
@@ -112,6 +113,10 @@ class Goals(Protocol):
 
     async def take_up(self, session_key: str | None = None) -> None:
         """Go on with what an earlier life left, of one session or of all."""
+        ...
+
+    async def elsewhere(self, session_key: str) -> str:
+        """That another process works at the goal of this session, in a sentence; empty where none does."""
         ...
 
     async def stop_of(self, said: InboundMessage) -> str:
@@ -255,7 +260,7 @@ class Turn:
     waiting: Waiting = field(default_factory=lambda: _nobody)
     most_joining: int = MOST_JOINING
     joins_early: bool = False
-    """Whether what waits when it begins is read with its own message, not first at a tool boundary."""
+    """Whether what waits when it begins anew is read with its own message, not first at a tool boundary."""
     resumes: bool = False
     """Whether it takes up a turn that was cut off, without a new message."""
     attended: bool = False
@@ -277,6 +282,12 @@ class Turn:
     checkpoint: Checkpoint | None = None
     """Its own, from BUILD on, or from RESTORE on where it takes up itself: before, what is there is of another turn."""
     joined: int = 0
+    taken_along: list[InboundMessage] = field(default_factory=list)
+    """Messages out of its lane that it was to read."""
+    unread: list[InboundMessage] = field(default_factory=list)
+    """What it took and did not come to read."""
+    joins: "Turn | None" = None
+    """The turn that took its message along."""
     joining: list[ChatMessage] = field(default_factory=list)
     """Rows that are kept at the next boundary: before them, calls of a cut off run must get their results."""
     built: Built | None = None

@@ -42,7 +42,7 @@ async def passed_calls(
             if isinstance(said, Deny):
                 ruled[call.id] = Verdict(refusal=f"{call.name} was not run: {said.reason}")
             elif said.changed:
-                ruled[call.id] = Verdict(entered=said.provenance)
+                ruled[call.id] = Verdict(entered=said.provenance, asked=call.arguments)
                 call = replace(call, arguments=said.seen.arguments, arguments_text=None)  # noqa: PLW2901 as it runs
         left.append(call)
     return left, ruled

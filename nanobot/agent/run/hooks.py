@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from nanobot.agent.tools.base import ToolContext
 from nanobot.agent.tools.reach import Reach
@@ -42,6 +42,8 @@ class Verdict:
     source: str = ""
     when_done: Sequence[Callable[[], None]] = ()
     """What to do once the call went well. They may block, and do not raise."""
+    asked: dict[str, Any] | None = None
+    """The arguments as the model gave them, where they were changed."""
 
 
 class ToolHook(Protocol):

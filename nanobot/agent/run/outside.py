@@ -68,12 +68,18 @@ def entered_rows(rows: Sequence[ChatMessage], turn_id: str) -> list[ChatMessage]
 
 
 def outside_rows(rows: Sequence[ChatMessage], turn_id: str, session_key: str = "") -> list[ChatMessage]:
-    """The rows of other turns that hold words from outside, or were said by a model that had just read some."""
+    """The rows of other turns that hold words from outside, or were said by a model that had just read some; and what
+    of them was told beside a message of any turn, as a row of none.
+    """
     found: list[ChatMessage] = []
     reading: object = None
     """The turn into which words from outside have come, as far as the rows were read."""
     for row in rows:
         turn = row.get("turn_id")
+        if (beside := row.get("context_provenance")) is not None and is_outside(beside):
+            context = row.get("runtime_context", "")
+            found.append({"role": "tool", "name": "context", "content": context, "provenance": beside})
+            reading = turn
         if turn == turn_id:
             continue
         if row["role"] == "assistant":

@@ -18,7 +18,7 @@ class Rows:
 
     def __init__(self, history: Sequence[ChatMessage], context: ToolContext, record: Record) -> None:
         self.all = list(history)
-        self.trust = least_trusted(stored_provenance(row, context.session_key) for row in self.all)
+        self.trust = least_trusted(trust for row in self.all for trust in _trusts(row, context.session_key))
         """The least trusted of all rows: what is derived from them is trusted no more."""
         self.entered = least_trusted(_entered_rows(self.all, context.turn_id))
         """The least trusted of what this turn was given."""
@@ -38,7 +38,8 @@ class Rows:
     def take_in(self, rows: Sequence[ChatMessage]) -> None:
         """These rows are kept: they are part of the history, and what they say is trusted as little as they are."""
         self.all += rows
-        self.trust = least_trusted([self.trust, *(row["provenance"] for row in rows)])
+        key = self._context.session_key
+        self.trust = least_trusted([self.trust, *(trust for row in rows for trust in _trusts(row, key))])
 
     def enters(self, provenance: Provenance) -> None:
         """Words of this kind have entered the turn."""
@@ -86,6 +87,12 @@ class Rows:
         row["timestamp"] = timestamp(self._context.clock)
         row["turn_id"] = self._context.turn_id
         return row
+
+
+def _trusts(row: ChatMessage, session_key: str) -> Sequence[str]:
+    """How far its words are trusted, and what was told beside them."""
+    said, beside = stored_provenance(row, session_key), row.get("context_provenance")
+    return (said,) if beside is None else (said, beside)
 
 
 def _entered_rows(rows: Sequence[ChatMessage], turn_id: str) -> list[str]:

@@ -155,7 +155,15 @@ async def _run_call(call: ToolCallRequest, bench: ToolBench, verdict: Verdict) -
             )
         )
 
-    bench.emit(ToolStarted(call_id=call.id, name=call.name, arguments=masked_json(call.arguments)))
+    asked = bench.ruled[call.id].asked if call.id in bench.ruled else None
+    bench.emit(
+        ToolStarted(
+            call_id=call.id,
+            name=call.name,
+            arguments=masked_json(call.arguments),
+            asked=masked_json(asked) if asked is not None else None,
+        )
+    )
     try:
         result = await _guarded(call, bench, verdict)
         seconds = bench.context.clock.monotonic() - started

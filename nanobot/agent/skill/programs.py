@@ -54,7 +54,7 @@ class Digests:
     and a look at how it begins."""
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[tuple[int, int, int], str]] = {}
+        self._known: dict[str, tuple[tuple[int, ...], str]] = {}
 
     def of(self, folder: Path) -> dict[str, str]:
         """By their paths in the folder, with `/`. What is no program is left out; a link, which may lead to one, and a
@@ -72,7 +72,7 @@ class Digests:
             status = path.lstat()
             if not stat.S_ISREG(status.st_mode):
                 return "no file"
-            stamp = status.st_ino, status.st_mtime_ns, status.st_size
+            stamp = status.st_ino, status.st_mtime_ns, status.st_size, status.st_ctime_ns  # nobody sets the last back
             known = self._known.get(str(path))
             if known is None or known[0] != stamp:
                 known = self._known[str(path)] = (stamp, _digest_of(path, status.st_mode))

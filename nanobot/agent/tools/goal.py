@@ -5,6 +5,7 @@ model's to say alone. It names a check, and the check is made here, by the tools
 they would be asked about or refused, this is too.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -18,10 +19,17 @@ from nanobot.messages.types import Origin, ToolFailure
 
 _PROVES_NOTHING = frozenset({"true", ":", "echo", "printf", "pwd", "date"})
 """Commands that go well whatever was done."""
-_JOINS = frozenset("|;&<>$`\n")
-"""What makes several commands of one."""
+_CARRIES_ON = frozenset({"tail", "head", "cat", "tee", "less", "more", "wc", "sort", "uniq", "nl", "tr", "cut"})
+"""Programs that end well whatever came into them: behind a pipe, without a text to look for, they prove nothing."""
+_DOES_NOTHING = frozenset({"exit", "exit 0", "ls", "ls .", "cd", "cd .", "sleep 0", "test 1", "[ 1 ]", "sh -c true"})
+_ENDS = re.compile(r"[;\n]")
+"""What stands between commands of which the last one alone says how it ended."""
+_MOST_TARGET = 4_000
+_MOST_EXPECTED = 2_000
+_QUOTATION = re.compile(r"'[^']*'|\"(?:\\.|[^\"\\])*\"")
+_REDIRECTION = re.compile(r"\d*[<>]{1,2}&?\s*\S+")
 _SHOWN_CHARS = 2_000
-_NO_GOALS = (Origin.CRON, Origin.HEARTBEAT, Origin.SUBAGENT)
+_NO_GOALS = (Origin.CRON, Origin.HEARTBEAT, Origin.SUBAGENT, Origin.GOAL)
 """Turns that nobody asked for just now: they begin nothing that goes on by itself."""
 
 
@@ -61,7 +69,12 @@ class Check:
             raise ValueError(
                 f"A check is written as `command: ...`, `file: PATH` or `page: URL`; {text[:80]!r} is none of these."
             )
-        if kind == CheckKind.COMMAND and _proves_nothing(target):
+        if len(target) > _MOST_TARGET or len(expect) > _MOST_EXPECTED:
+            raise ValueError(
+                f"A check has {_MOST_TARGET:,} characters at most, and {_MOST_EXPECTED:,} of a text to show. Put more "
+                "into a script, and name that."
+            )
+        if kind == CheckKind.COMMAND and _proves_nothing(target, expect.strip()):
             raise ValueError(
                 f"`{target}` goes well whatever was done, so it proves nothing. Name a command that fails as long as "
                 "the goal is not reached."
@@ -69,9 +82,25 @@ class Check:
         return cls(CheckKind(kind), target, expect.strip())
 
 
-def _proves_nothing(command: str) -> bool:
-    alone = _JOINS.isdisjoint(command)
-    return alone and (command.split()[0] in _PROVES_NOTHING or command in ("exit", "exit 0", "ls", "ls ."))
+def _proves_nothing(command: str, expect: str) -> bool:
+    """Whether it ends well in any case, as far as that can be seen."""
+    bare = _QUOTATION.sub(lambda found: "$" if "$" in found[0] or "`" in found[0] else "quoted", command).strip()
+    last = "".join([part for part in _ENDS.split(bare) if part.strip(" &")][-1:])
+    in_background = bare.endswith("&") and not bare.endswith("&&")
+    return in_background or any(
+        all(_is_idle(part, expect) for part in alternative.split("&&")) for alternative in last.split("||")
+    )
+
+
+def _is_idle(command: str, expect: str) -> bool:
+    *before, last = [part.strip().strip("()").strip() for part in command.split("|")]
+    words = _REDIRECTION.sub("", last).split()
+    if not words or "$" in last or "`" in last:
+        return not last
+    program = words[0].rpartition("/")[2]
+    if before and not expect and program in _CARRIES_ON:
+        return True
+    return program in _PROVES_NOTHING or " ".join(words) in _DOES_NOTHING
 
 
 class Goals(Protocol):
@@ -87,6 +116,10 @@ class Goals(Protocol):
 
     def checks(self, ctx: ToolContext) -> Sequence[Check]:
         """What must hold whatever the claim names: who set the goal may have said it. Raises NanobotError."""
+        ...
+
+    def refuted(self, shown: str, ctx: ToolContext) -> None:
+        """Its end was claimed, and a check did not hold, as is said here in a line."""
         ...
 
     async def claimed(self, check: Check, ctx: ToolContext) -> str:
@@ -189,6 +222,7 @@ class GoalTool(Tool):
         for one in dict.fromkeys(wanted):
             shown = await self._made(one, ctx)
             if shown.error:
+                goals.refuted(f"the check `{one}` did not hold", ctx)
                 return shown
         return replace(shown, content=await goals.claimed(wanted[-1], ctx), error=False)
 

@@ -100,6 +100,8 @@ class TraceFolder:
             for call in step.get("calls", ()):
                 call["tool"] = clean.head(str(call.get("tool")), _NAME)  # a model may call anything
                 call["args"] = self._arguments(call.get("args", {}))
+                if "asked" in call:
+                    call["asked"] = self._arguments(call["asked"])
                 if "error" in call:
                     call["error"] = clean.head(call["error"], _TEXT)
         return encode({**facts, **{name: self._keep(content) for name, content in piece.prompt.items()}})

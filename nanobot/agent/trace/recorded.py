@@ -40,6 +40,8 @@ class RecordedCall:
     ok: bool | None = None
     failure: str | None = None
     """How it failed, as its row says."""
+    asked: dict[str, Any] | None = None
+    """The arguments as the model gave them, where a hook has changed them."""
 
     @property
     def result(self) -> str | None:
@@ -328,13 +330,22 @@ def _add_calls(step: RecordedStep, facts: Facts) -> None:
     by_id = {str(call.get("id")): call for call in _dicts(facts.get("calls"))}
     for call in step.calls:
         if (told := by_id.get(call.id)) is not None:
-            call.seconds, call.ok = told.get("seconds"), told.get("ok")
+            call.seconds, call.ok, call.asked = told.get("seconds"), told.get("ok"), _asked_in(told)
 
 
 def _traced_call(facts: Facts) -> RecordedCall:
     return RecordedCall(
-        str(facts.get("id")), str(facts.get("tool")), dict(facts.get("args") or {}), content=facts.get("error")
+        str(facts.get("id")),
+        str(facts.get("tool")),
+        dict(facts.get("args") or {}),
+        content=facts.get("error"),
+        asked=_asked_in(facts),
     )
+
+
+def _asked_in(facts: Facts) -> Facts | None:
+    asked = facts.get("asked")
+    return asked if isinstance(asked, dict) else None
 
 
 def _call_of(call: Facts) -> RecordedCall | None:

@@ -11,6 +11,8 @@ from itertools import pairwise, zip_longest
 from pathlib import Path
 from typing import Any
 
+from nanobot.agent.hook_wall import HookWall
+from nanobot.agent.hooks import CallSeen, Hook, NewArguments
 from nanobot.agent.run.runner import run
 from nanobot.agent.run.spec import Model, RunLimits, RunResult, RunSpec
 from nanobot.agent.tools.base import Effect, Tool, ToolContext, ToolResult
@@ -81,6 +83,7 @@ async def replay(
         emit=emit,
         record=record,
         joining=joining,
+        hook_wall=HookWall().and_these([_RecordedChanges(recorded)]),
     )
     trace.runs(spec)
     try:
@@ -98,6 +101,18 @@ async def first_request(recorded: RecordedTurn, prompt: RecordedPrompt, *, clock
     model = Model(listener, "recorded", recorded.model, limits=prompt.limits)
     await replay(replace(recorded, steps=[]), prompt, model, clock=clock, workspace=Path())
     return listener.request
+
+
+class _RecordedChanges(Hook):
+    """Changes a call as a hook did when the turn was recorded; no hook of today's runs."""
+
+    def __init__(self, recorded: RecordedTurn) -> None:
+        self._changed = [call for step in recorded.steps for call in step.calls if call.asked is not None]
+
+    async def before_tool(self, call: CallSeen) -> NewArguments | None:
+        """The recorded arguments for those that were asked for."""
+        found = next((one for one in self._changed if (one.name, one.asked) == (call.name, call.arguments)), None)
+        return NewArguments(found.arguments) if found is not None else None
 
 
 class RecordedTools(ToolRegistry):

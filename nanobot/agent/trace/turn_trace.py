@@ -113,6 +113,8 @@ class TurnTrace:
 
     def _tool_started(self, event: events.ToolStarted) -> None:
         call = {"id": event.call_id, "tool": event.name, "at": self._since(), "args": bounded(event.arguments)}
+        if event.asked is not None:
+            call["asked"] = bounded(event.asked)
         self._calls[event.call_id] = call
         self._open_step().setdefault("calls", []).append(call)
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
-from nanobot.messages.shown import shown_text
+from nanobot.messages.shown import seen_text
 from nanobot.messages.types import INTERRUPTED, ChatMessage, Provenance, least_trusted
 from nanobot.security.provenance import IN_PART
 from nanobot.session.lines import Row, decode, is_record
@@ -62,7 +62,7 @@ def findable(row: Row) -> str:
         return ""
     if row.get("error") not in (None, INTERRUPTED) or row.get("name") == SEARCH_TOOL:
         return ""
-    text = shown_text(as_message(row))
+    text = seen_text(as_message(row))
     if role == "assistant" and row.get("tool_calls"):
         text = "\n".join([text, *_sent(row["tool_calls"])])
     return text[: LONGEST_RESULT if role == "tool" else LONGEST_SAID].strip()

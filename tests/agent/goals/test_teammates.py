@@ -10,7 +10,8 @@ import pytest
 from nanobot.agent.teammates import MOST_SENT, MOST_WAITING
 from nanobot.messages.types import ChatMessage, Origin, Provenance, text_of
 from nanobot.providers.base import LLMResponse
-from nanobot.testing import Pause, calls
+from nanobot.providers.errors import ModelOverloadedError
+from nanobot.testing import Pause, calls, open_bot
 from tests.agent.casts import Cast, Stage, defaults, on_stage
 from tests.agent.goals.test_goals import FINISH, WRITE, Page, asked, goal_of, settled
 from tests.agent.goals.test_team import LIST, PASS
@@ -83,17 +84,23 @@ async def has_ended(stage: Stage, label: str) -> None:
 
 
 async def test_several_of_a_goal_share_notes_that_the_goal_knows_of_and_that_stay(tmp_path: Path):
-    wait = Pause()
-    cast = Cast(BOTH, "On it.", *END, prices=[wait], flights=["2 flights"])
+    wait, other = Pause(), Pause()
+    cast = Cast(BOTH, "On it.", *END, prices=[wait], flights=[other])
 
     async with on_stage(tmp_path, cast) as stage:
-        notes = await at_work(stage, wait)
+        notes = await at_work(stage, wait, other)
         await stage.hear("/goal")
-        cast.children["prices"].script(calls(("write_file", {"path": f"{notes}/prices.md", "content": "3"})), "noted")
+        file = f"{notes}/prices.md"
+        cast.children["prices"].script(calls(("write_file", {"path": file, "content": "3 euros"})), "noted")
+        cast.children["flights"].script(calls(("read_file", {"path": file})), "2 flights")
         wait.resume.set()
+        await has_ended(stage, "prices")
+        other.resume.set()
         await settled(stage)
+        (seen,) = results(transcript(stage, "flights"))
 
-    assert (tmp_path / "workspace" / notes / "prices.md").read_text("utf-8") == "3"
+    assert "3 euros" in seen
+    assert (tmp_path / "workspace" / file).read_text("utf-8") == "3 euros"
     assert f"{notes}/" in first(stage, "prices") and f"{notes}/" in first(stage, "flights")
     assert "Notes of" not in asked(stage, 0)
     assert f"Notes of the goal's subagents: {notes}/" in asked(stage, 2)
@@ -184,7 +191,7 @@ async def test_a_message_is_read_at_the_next_boundary_once_and_is_nobody_elses_w
     assert (letter["origin"], letter["provenance"]) == (Origin.SUBAGENT, Provenance.TOOL)
     assert openai_problems([{"role": "system", "content": "s"}, *rows, {"role": "user", "content": "next"}]) == []
     assert results(theirs)[0].startswith("Sent to prices (")
-    assert "prices (" in first(stage, "flights") and "flights (" in first(stage, "prices")
+    assert "prices (" in first(stage, "flights")
     assert stage.reports() == []
 
 
@@ -279,7 +286,7 @@ async def test_who_cannot_be_told_is_said_with_who_can(tmp_path: Path):
         ("tell", {"to": "flights", "text": "hello"}),
         ("tell", {"to": "prices", "text": "x" * 1_001}),
         ("tell", {"to": "prices", "text": " "}),
-        ("tell", {"to": " PRICES ", "text": "It is in euros."}),
+        ("tell", {"to": " @PRICES ", "text": "It is in euros."}),
         ("tell", {"to": "prices", "text": "It is in euros."}),
     )
     cast = Cast(BOTH, "On it.", *END, prices=[wait, LOOK, "3"], flights=[wrong, "2"])
@@ -319,6 +326,8 @@ async def test_two_of_one_name_are_told_apart_by_their_ids(tmp_path: Path):
         (said,) = results(transcript(stage, "flights"))
 
     assert "Several are called so: search (" in said and "Name one by the id." in said
+    assert [first(stage, name).count("search (") for name in ("prices", "hotels", "flights")] == [1, 1, 2]
+    assert "flights (" in first(stage, "prices"), "it began first, and was told who was asked for with it"
 
 
 async def test_there_is_an_end_to_what_one_may_send_and_have_unread(tmp_path: Path):
@@ -397,6 +406,25 @@ async def test_a_subagent_of_no_goal_has_no_team(tmp_path: Path):
 # --- stops and lives
 
 
+async def test_a_second_try_reads_on_and_nothing_twice(tmp_path: Path):
+    wait, other, again = Pause(), Pause(), Pause()
+    busy = ModelOverloadedError("busy")
+    said = [tell("It is in euros."), other, tell("The page is gone."), "2"]
+    cast = Cast(BOTH, "On it.", *END, prices=[wait, LOOK, busy, again, LOOK, "3"], flights=said)
+
+    async with on_stage(tmp_path, cast) as stage:
+        await at_work(stage, wait, other)
+        wait.resume.set()
+        await stage.until(again.reached.is_set)
+        other.resume.set()
+        await has_ended(stage, "flights")
+        again.resume.set()
+        await settled(stage)
+        heard = [told(row).partition("| ")[2] for row in letters(transcript(stage, "prices"))]
+
+    assert heard == ["It is in euros.", "The page is gone."]
+
+
 async def test_stop_ends_them_all_and_leaves_their_notes(tmp_path: Path):
     wait, other = Pause(), Pause()
     cast = Cast(BOTH, prices=[wait], flights=[tell("It is in euros."), other])
@@ -431,5 +459,18 @@ async def test_a_message_outlives_nanobot_and_is_read_once(tmp_path: Path, read:
         rows = transcript(again, "prices")
 
     assert len(letters(rows)) == 1
-    assert "| It is in euros." in first(again, "prices")
+    assert ("| It is in euros." in first(again, "prices")) is read
+    assert "| It is in euros." in str(cast.children["prices"].requests[-1])
     assert goal_of(tmp_path)["state"] == "done"
+
+
+async def test_whose_team_it_is_is_known_before_the_goal_is_taken_up(tmp_path: Path):
+    wait = Pause()
+    async with on_stage(tmp_path, Cast(wait)) as stage:
+        await at_work(stage, wait)
+
+    async with open_bot(tmp_path) as bot:
+        known = await bot.runtime.goals.id_of("cli:direct")
+        other = await bot.runtime.goals.id_of("cli:other")
+
+    assert (known, other) == (goal_of(tmp_path)["id"], "")

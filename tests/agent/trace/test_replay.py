@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from nanobot.agent.hooks import CallSeen, Hook, NewArguments
 from nanobot.agent.run.spec import Model
 from nanobot.agent.trace.folder import TraceFolder
 from nanobot.agent.trace.recorded import RecordedCall, RecordedStep, Recording, read_recording
@@ -129,6 +130,38 @@ async def test_a_call_that_was_not_recorded_is_not_run(home: Path):
     assert [call.name for call in replayed.unrecorded] == ["write_file"]
     assert "not run" in str(provider.requests[1][-1]["content"])
     assert replayed.turn.text == "Then not."
+
+
+class Turning(Hook):
+    """Makes every call one for the memory."""
+
+    async def before_tool(self, call: CallSeen) -> NewArguments:
+        return NewArguments({"path": "memory", "max_entries": 7})
+
+
+async def test_what_a_hook_made_of_a_call_is_made_of_it_again_and_no_hook_runs(tmp_path: Path):
+    look = calls(("list_dir", {"path": "."}))
+    async with open_bot(tmp_path, look, "Done.", own_hooks=[Turning()]) as bot:
+        await bot.say("look")
+
+    made, provider = await again(tmp_path, look, "Done.")
+
+    (call,) = made.turn.steps[0].calls
+    assert (call.arguments, call.asked) == ({"path": "memory", "max_entries": 7}, {"path": "."})
+    assert first_difference(recording(tmp_path).find().steps, made.turn.steps) is None
+    assert made.unrecorded == []
+    assert "not run" not in str(provider.requests[-1][-1]["content"])
+
+
+async def test_of_what_a_hook_has_changed_no_secret_is_kept_either(tmp_path: Path):
+    secret = calls(("list_dir", {"path": "sk-abcdefghijklmnopqrstuvwx"}))
+    async with open_bot(tmp_path, secret, "Done.", own_hooks=[Turning()]) as bot:
+        await bot.say("look")
+
+    (call,) = recording(tmp_path).find().steps[0].calls
+
+    assert call.asked is not None
+    assert "sk-abcd" not in json.dumps(call.asked)
 
 
 async def test_repeated_calls_get_the_results_in_the_order_in_which_they_came(tmp_path: Path):

@@ -213,11 +213,15 @@ async def test_where_others_read_along_what_was_told_in_private_stays_closed(fen
     for place in (own / "MEMORY.md", home.workspace / "memory/MEMORY.md", home.workspace / "USER.md"):
         place.write_text(CANARY if place.parent != own else "our own", encoding="utf-8")
     (home.workspace / "sessions" / "x.jsonl").write_text(CANARY, encoding="utf-8")
+    (home.workspace / "goals" / "g").mkdir(parents=True)
+    (home.workspace / "goals" / "g" / "found.md").write_text(CANARY, encoding="utf-8")
     context = ToolContext(
         "a:b", Address("a", "b"), "t", home.workspace, FrozenClock(datetime(2026, 1, 2)), scope=Scope("a:b")
     )
 
-    command = "cat memory/MEMORY.md USER.md sessions/x.jsonl memory/HISTORY.md memory/chats/*/MEMORY.md"
+    command = (
+        "cat memory/MEMORY.md USER.md sessions/x.jsonl memory/HISTORY.md memory/chats/*/MEMORY.md goals/g/found.md"
+    )
     shown = str((await tool.execute(command, ctx=context)).content)
 
     assert CANARY not in shown

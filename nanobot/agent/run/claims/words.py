@@ -14,7 +14,7 @@ _WRITING = frozenset({"write_file", "edit_file", "notebook_edit", "exec"})
 DEEDS: dict[str, frozenset[str]] = {
     "write": _WRITING,
     "run": frozenset({"exec"}),
-    "send": frozenset({"message", "exec"}),
+    "send": frozenset({"message", "tell", "exec"}),
     "schedule": _WRITING | {"cron"},
     "look": READING | {"exec"},
     "delete": _WRITING | {"cron"},
@@ -25,7 +25,7 @@ DEEDS: dict[str, frozenset[str]] = {
 """A deed and the tools that can do it. "work" is any of them that is not only a look; a "change" is whatever was done
 to a file in words that no other deed has."""
 
-KNOWN_TOOLS = READING | _WRITING | {"message", "message_user", "spawn", "cron"}
+KNOWN_TOOLS = READING | _WRITING | {"message", "message_user", "tell", "spawn", "cron"}
 LATER = frozenset({"spawn", "cron"})
 """Who called one of these may say that something will be done: it is on its way."""
 

@@ -9,6 +9,8 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any, TypeVar
 
+from nanobot.utils.aio import contained
+
 T = TypeVar("T")
 
 _TO_NOTICE_S = 1.0
@@ -47,17 +49,12 @@ class Aside:
 
 
 async def _held(work: Coroutine[Any, Any, T]) -> T:
-    """Somebody else's code: what it raises ends neither its loop nor ours."""
     try:
-        return await work
+        return await contained(work)
     except asyncio.CancelledError:
         if _is_cancelled():
             raise
         raise RuntimeError("it cancelled itself") from None
-    except Exception:
-        raise
-    except BaseException as error:
-        raise RuntimeError(f"it raised {type(error).__name__}: {error}") from error
 
 
 def _is_cancelled() -> bool:
