@@ -355,6 +355,7 @@ def _parts(
         scope_of=home.scope_of,
         saved=mind.upkeep.saved,
         news_of=tidying.news_of,
+        failures_of=tidying.failures_of,
         children=beside.subagents,
         goals=beside.goals,
     )

@@ -32,7 +32,7 @@ from threading import Lock
 from typing import Any
 
 _ROOT = Path(__file__).parents[1]
-_CAN_FORK_SO = sys.platform == "linux" and hasattr(os, "pidfd_open") and "COLD_STARTS" not in os.environ
+CAN_FORK_SO = sys.platform == "linux" and hasattr(os, "pidfd_open") and "COLD_STARTS" not in os.environ
 _READ_LATE = re.compile(
     "PATH|PYTHONPATH|HOME|USERPROFILE|VIRTUAL_ENV|TERM|COLUMNS|NO_COLOR|PROMPT_TOOLKIT_NO_CPR|LANG|PYTHONIOENCODING|BROWSER"
     "|NANOBOT_.*|OLLAMA_HOST|OPENAI_API_KEY|DISCORD_API"
@@ -51,7 +51,7 @@ def started(command: Sequence[Any], *, env: Mapping[str, str], **options: Any) -
 def may_be_warm(command: Sequence[Any], env: Mapping[str, str]) -> bool:
     """Whether a fork shows the same as a real start."""
     return (
-        _CAN_FORK_SO
+        CAN_FORK_SO
         and [*command[:2]] == [sys.executable, "-m"]
         and all(isinstance(word, str) for word in command)
         and all(_READ_LATE.fullmatch(name) for name in env)
@@ -154,7 +154,7 @@ def _parent() -> _Parent:
 
 def begin() -> None:
     """Have the warm process under way, so that it is warm when the first test asks."""
-    if _CAN_FORK_SO:
+    if CAN_FORK_SO:
         _parent()
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from nanobot.agent.scope import Scope
 from nanobot.messages.types import ChatMessage, Provenance, is_outside, least_trusted
-from nanobot.utils.text import clip
+from nanobot.utils.text import clip, counted
 
 HANDOVER = "handover"
 OLD_SUMMARY = "_last_summary"
@@ -17,6 +17,10 @@ OLD_SUMMARY = "_last_summary"
 FORGOTTEN = "forgotten"
 """There too: the keys of reports that come from before the session was reset, and are told to nobody."""
 _MOST = 4_000
+_LEFT_OUT = (
+    "{count} of this conversation had no room here, and could not be summed up yet. What was asked there may be done: "
+    "before you begin something old of which you see no end, look for it with session_search."
+)
 
 
 def kept(text: str, provenance: Provenance) -> str | dict[str, str]:
@@ -52,3 +56,13 @@ def handover_of(metadata: Mapping[str, Any]) -> str:
         if isinstance(text, str) and text.strip():
             return clip(text.strip(), _MOST)
     return ""
+
+
+def with_left_out(note: str, count: int) -> str:
+    """The note where so many messages have left the window and no model could sum them up: who sees no end of a task
+    must not take it for undone.
+    """
+    if count <= 0:
+        return note
+    told = _LEFT_OUT.format(count=counted(count, "earlier message"))
+    return f"{note}\n\n{told}" if note else told

@@ -219,9 +219,10 @@ async def ask_for_both(
 
     Raises as `ask_to_save` does. Cancelling is safe.
     """
+    if own.rows == all_of_it.rows:  # trusted as they are told here: who is let in alone is the owner
+        told = replace(all_of_it, provenance=own.provenance)
+        return await ask_to_save(provider, model, memory, told, max_tokens=max_tokens, handover=handover)
     saved = await ask_to_save(provider, model, memory, all_of_it, max_tokens=max_tokens, handover=handover)
-    if own.rows == all_of_it.rows:
-        return saved
     if not own.text:
         return replace(saved, memory_update=memory.strip(), handover=handover)
     ours = await ask_to_save(provider, model, memory, own, max_tokens=max_tokens, handover=handover)

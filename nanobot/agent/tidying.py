@@ -118,9 +118,7 @@ class Tidying:
         elif self._is_due(session):
             self._begin(session.key, lambda: self._tidy_in_a_lull(session.key, session.message_count))
         if not self._looked:  # what an earlier life left
-            self._looked = True
-            if self._archive.path.exists():
-                self._begin("", self._take_in_archive)
+            self.go_on()
 
     async def archived(self, session_key: str, file: Path) -> None:
         """This session went into this file of the archive, and begins afresh. Never raises."""
@@ -153,7 +151,8 @@ class Tidying:
         return len(found)
 
     def go_on(self) -> None:
-        """Take in what waits in the archive."""
+        """Take in what waits in the archive, an earlier life's too. Neither blocks nor raises."""
+        self._looked = True
         if self._archive.path.exists():
             self._begin("", self._take_in_archive)
 

@@ -166,6 +166,7 @@ async def open_gateway(
         await gateway.health.bind()
         await gateway.control.bind()
         living = asyncio.create_task(gateway.members.run(), name="gateway")
+        runtime.upkeep.tidying.go_on()
         try:
             log.info("ready in %.2f s", runtime.clock.monotonic() - gateway.watch.began)
             tell_service_manager("READY=1")

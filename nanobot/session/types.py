@@ -5,12 +5,14 @@ is what a model may see and needs the end alone.
 """
 
 import marshal
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import wraps
 from itertools import chain
 from pathlib import Path
-from typing import Any, cast
+from threading import RLock
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from nanobot.messages.types import ChatMessage
 from nanobot.session.reader import Anchor, Print, open_end, read_older
@@ -18,6 +20,21 @@ from nanobot.utils.refusals import refusal
 
 _KEPT_ROWS = 1200
 """Rows at which a session that lives long lets go of its older half; a model is shown 500 at most."""
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _alone(method: "Callable[Concatenate[Session, P], R]") -> "Callable[Concatenate[Session, P], R]":
+    """One thread at a time: two that read the older messages at once would put them before the others twice."""
+
+    @wraps(method)
+    def held(session: "Session", /, *args: P.args, **kwargs: P.kwargs) -> R:
+        with session._lock:  # noqa: SLF001 its own methods
+            return method(session, *args, **kwargs)
+
+    return held
 
 
 @dataclass(slots=True)
@@ -65,6 +82,7 @@ class Session:
         self._last_kept: ChatMessage | None = None
         self._prints: list[int] | None = None  # of the kept ones, since somebody outside has the list
         self._cleared = False
+        self._lock = RLock()
 
     def __repr__(self) -> str:
         return f"Session({self.key!r}, {self._skipped + len(self._rows)} messages)"
@@ -81,6 +99,7 @@ class Session:
         self._rows = messages
 
     @property
+    @_alone
     def message_count(self) -> int:
         """How many messages there are, without reading them."""
         return self._skipped + len(self._rows)
@@ -94,6 +113,7 @@ class Session:
         """Put a message behind the others, with the time if it has none. It is on the disk after `save`."""
         self.add_rows([cast(ChatMessage, {"role": role, "content": content, **extra})])
 
+    @_alone
     def get_history(self, max_messages: int = 500) -> list[ChatMessage]:
         """What a model may see: the last messages past the consolidated ones, from a user's message on.
 
@@ -109,6 +129,7 @@ class Session:
         start = next((at for at in users if at >= first), users[-1] if users and wanted else len(rows))
         return rows[start:]
 
+    @_alone
     def since(self, index: int) -> list[ChatMessage]:
         """The messages from number `index` on, none that went into memory, from a user's message on. May raise
         StorageError.
@@ -131,6 +152,7 @@ class Session:
         """The last message, None where there is none."""
         return self._rows[-1] if self._rows else None
 
+    @_alone
     def clear(self) -> None:
         """Begin afresh. What was stored goes to the archive at the next `save`."""
         self._rows, self._skipped, self._forgotten = [], 0, 0
@@ -141,6 +163,7 @@ class Session:
 
     # --- for the manager
 
+    @_alone
     def add_rows(self, rows: Iterable[ChatMessage]) -> list[ChatMessage]:
         """Put rows behind the others, each with the time; what was put."""
         now = datetime.now()
@@ -151,6 +174,7 @@ class Session:
         self.updated_at = now
         return stamped
 
+    @_alone
     def load(self, rows: list[ChatMessage], skipped: int) -> None:
         """What the file holds now; messages that are not on the disk yet stay behind it."""
         waiting = self._rows[self._kept :]
@@ -175,6 +199,7 @@ class Session:
         """Messages that are not on the disk yet."""
         return self._rows[self._kept :]
 
+    @_alone
     def was_changed(self, *, deeply: bool) -> bool:
         """Whether messages that are on the disk were taken away, moved or, if one looks deeply, edited."""
         if self._prints is None:
@@ -183,11 +208,13 @@ class Session:
             return True
         return deeply and [print_of(row) for row in self._rows[: self._kept]] != self._prints
 
+    @_alone
     def known_prints(self) -> list[int]:
         """Of every message that was on the disk when we last looked, a number that tells whether it changed."""
         self._expose()
         return list(self._prints or ())
 
+    @_alone
     def keep(self, rows: list[ChatMessage]) -> None:
         """These waiting rows are on their way to the disk."""
         self._kept += len(rows)
@@ -195,6 +222,7 @@ class Session:
         if self._prints is not None:
             self._prints += [print_of(row) for row in rows]
 
+    @_alone
     def lose(self, rows: list[ChatMessage]) -> None:
         """The disk did not take these rows: they are not part of the conversation."""
         for row in rows:
@@ -207,6 +235,7 @@ class Session:
                         del self._prints[at]
         self._last_kept = self._rows[self._kept - 1] if self._kept else None
 
+    @_alone
     def unkeep(self, rows: list[ChatMessage]) -> None:
         """The disk did not take these rows, the last ones kept: they wait again."""
         self._kept -= len(rows)
@@ -214,6 +243,7 @@ class Session:
         if self._prints is not None:
             del self._prints[self._kept :]
 
+    @_alone
     def rewritten(self) -> None:
         """All messages are on the disk as they are."""
         self._kept, self._last_kept = len(self._rows), self._rows[-1] if self._rows else None
@@ -224,6 +254,7 @@ class Session:
         """What was stored before is in the archive."""
         self._cleared = False
 
+    @_alone
     def forget_old_rows(self) -> None:
         """Let go of rows that no model is shown any more, unless somebody outside has the list."""
         if self._prints is None and len(self._rows) > _KEPT_ROWS:
@@ -235,11 +266,13 @@ class Session:
                 self._kept -= cut
                 self._forgotten += cut
 
+    @_alone
     def _expose(self) -> None:
         self._load_older()
         if self._prints is None:
             self._prints = [print_of(row) for row in self._rows[: self._kept]]
 
+    @_alone
     def _load_older(self) -> None:
         if self._skipped == 0 or self.stored is None:
             return

@@ -38,6 +38,11 @@ _OPTION = re.compile(r"(?:--|[—–])(\w[\w-]*)(?:=|\s+|$)")
 _QUOTES = {'"': '"', "'": "'", "“": "”", "„": "“", "‘": "’"}
 """What opens a quotation, and what closes it: phones again."""
 _CHECKS = frozenset(kind.value for kind in CheckKind)
+_STAND_IN = "offline"
+_NO_MODEL = (
+    "No model is set up, so nobody could work at it. `nanobot onboard` sets one up, or a key in the environment, such "
+    "as OPENAI_API_KEY."
+)
 _USAGE = (
     "Say /goal TEXT, with --steps N, --usd N, --check COMMAND, --plan or --review before the text; /goal resume, "
     "/goal stop, or /goal to see how far it is."
@@ -269,6 +274,8 @@ class Goals:
             return wish if isinstance(wish, str) else _USAGE
         if too_much := self._too_much(wish, asked):
             return too_much
+        if await self._has_no_model(asked):
+            return _NO_MODEL
         message, policy = asked.message, self.manager.policy
         goal = Goal(
             "",
@@ -286,6 +293,11 @@ class Goals:
             review=wish.review or policy.review,
         )
         return words.begun(await self.manager.set(goal))
+
+    async def _has_no_model(self, asked: Asked) -> bool:
+        """Whether only the stand-in would work at it, which cannot. Raises NanobotError where none can be had."""
+        assert self._parts is not None  # noqa: S101 as above
+        return (await self._parts.models.get(asked.session.metadata.get("model"))).provider_name == _STAND_IN
 
     async def _is_others_chat(self, asked: Asked) -> bool:
         """Whether somebody else has written in this chat, or has set the goal that it had last."""

@@ -21,8 +21,8 @@ from nanobot.session.folder import SessionFolder
 from nanobot.wiring.people import others_write
 
 if TYPE_CHECKING:
-    from nanobot.session.search.index import IndexedFile
     from nanobot.session.search.recall import Found, Recall
+    from nanobot.session.search.sources import IndexedFile
 
 _OWNERS_OWN = frozenset({"cli", "sdk", "api", "heartbeat", "unified"})
 """What session keys begin with where nobody but the owner writes."""

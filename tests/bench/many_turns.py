@@ -9,18 +9,13 @@ from pathlib import Path
 import httpx
 
 from nanobot.bus.events import InboundMessage
-from nanobot.config.schema import Config
 from nanobot.runtime import build_runtime
+from tests.bench.alone import turns_alone
 
 
 async def main() -> None:
     home, url, chats, turns = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
-    config = Config.model_validate(
-        {
-            "agents": {"defaults": {"provider": "custom", "model": "m", "workspace": str(home / "w")}},
-            "providers": {"custom": {"apiBase": url}},
-        }
-    )
+    config = turns_alone(home, url)
     async with build_runtime(config, data_dir=home, environ={}) as runtime:
 
         async def chat(number: int) -> None:

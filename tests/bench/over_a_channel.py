@@ -22,9 +22,9 @@ from nanobot.channels.posting import Posting, PostingChannel
 from nanobot.channels.text.pieces import Piece
 from nanobot.config.channels import ChannelConfig
 from nanobot.config.paths import Places
-from nanobot.config.schema import Config
 from nanobot.pairing.store import PairingStore
 from nanobot.runtime import build_runtime
+from tests.bench.alone import turns_alone
 from tests.bench.soak import resident_mb
 from tests.bench.stalls import Stalls
 
@@ -59,12 +59,7 @@ class Desk(PostingChannel):
 async def main() -> None:
     """Measure, and print."""
     home, url, chats, turns = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
-    config = Config.model_validate(
-        {
-            "agents": {"defaults": {"provider": "custom", "model": "m", "workspace": str(home / "w")}},
-            "providers": {"custom": {"apiBase": url}},
-        }
-    )
+    config = turns_alone(home, url)
     async with (
         open_journal(home / "state" / "journal.db") as journal,
         MessageBus(journal).open() as bus,

@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 from nanobot.bus.events import InboundMessage
-from nanobot.config.schema import Config
 from nanobot.runtime import build_runtime
 from nanobot.testing import ScriptedProvider, calls
+from tests.bench.alone import turns_alone
 
 
 def resident_mb() -> float:
@@ -24,7 +24,9 @@ async def main() -> None:
     home = Path(sys.argv[1])
     turns, sessions, tools = map(int, sys.argv[2:5])
     provider = ScriptedProvider()
-    async with build_runtime(Config(), data_dir=home, workspace=home / "w", provider=provider, environ={}) as runtime:
+    async with build_runtime(
+        turns_alone(), data_dir=home, workspace=home / "w", provider=provider, environ={}
+    ) as runtime:
         grown = []
         for turn in range(turns):
             provider.script(*[calls(("list_dir", {"path": "."}))] * tools, f"answer {turn}")

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from nanobot.bus.events import InboundMessage, OutboundKind
-from nanobot.config.schema import Config
 from nanobot.providers.base import Delta, Finished, LLMProvider, LLMResponse, TextDelta
 from nanobot.runtime import Runtime, build_runtime
+from tests.bench.alone import turns_alone
 from tests.bench.stalls import Stalls
 
 STUCK = "stuck"
@@ -58,7 +58,7 @@ async def status_times(runtime: Runtime) -> list[float]:
 async def main() -> None:
     home, messages, chats = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     async with (
-        build_runtime(Config(), data_dir=home, workspace=home / "w", provider=Quick(), environ={}) as runtime,
+        build_runtime(turns_alone(), data_dir=home, workspace=home / "w", provider=Quick(), environ={}) as runtime,
         Stalls() as stalls,
     ):
         serving = asyncio.create_task(runtime.loop.run())

@@ -1,6 +1,8 @@
 """Dream lives in the gateway as one timer, where its owner has not switched it off."""
 
+from tests.agent.test_tidying import saving
 from tests.gateway.conftest import OpenGateway
+from tests.gateway.toy import soon
 
 
 async def test_it_is_a_member_that_asks_nothing_of_a_model_at_a_start(running: OpenGateway):
@@ -12,3 +14,15 @@ async def test_it_is_a_member_that_asks_nothing_of_a_model_at_a_start(running: O
 async def test_switched_off_it_is_none(running: OpenGateway):
     async with running(agents={"defaults": {"dream": {"enabled": False}}}) as it:
         assert "dream" not in it.gateway.members.known
+
+
+async def test_what_an_earlier_life_put_away_is_remembered_though_nobody_speaks(running: OpenGateway):
+    async with running("Fine.") as it:
+        it.toy.write("I like plums", message_id="1")
+        await soon(lambda: it.toy.got() == ["Fine."])
+        it.toy.write("/new", message_id="2")
+        await soon((it.home / "state" / "to-consolidate.json").exists)
+
+    async with running(saving("Spoke of plums.", "- Likes plums.")) as it:
+        it.gateway.runtime.upkeep.tidying.pause_s = 0
+        await soon(lambda: "Likes plums" in it.gateway.runtime.context.memory.read_long_term())

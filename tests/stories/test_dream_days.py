@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from nanobot.agent.memory import MemoryStore
+from nanobot.bus.events import InboundMessage
 from nanobot.config.paths import Places
 from nanobot.config.schema import Config
 from nanobot.messages.types import ChatMessage
@@ -76,3 +77,24 @@ async def test_after_a_day_of_talk_a_week_of_silence_asks_nothing_of_a_model(tmp
     rows = list(LedgerReader(Places(tmp_path).usage).rows(date(2026, 1, 1)))
     causes = [row["cause"] for row in rows]
     assert (causes.count("consolidation"), causes.count("dream"), causes.count("turn")) == (2, 1, 17)
+
+
+async def test_who_is_let_in_alone_has_their_memory_tidied_as_the_owner_they_are(tmp_path: Path):
+    """Nobody is paired as owner there: what they said is no less their own, in the log as in the facts."""
+    three = Three(
+        [saving("Moved.", "- Lives in Berlin.\n- Home: Berlin.")] * 9, [tidying(replace_("f1 f2", "Lives in Berlin."))]
+    )
+    telegram = {"enabled": True, "token": "1:a", "allowFrom": ["7"]}
+    config = Config.model_validate({"agents": {"defaults": {"memoryWindow": 8}}, "channels": {"telegram": telegram}})
+    async with build_runtime(
+        config, data_dir=tmp_path, workspace=tmp_path / "workspace", provider=three, environ={}
+    ) as runtime:
+        runtime.upkeep.tidying.pause_s = 0
+        for number in range(14):
+            await runtime.loop.run_turn(InboundMessage("telegram", "7", "7", f"word {number}"))
+        await runtime.upkeep.tidying.settled()
+        await runtime.upkeep.dreams.tidy_all()
+
+    memory = MemoryStore(tmp_path / "workspace")
+    assert "somebody else" not in memory.history_file.read_text(encoding="utf-8")
+    assert memory.read_long_term() == "- Lives in Berlin.\n"

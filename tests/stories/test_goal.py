@@ -58,6 +58,16 @@ def test_one_message_sets_a_goal_and_waits_for_its_end(tmp_path: Path):
     assert goal_of(home)["steps"] == 5
 
 
+def test_without_a_model_none_is_set(tmp_path: Path):
+    home = Home(tmp_path)
+
+    end = home.ask("/goal write a page that says hello")
+
+    assert end.code == 0
+    assert end.out.startswith("No model is set up, so nobody could work at it. `nanobot onboard` sets one up")
+    assert not (home.data / "state" / "goals").exists()
+
+
 @pytest.mark.parametrize("turn", [1, 2])
 def test_a_kill_in_a_turn_of_it_costs_nothing_that_was_done(tmp_path: Path, turn: int):
     with FakeModels(default=works(hangs_in_turn=turn)) as server:

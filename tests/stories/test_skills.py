@@ -6,6 +6,7 @@ The services that weather, github and clawhub ask stand on loopback, and answer 
 import json
 import re
 import shutil
+import ssl
 import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -29,6 +30,7 @@ from tests.contracts.fake_telegram import TOKEN
 from tests.contracts.life import until
 from tests.contracts.platform_telegram import ANNA, TelegramPlatform
 from tests.gateway.toy import free_port, written
+from tests.utils.test_connection import certificate
 
 Answer = tuple[str, bytes]
 UNASKED = Config.model_validate({"tools": {"approval": "off"}})
@@ -62,13 +64,22 @@ async def ran(home: Path, *wanted: str, config: Config = UNASKED) -> list[str]:
 
 
 @contextmanager
-def service(answer: Callable[[str, Mapping[str, list[str]]], Answer | None]) -> Iterator[str]:
-    """A service on loopback: of a path and its query, a type and what is sent."""
+def service(
+    answer: Callable[[str, Mapping[str, list[str]]], Answer | None], tls: ssl.SSLContext | None = None
+) -> Iterator[str]:
+    """A service on loopback: of a path and its query (of a post, its `body`), a type and what is sent."""
 
     class Asked(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             address = urlsplit(self.path)
-            found = answer(address.path, parse_qs(address.query))
+            self._answer(address.path, parse_qs(address.query))
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+            self._answer(self.path, {"body": [body]})
+
+        def _answer(self, path: str, query: Mapping[str, list[str]]) -> None:
+            found = answer(path, query)
             kind, data = found or ("text/plain", b"there is no such thing")
             self.send_response(200 if found else 404)
             self.send_header("Content-Type", kind)
@@ -80,8 +91,10 @@ def service(answer: Callable[[str, Mapping[str, list[str]]], Answer | None]) -> 
             return
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Asked) as server:
+        if tls is not None:
+            server.socket = tls.wrap_socket(server.socket, server_side=True)
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_address[1]}"
+        yield f"http{'s' if tls else ''}://{'localhost' if tls else '127.0.0.1'}:{server.server_address[1]}"
         server.shutdown()
 
 
@@ -152,6 +165,54 @@ async def test_github_by_its_own_commands(tmp_path: Path):
 
     assert told[0].startswith("v7")
     assert "gh auth login" in told[1]
+
+
+_ISSUE = {"number": 12, "title": "Plums", "state": "OPEN", "url": "https://x/12", "updatedAt": "2026-01-02T03:04:05Z"}
+_PULL = {"number": 34, "title": "Pears", "state": "OPEN", "url": "https://x/34", "headRefName": "pears", "id": "P34"}
+GRAPHQL: dict[str, dict[str, Any]] = {
+    "query IssueList": {"hasIssuesEnabled": True, "issues": {"totalCount": 1, "nodes": [_ISSUE]}},
+    "query PullRequestList": {
+        "pullRequests": {"totalCount": 1, "nodes": [{**_PULL, "author": {"login": "ann", "id": "U1"}}]},
+    },
+    "query PullRequestByNumber": {"pullRequest": _PULL},
+}
+"""What `repository` is in the answer to each."""
+COMMENTED = {"addComment": {"commentEdge": {"node": {"url": "https://x/34#1"}}}}
+
+
+@needs("gh")
+async def test_github_by_its_look_and_its_change_over_tls(tmp_path: Path):
+    """https://docs.github.com/graphql: issues and pull requests are listed, one is read and answered."""
+    sent: list[str] = []
+
+    def api(path: str, query: Mapping[str, list[str]]) -> Answer | None:
+        if path == "/api/graphql":
+            sent.extend(query["body"])
+            repository = [{"repository": value} for name, value in GRAPHQL.items() if name in sent[-1]]
+            commented = [COMMENTED] * ("mutation CommentCreate" in sent[-1])
+            data: dict[str, Any] = next(iter([*repository, *commented]), {})
+            return "application/json", json.dumps({"data": data}).encode()
+        if path == "/api/v3/repos/owner/name/pulls/34":
+            return "text/plain", b"+pears\n"
+        return None
+
+    (workspace := tmp_path / "workspace").mkdir()
+    (workspace / "notes.md").write_text("They are ripe.", encoding="utf-8")
+    authority, tls = certificate(workspace)
+    wanted = re.compile("gh (issue list|pr list|pr diff|pr comment)")  # what every release of gh asks in the same way
+    with service(api, tls) as url:
+        host = url.removeprefix("https://")
+        login = f"GH_HOST={host} GH_ENTERPRISE_TOKEN=k GH_CONFIG_DIR=$PWD/.gh SSL_CERT_FILE=$PWD/{authority.name} "
+        asked = [login + one for one in commands("github", "gh") if wanted.match(one)]
+        told = await ran(tmp_path, *asked)
+
+    issues, pulls, diff, fields, answered = told
+    assert "Plums" in issues
+    assert "Pears" in pulls
+    assert "+pears" in diff
+    assert "34 Pears (ann)" in fields
+    assert "https://x/34#1" in answered
+    assert "They are ripe." in sent[-1]
 
 
 @needs("gh")

@@ -1,9 +1,10 @@
 """Packages bring tools and hooks where the config wants them; whatever is wrong with one has its name on it."""
 
+import asyncio
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from nanobot.agent.tools.builtin import ToolPolicies, build_tools
 from nanobot.agent.turn import ToolEnded
 from nanobot.config.schema import Config
 from nanobot.plugins import offers
+from nanobot.providers.base import Delta, Finished, LLMResponse
 from nanobot.security.paths import PathPolicy
 from nanobot.testing import calls, open_bot
 from nanobot.wiring.plugins import loaded, troubles_before
@@ -290,3 +292,21 @@ async def test_whatever_a_hook_of_a_package_raises_the_turn_goes_on(tmp_path: Pa
     async with open_bot(tmp_path, "one", "two", config=on("unruly")) as bot:
         assert [await bot.say("go"), await bot.say("go")] == ["one", "two"]
         assert any("on_message raised" in trouble for trouble in bot.runtime.troubles())
+
+
+@pytest.mark.parametrize("odd", [SystemExit(3), BaseException("odd")])
+async def test_a_provider_that_calls_for_the_end_of_the_process_ends_its_turn_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, odd: BaseException
+):
+    async def raises(*_: object, **__: object) -> AsyncIterator[Delta]:
+        for one in [odd]:
+            raise one
+        yield Finished(LLMResponse(None))
+
+    async with open_bot(tmp_path, "fine") as bot:
+        with monkeypatch.context() as patched:
+            patched.setattr(bot.provider, "chat_stream", raises)
+            failed = await bot.say("go")
+
+        assert f"the provider raised {type(odd).__name__}" in failed
+        assert await asyncio.wait_for(bot.say("go"), 5) == "fine"

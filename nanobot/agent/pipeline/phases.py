@@ -13,7 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 
 from nanobot.agent.context import with_attachments
-from nanobot.agent.handover import FORGOTTEN, handover_of, told_by_others
+from nanobot.agent.handover import FORGOTTEN, handover_of, told_by_others, with_left_out
 from nanobot.agent.pipeline.hooked import denied, end_seen, let_in
 from nanobot.agent.pipeline.left_over import (
     MOST_TRIES,
@@ -247,7 +247,9 @@ class Pipeline:
             model=built.model,
             system=masked(
                 parts.prompt.build_system_prompt(
-                    handover_of(turn.session.metadata), scope=turn.scope, began=turn.session.created_at.date()
+                    self._earlier(turn, first + built.window.start),
+                    scope=turn.scope,
+                    began=turn.session.created_at.date(),
                 )
             ),
             history=built.history,
@@ -290,6 +292,13 @@ class Pipeline:
             result.outcome, result.text, result.error, turn.turn_id, dict(result.usage), result.cost_usd
         )
         return TurnPhase.SAVE
+
+    def _earlier(self, turn: Turn, shown_from: int) -> str:
+        """What the session remembers of messages that are not shown: the model's note, or that there is none."""
+        session, note = turn.session, handover_of(turn.session.metadata)
+        if not self._parts.failures_of(session.key):
+            return note
+        return with_left_out(note, shown_from - session.last_consolidated)
 
     def _enough_of(self, turn: Turn) -> Callable[[], str]:
         """Says before each model call why it is enough, for a turn that works for a goal."""

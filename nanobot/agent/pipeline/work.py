@@ -163,6 +163,8 @@ class Parts:
     """None where no turn works at a goal."""
     news_of: Callable[[str], Sequence[str]] = field(default=lambda session_key: ())
     """What the people of a session should know, once."""
+    failures_of: Callable[[str], int] = field(default=lambda session_key: 0)
+    """How often in a row its old messages could not be summed up."""
 
 
 class Ending(Enum):

@@ -4,6 +4,7 @@ A pure loop over a RunSpec. It knows no screen, no storage, no bus and no config
 what must be kept goes to `record` before the next thing begins.
 """
 
+import asyncio
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
@@ -305,9 +306,12 @@ class _Run:
             if response is None:  # else the answer is whole, and only the good-bye failed
                 await self._keep_broken_off(speech)
                 raise
-        except BaseException:
+        except (Exception, asyncio.CancelledError, GeneratorExit, KeyboardInterrupt):
             await self._keep_broken_off(speech)
             raise
+        except BaseException as error:  # somebody's own provider: what would end the loop ends the turn alone
+            await self._keep_broken_off(speech)
+            raise RuntimeError(f"the provider raised {type(error).__name__}: {error}") from error
         if response is None:
             raise StreamCutError(f"{type(spec.model.provider).__name__} ended its answer without finishing it")
         self._requests.answered(response.usage.get("prompt_tokens", 0))

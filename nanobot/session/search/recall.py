@@ -10,8 +10,10 @@ from nanobot.messages.types import Provenance, least_trusted
 from nanobot.security.vault import masked
 from nanobot.session.folder import SessionFolder
 from nanobot.session.lines import Row, decode
-from nanobot.session.search.index import IndexedFile, Kind, OpenIndex, Place, SearchIndex, Source
+from nanobot.session.search.index import SearchIndex
+from nanobot.session.search.open_index import OpenIndex
 from nanobot.session.search.rows import OLD_LOG, entry_of, findable, trust_in, trust_in_entry
+from nanobot.session.search.sources import IndexedFile, Kind, Place, Source
 from nanobot.session.search.words import Question, Term, place_in, words_of
 
 MayRead = Callable[[IndexedFile], bool]

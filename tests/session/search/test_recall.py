@@ -13,8 +13,9 @@ from nanobot.messages.types import Provenance
 from nanobot.security import vault
 from nanobot.session.folder import SessionFolder
 from nanobot.session.manager import SessionManager
-from nanobot.session.search.index import IndexedFile, SearchIndex
+from nanobot.session.search.index import SearchIndex
 from nanobot.session.search.recall import Found, Recall, sources_of
+from nanobot.session.search.sources import IndexedFile
 
 
 def anything(file: IndexedFile) -> bool:
