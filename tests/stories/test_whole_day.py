@@ -58,9 +58,9 @@ class Day:
         self.lives = Lives(home, str(self.clock))
 
     def set_clock(self) -> None:
-        """Nineteen hours and a bit a night: what is due at four comes, and each time at another hour of the day."""
+        """A day a night, and less than one since somebody has spoken."""
         temp = self.clock.with_suffix(".new")
-        temp.write_text(f"{self.began.isoformat()} {timedelta(hours=23).total_seconds() * self.nights}")
+        temp.write_text(f"{self.began.isoformat()} {timedelta(hours=23, minutes=54).total_seconds() * self.nights}")
         temp.replace(self.clock)
 
     async def says(self, seat: tuple[str, int], words: str) -> str:
@@ -177,11 +177,19 @@ class Day:
     # what is wrong at its end
 
     def problems(self) -> list[str]:
-        found = [one for name, chat, token in self.said for one in judged(name, self.mouths[name], chat, token)]
+        found = [problem for one in self.said if not self.is_told_again(*one) for problem in self.judged(*one)]
         found += elsewhere(self.mouths, self.said)
         found += self.journal() + self.idle() + self.leaks() + self.reports() + self.memories()
         print(*found, sep="\n")
         return found
+
+    def judged(self, name: str, chat: int, token: str) -> list[str]:
+        return judged(name, self.mouths[name], chat, token)
+
+    def is_told_again(self, name: str, chat: int, token: str) -> bool:
+        """Whether a goal's report repeats the words of its last turn, which somebody's message had joined."""
+        answers = seen(self.mouths[name], chat, token)
+        return len([text for text in answers if "(Goal reached" not in text]) == 1 < len(answers)
 
     def journal(self) -> list[str]:
         """Messages of people that are not settled, or were not taken once."""
