@@ -105,6 +105,11 @@ class Goals:
         """Whether that turn is still to run."""
         return not self.is_made or self.manager.wants_turn(message.session_key)
 
+    async def recall(self, session_key: str) -> None:
+        """Know the goal of this session that waits for its person. Without a goal ever, a stat."""
+        if self.is_made or self._folder.is_dir():
+            await self.manager.recall(session_key)
+
     def note_for(self, message: InboundMessage) -> str:
         """What the model is to know of the session's goal beside this message."""
         if not self.is_made:

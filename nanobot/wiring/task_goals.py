@@ -57,6 +57,9 @@ class TaskGoals:
         """Who asked for it waits for it."""
         return True
 
+    async def recall(self, session_key: str) -> None:
+        """The session that has the goal does."""
+
     def note_for(self, message: InboundMessage) -> str:
         """A subagent knows its task, and where a goal asked for it the notes and who else works for that."""
         task = self._task_of(message.session_key)

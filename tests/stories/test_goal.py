@@ -119,3 +119,19 @@ def test_who_stops_it_with_a_key_is_not_told_that_it_goes_on(tmp_path: Path):
     assert "The goal (write a page that says hello) too." in aside.decode()
     assert "Not done yet" not in aside.decode()
     assert goal_of(home)["state"] == "stopped"
+
+
+def test_a_command_that_answers_what_a_goal_has_asked_goes_on_with_it(tmp_path: Path):
+    with FakeModels(default=works()) as server:
+        home = Home(tmp_path, server)
+        server.script(Calls(("goal", {"action": "ask", "text": "In which language?"})), Say("I have asked."))
+        asked = home.ask("/goal write a page that says hello")
+        server.script(WRITE, Say("German, then."))
+
+        answered = home.ask("German")
+        told = next(str(chat.json["messages"][-1]["content"]) for chat in server.chats if "German" in str(chat.json))
+
+    assert "In which language?" in asked.out
+    assert "You had asked: In which language?" in told
+    assert answered.out.startswith("German, then.")
+    assert "Goal reached" in answered.out

@@ -217,6 +217,23 @@ class GoalManager:
 
     # --- for turns
 
+    async def recall(self, session_key: str) -> None:
+        """Hold the goal of this session where it waits for somebody: what is said now may be what it waits for. One
+        that was at work is taken up by itself. Never raises.
+        """
+        if session_key in self._held or self._ends():
+            return
+        async with self._opening:
+            try:
+                goal = await self._last(session_key)
+                if goal is None or goal.state not in (GoalState.ASKING, GoalState.WAITING) or not goal.told:
+                    return
+                held = await self._held_last(session_key)
+            except NanobotError:  # another process has it
+                return
+            if held is not None and held.goal.state not in (GoalState.ASKING, GoalState.WAITING):
+                self._let_go_of_idle(held)
+
     def note_for(self, message: InboundMessage) -> str:
         """What a message is told with while a goal is open; a person's word is what one that asks has waited for."""
         held = self._held.get(message.session_key)

@@ -161,6 +161,8 @@ class Pipeline:
             return TurnPhase.SAVE
         commands, command = self._parts.commands, parse_command(turn.message.content)
         if command is None:
+            if goals is not None:
+                await goals.recall(message.session_key)
             return TurnPhase.BUILD
         assert turn.restored is not None  # noqa: S101 RESTORE made it
         if commands.canonical(command) == "new":

@@ -95,6 +95,10 @@ class Goals(Protocol):
         """Whether the turn that a goal has asked for is still to run: much may have been said before it."""
         ...
 
+    async def recall(self, session_key: str) -> None:
+        """Know the goal of this session that waits for its person, also one that an earlier life has set."""
+        ...
+
     def note_for(self, message: InboundMessage) -> str:
         """What the model is to know of the session's goal beside this message; empty where none is open."""
         ...

@@ -175,11 +175,13 @@ async def test_a_goal_of_a_chat_keeps_its_notes_where_no_other_chat_reads_them(t
 
 
 async def test_a_message_is_read_at_the_next_boundary_once_and_is_nobody_elses_word(tmp_path: Path):
-    wait = Pause()
-    cast = Cast(BOTH, "On it.", *END, prices=[wait, LOOK, LOOK, "3 euros"], flights=[tell("It is in euros."), "2"])
+    wait, tells = Pause(), Pause()
+    flights = [tells, tell("It is in euros."), "2"]
+    cast = Cast(BOTH, "On it.", *END, prices=[wait, LOOK, LOOK, "3 euros"], flights=flights)
 
     async with on_stage(tmp_path, cast) as stage:
-        await at_work(stage, wait)
+        await at_work(stage, wait, tells)
+        tells.resume.set()
         await has_ended(stage, "flights")
         wait.resume.set()
         await settled(stage)
