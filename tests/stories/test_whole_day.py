@@ -239,12 +239,15 @@ class Day:
         states = Counter(task["state"] for task in files)
         found += [f"subagents ended {states}"] * (set(states) != {"done"})
         rows = "".join(file.read_text(encoding="utf-8") for file in self.home.sessions.rglob("*.jsonl"))
-        reports = Counter(re.findall(r'"inbound": "subagent:(\w+):report"', rows))
+        told = r'"inbound": "subagent:(\w+):report"|"content": "Subagent (\w+): done'  # or waited for, as in a goal
+        reports = Counter(report or inline for report, inline in re.findall(told, rows))
         found += [f"reports {reports}"] * (reports != Counter(task["id"] for task in files))
         goals = [json.loads(file.read_text())["state"] for file in (self.home.data / "state" / "goals").glob("*.json")]
         found += [f"goals are {goals}"] * (set(goals) != {"done"})
         beats = [self.told("owner", f"beat-{number} ") for number in range(1, self.model.beats + 1)]
-        found += [f"beats were told {beats} times"] * (beats != [1] * self.model.beats)
+        found += [f"beats were told {beats} times"] * (
+            max(beats) > 1 or sum(beats) <= self.nights
+        )  # a killed one is new
         return found
 
     def memories(self) -> list[str]:
@@ -262,7 +265,7 @@ class Day:
         pytest.param(SHORT, 1, marks=pytest.mark.timeout(180), id="short"),
         *(
             pytest.param(long(seed), seed, marks=[pytest.mark.slow, pytest.mark.timeout(900)], id=f"long-{seed}")
-            for seed in range(12)
+            for seed in range(8)
         ),
     ],
 )

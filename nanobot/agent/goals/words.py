@@ -75,7 +75,7 @@ def beside(goal: Goal) -> str:
         HEADING,
         "",
         goal.text,
-        f"(You work at this between the person's messages; it {_STATES[goal.state].replace('your', 'their')}. "
+        f"(You work at this between the person's messages; it {_is(goal).replace('your', 'their')}. "
         "This message comes between: answer it. `goal` changes the note, ends or drops it.)",
     ]
     if goal.state is GoalState.ASKING:
