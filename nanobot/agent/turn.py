@@ -49,6 +49,8 @@ class TurnResult:
     cost_usd: float | None = None
     later: bool = False
     """Whether nanobot's own end came before its end: it goes on, or begins, at the next start."""
+    joined: int = 0
+    """How many messages have joined it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -140,7 +140,7 @@ class Drive:
         self._now = now
         self._woken = asyncio.Event()
         self._said = ""
-        """What its last turn said."""
+        """What its last turn said, and nobody was told."""
 
     async def run(self, *, taken_up: bool = False) -> None:
         """Until it is over, waits, or nanobot ends. `taken_up`: an earlier life may have died in one of its turns."""
@@ -213,13 +213,13 @@ class Drive:
         if result.later or (result.outcome is TurnOutcome.STOPPED and self._ends()):
             return False
         goal.turns += 1
-        self._said = result.text
+        self._said = "" if result.joined else result.text  # who has joined has it already
         if goal.state is not GoalState.ACTIVE:
-            await self._ended_within(result)
+            await self._ended_within()
         elif result.outcome is TurnOutcome.STOPPED:
             await self.end(GoalState.STOPPED, "its turn was stopped", tells=True)
         elif goal.claim is not None:
-            await self._claimed(result.text)
+            await self._claimed(result.text, told=bool(result.joined))
         elif result.outcome in (TurnOutcome.FAILED, TurnOutcome.REFUSED) or result.error in _FOR_GOOD:
             await self._failed(result)
         else:
@@ -228,10 +228,10 @@ class Drive:
             goal.unnoted = 0 if self.touched else goal.unnoted + 1
             if goal.idle >= (MOST_NOTING if self.touched else MOST_IDLE):
                 what = "nothing but to take notes" if self.touched else "nothing"
-                await self.end(GoalState.WAITING, self._vainly(f"I did {what} for {goal.idle} turns"), result.text)
+                await self.end(GoalState.WAITING, self._vainly(f"I did {what} for {goal.idle} turns"), self._said)
             elif goal.unnoted >= MOST_UNNOTED:
                 why = f"for {MOST_UNNOTED} turns I could not say how far it is"
-                await self.end(GoalState.WAITING, self._vainly(why), result.text)
+                await self.end(GoalState.WAITING, self._vainly(why), self._said)
             await self._save(goal)
         return True
 
@@ -245,18 +245,18 @@ class Drive:
         """The reason, with the check that its last claim came to grief on."""
         return f"{why}, and {clip_line(self.refuted, 300)}" if self.refuted else why
 
-    async def _ended_within(self, result: TurnResult) -> None:
+    async def _ended_within(self) -> None:
         """The agent, or a person, has changed its state while the turn ran."""
         goal = self.goal
         if goal.state is GoalState.ASKING:
             goal.report, goal.told = words.asks(goal.why), False
         elif goal.state is GoalState.DROPPED:
             goal.ended_at = self._now()
-            goal.report, goal.told = words.ended(goal, result.text), False
+            goal.report, goal.told = words.ended(goal, self._said), False
         await self._save(goal)
 
-    async def _claimed(self, said: str) -> None:
-        """It was proved; a reviewer may have a look first."""
+    async def _claimed(self, said: str, *, told: bool = False) -> None:
+        """It was proved; a reviewer may have a look first. `told`: its people have these words already."""
         goal = self.goal
         if goal.review:
             review = await self._team.review(goal, said)
@@ -270,7 +270,7 @@ class Drive:
                 await self._save(goal)
                 return
         goal.state, goal.why, goal.ended_at = GoalState.DONE, "", self._now()
-        goal.report, goal.told = words.done(goal, said), False
+        goal.report, goal.told = words.done(goal, "" if told else said), False
         await self._save(goal)
 
     async def _failed(self, result: TurnResult) -> None:

@@ -289,7 +289,13 @@ class Pipeline:
         with calling_for(_call_context(turn, parts.goals)):
             result = await let_run(turn, run(spec), parts.patience.letting_go)
         turn.result = TurnResult(
-            result.outcome, result.text, result.error, turn.turn_id, dict(result.usage), result.cost_usd
+            result.outcome,
+            result.text,
+            result.error,
+            turn.turn_id,
+            dict(result.usage),
+            result.cost_usd,
+            joined=turn.joined,
         )
         return TurnPhase.SAVE
 

@@ -240,6 +240,22 @@ async def test_a_message_meanwhile_joins_its_turn_and_is_answered(tmp_path: Path
     assert len(stage.replies()) == 3
 
 
+async def test_who_joins_its_last_turn_is_told_once(tmp_path: Path):
+    pause = Pause()
+    cast = Cast(WRITE, pause, FINISH, "The page is there, and it is green.")
+
+    async with on_stage(tmp_path, cast) as stage:
+        await stage.hear("/goal write a page")
+        await stage.until(pause.reached.is_set)
+        await stage.hear("make it green")
+        await stage.until(lambda: any(one.kind is OutboundKind.RECEIPT for one in stage.sent))
+        pause.resume.set()
+        await settled(stage)
+
+    assert stage.replies()[1] == "The page is there, and it is green."
+    assert stage.replies()[2].startswith("write a page\n\n(Goal reached, checked by file: page.md")
+
+
 async def test_what_it_asks_is_told_and_the_answer_goes_on_with_it(tmp_path: Path):
     ask = calls(("goal", {"action": "ask", "text": "In which language?"}))
     cast = Cast(ask, "I have asked.", "German it is.", WRITE, FINISH, "The page is there.")
