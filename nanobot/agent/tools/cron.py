@@ -79,10 +79,10 @@ class CronTool(Tool):
         at=string("Once, like 2026-12-24T18:00"),
         deliver=boolean("false: send nothing"),
         notify=string(
-            "on_change: if the answer differs; on_alert: if there is something to report",
+            "on_change: if the answer differs; on_alert: if something is to be told",
             enum=["always", "on_change", "on_alert", "never"],
         ),
-        job_id=string("Of the job to change or run"),
+        job_id=string(),
     )
     effect = Effect.ONCE
 

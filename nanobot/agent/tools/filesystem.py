@@ -134,7 +134,7 @@ class WriteFileTool(Tool):
     parameters = takes(
         "path",
         "content",
-        path=string("Relative to the workspace"),
+        path=string(),
         content=string(),
     )
     effect = Effect.REPEATABLE

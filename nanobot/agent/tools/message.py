@@ -48,7 +48,7 @@ class MessageTool(Tool):
     )
     parameters = takes(
         "content",
-        content=string("Markdown"),
+        content=string(),
         channel=string("Like telegram (default: here)"),
         chat_id=string("Id or name, like @ann, #general (default: here)"),
         media=array("File paths"),

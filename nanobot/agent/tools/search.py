@@ -38,7 +38,7 @@ class GlobTool(Tool):
     )
     parameters = takes(
         "pattern",
-        pattern=string("Like docs/*.md"),
+        pattern=string(),
         path=string("Folder (default: workspace)"),
         max_results=integer("Default 200"),
     )
@@ -109,7 +109,7 @@ class GrepTool(Tool):
     )
     parameters = takes(
         "pattern",
-        pattern=string("Matched line by line"),
+        pattern=string(),
         path=string("File or folder (default: workspace)"),
         glob=string("Only files like *.py"),
         ignore_case=boolean(),

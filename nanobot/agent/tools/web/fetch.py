@@ -38,7 +38,7 @@ class WebFetchTool(Tool):
     description = "Fetch a page of the web as readable text."
     parameters = takes(
         "url",
-        url=string("With https://"),
+        url=string(),
         extractMode=string("Default markdown", enum=["markdown", "text"]),
         maxChars=integer(minimum=100),
     )
