@@ -25,6 +25,7 @@ from nanobot.wiring.surroundings import Surroundings
 
 if TYPE_CHECKING:
     from nanobot.agent.goals.goal import Goal, GoalLimits
+    from nanobot.agent.goals.keeper import GoalKeeper
     from nanobot.agent.goals.manager import GoalManager
     from nanobot.agent.loop import AgentLoop
     from nanobot.wiring.subagents import Subagents
@@ -83,9 +84,11 @@ class Goals:
             ending=lambda: loop.is_stopping,
         )
 
-    def keeper(self) -> "GoalManager":
-        """The manager, for the tool."""
-        return self.manager
+    def keeper(self) -> "GoalKeeper":
+        """What the tool speaks to."""
+        from nanobot.agent.goals.keeper import GoalKeeper  # as above
+
+        return GoalKeeper(self.manager)
 
     @property
     def is_made(self) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 from nanobot.agent.scope import OWNERS, Scope
 from nanobot.agent.tools.goal import Check, CheckKind
 from nanobot.bus.events import Address, InboundMessage
+from nanobot.errors import NanobotError
 from nanobot.messages.types import Origin, Provenance
 
 
@@ -168,3 +169,9 @@ _PLAIN: dict[str, tuple[type, ...]] = {
 
 def _check_of(told: dict[str, Any] | None) -> Check | None:
     return None if told is None else Check(CheckKind(told["kind"]), str(told["target"]), str(told.get("expect", "")))
+
+
+def keeps_to(most: int, text: str, name: str) -> None:
+    """Raises NanobotError where a text has more characters than it may."""
+    if len(text) > most:
+        raise NanobotError(f"{name} has {len(text):,} characters; {most:,} are the most. Put the rest into a file.")

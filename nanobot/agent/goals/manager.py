@@ -8,28 +8,25 @@ too, and looked at before each model call.
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from nanobot.agent.goals import words
 from nanobot.agent.goals.drive import Drive, Team, Turns
-from nanobot.agent.goals.goal import Goal, GoalLimits, GoalState
+from nanobot.agent.goals.goal import Goal, GoalLimits, GoalState, keeps_to
 from nanobot.agent.goals.store import GoalStore
-from nanobot.agent.tools.base import ToolContext
-from nanobot.agent.tools.goal import Check
 from nanobot.agent.turn import StepEnded
 from nanobot.bus.events import InboundMessage
 from nanobot.errors import NanobotError
-from nanobot.messages.types import ChatMessage, Origin, is_outside, least_trusted
+from nanobot.messages.types import ChatMessage, Origin, is_outside
 from nanobot.utils.aio import finish
 from nanobot.utils.clock import Clock
 from nanobot.utils.locks import ProcessLock
 from nanobot.utils.refusals import refusal
-from nanobot.utils.text import clip_line
 
 log = logging.getLogger(__name__)
 
-_NONE = "There is no goal at work here. Begin one with action begin."
+NONE = "There is no goal at work here. Begin one with action begin."
 _ENDING = "The goal of this session has ended just now. Its turn has to end before another begins."
 _ELSEWHERE = "Another nanobot works at the goal of this session. Say it there, or end that one first."
 _PEOPLE = (Origin.USER, Origin.CLI, Origin.API)
@@ -37,8 +34,6 @@ _STOPS_S = 2.0
 _MOST_SAVES = 60
 _MOST_CHARS = 8_000
 """Of a goal: it stands in the message of every turn."""
-_MOST_NOTED = 4_000
-"""Of a part of its note, and of a question: they stand beside every message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,89 +87,11 @@ class GoalManager:
         self._unsaved: set[str] = set()
         """Ids of those that the disk knows in an older state."""
 
-    # --- the tool
-
-    async def begin(self, text: str, check: Check | None, ctx: ToolContext) -> str:
-        """Take it on for the session of this turn. Raises NanobotError where it cannot be."""
-        trust = least_trusted([ctx.asker, ctx.entered]) if is_outside(ctx.entered) else ctx.asker
-        goal = await self.set(
-            Goal(
-                "",
-                text,
-                ctx.session_key,
-                ctx.address,
-                trust,
-                ctx.origin,
-                ctx.sender_id,
-                ctx.attended,
-                ctx.scope,
-                self.policy.limits,
-                check,
-                review=self.policy.review,
-            )
-        )
-        return words.begun_by_agent(goal)
-
-    async def note(self, ctx: ToolContext, *, done: str = "", doing: str = "", following: str = "") -> str:
-        """Write down how far it is. Raises NanobotError."""
-        goal = await self._open(ctx)
-        if not (done or doing or following):
-            raise NanobotError("There is nothing to note. Give done, doing or next.")
-        for name, text in (("done", done), ("doing", doing), ("next", following)):
-            _keeps_to(_MOST_NOTED, text, name)
-        note = goal.note
-        note.done, note.doing, note.following = done or note.done, doing or note.doing, following or note.following
-        goal.noted = least_trusted([goal.noted, ctx.entered])
-        await self._save(goal)
-        return "Noted."
-
-    def checks(self, ctx: ToolContext) -> Sequence[Check]:
-        """What must hold at the end, as who set it has said. Raises NanobotError."""
-        held = self._held.get(ctx.session_key)
-        if held is None or held.goal.state.is_over:
-            raise NanobotError(_NONE)
-        return [held.goal.check] if held.goal.check is not None else []
-
-    def refuted(self, shown: str, ctx: ToolContext) -> None:
-        """Its end was claimed, and a check did not hold, as is said here."""
-        if (held := self._held.get(ctx.session_key)) is not None:
-            held.drive.refuted, held.goal.claim = shown, None  # of several claims the last one counts
-
-    async def claimed(self, check: Check, ctx: ToolContext) -> str:
-        """Its end was claimed, and the check held. Raises NanobotError."""
-        goal = await self._open(ctx)
-        goal.state, goal.claim = GoalState.ACTIVE, check
-        await self._save(goal)
-        if self._held[ctx.session_key].task is None:
-            self._start(self._held[ctx.session_key])
-        reader = " A reviewer reads it first." if goal.review else ""
-        return f"The check holds ({check}). Give your final answer now: it is what the person is told.{reader}"
-
-    async def ask(self, question: str, ctx: ToolContext) -> str:
-        """It waits for the person's answer. Raises NanobotError."""
-        if not question.strip():
-            raise NanobotError("There is no question. Say it in text.")
-        _keeps_to(_MOST_NOTED, question, "text")
-        goal = await self._open(ctx)
-        goal.state, goal.why = GoalState.ASKING, question.strip()
-        goal.noted = least_trusted([goal.noted, ctx.entered])
-        await self._save(goal)
-        return "The person is asked when this turn ends; the goal goes on with their answer. End the turn now."
-
-    async def drop(self, why: str, ctx: ToolContext) -> str:
-        """It cannot be reached. Raises NanobotError."""
-        if not why.strip():
-            raise NanobotError("Say in text why it cannot be reached.")
-        goal = await self._open(ctx)
-        goal.state, goal.why = GoalState.DROPPED, clip_line(" ".join(why.split()), 400).rstrip(".")
-        await self._save(goal)
-        return "The goal is given up. Tell the person in your answer what was done and what is missing."
-
     # --- for people
 
     async def set(self, goal: Goal) -> Goal:
         """Take this one on. Raises NanobotError where there is one already, or it cannot be written down."""
-        _keeps_to(_MOST_CHARS, goal.text, "the goal")
+        keeps_to(_MOST_CHARS, goal.text, "the goal")
         async with self._opening:
             if self._ends():
                 raise NanobotError("nanobot is stopping; no goal is begun any more.")
@@ -208,7 +125,7 @@ class GoalManager:
                 return goal
             goal.limits = limits(goal)
             self._go_on(held)
-            await self._save(goal)
+            await self.save(goal)
             return goal
 
     async def last(self, session_key: str) -> Goal | None:
@@ -294,6 +211,44 @@ class GoalManager:
         """The goal that this process holds for a session."""
         held = self._held.get(session_key)
         return held.goal if held is not None else None
+
+    # --- for the tool
+
+    async def at_work(self, session_key: str) -> Goal:
+        """The open goal of this session, whose turn speaks of it. Raises NanobotError where there is none here."""
+        held = self._held.get(session_key)
+        if held is None:
+            there = await self._last(session_key)
+            if there is not None and not there.state.is_over:
+                raise NanobotError(_ELSEWHERE)
+            raise NanobotError(NONE)
+        if held.goal.state.is_over:
+            raise NanobotError(NONE)
+        held.drive.touched = True
+        return held.goal
+
+    def refuted(self, session_key: str, shown: str) -> None:
+        """Its end was claimed, and a check did not hold, as is said here."""
+        if (held := self._held.get(session_key)) is not None:
+            held.drive.refuted, held.goal.claim = shown, None  # of several claims the last one counts
+
+    def see_through(self, session_key: str) -> None:
+        """Drive it on where nobody does: its end was claimed while it waited."""
+        held = self._held.get(session_key)
+        if held is not None and held.task is None:
+            self._start(held)
+
+    async def save(self, goal: Goal) -> None:
+        """On the disk, if it takes it: here the goal goes on in any case."""
+        async with self._writing:  # in the order in which it came about
+            if goal.id in self._forgotten:
+                return
+            try:
+                await finish(asyncio.to_thread(self._store.save, replace(goal, note=replace(goal.note))))
+                self._unsaved.discard(goal.id)
+            except OSError as error:
+                self._unsaved.add(goal.id)
+                log.warning("how far goal %s is cannot be written down: %s", goal.id, error)
 
     # --- lives
 
@@ -403,19 +358,6 @@ class GoalManager:
 
     # --- small things
 
-    async def _open(self, ctx: ToolContext) -> Goal:
-        """The open goal of this turn's session. Raises NanobotError where there is none, or none here."""
-        held = self._held.get(ctx.session_key)
-        if held is None:
-            there = await self._last(ctx.session_key)
-            if there is not None and not there.state.is_over:
-                raise NanobotError(_ELSEWHERE)
-            raise NanobotError(_NONE)
-        if held.goal.state.is_over:
-            raise NanobotError(_NONE)
-        held.drive.touched = True
-        return held.goal
-
     async def _last(self, session_key: str) -> Goal | None:
         held = self._held.get(session_key)
         if held is not None:
@@ -434,7 +376,7 @@ class GoalManager:
             raise refusal("The goal cannot be written down, so it was not begun", error) from error
         if not got:
             raise NanobotError(_ELSEWHERE)
-        drive = Drive(goal, self._turns, self._team, self._save, self._ends, now=lambda: self._clock.now().timestamp())
+        drive = Drive(goal, self._turns, self._team, self.save, self._ends, now=lambda: self._clock.now().timestamp())
         held = self._held[goal.session_key] = _Held(drive, lock)
         return held
 
@@ -479,7 +421,7 @@ class GoalManager:
                 if held.goal.id not in self._unsaved or self._ends():
                     break
                 await asyncio.sleep(self.policy.again_s)
-                await self._save(held.goal)
+                await self.save(held.goal)
         except Exception as error:  # the wall of a goal: it lies on the disk, and waits
             log.exception("goal %s broke", held.goal.id)
             await held.drive.broke(error)
@@ -500,22 +442,5 @@ class GoalManager:
             del self._held[held.goal.session_key]
         held.lock.release()
 
-    async def _save(self, goal: Goal) -> None:
-        """On the disk, if it takes it: here the goal goes on in any case."""
-        async with self._writing:  # in the order in which it came about
-            if goal.id in self._forgotten:
-                return
-            try:
-                await finish(asyncio.to_thread(self._store.save, replace(goal, note=replace(goal.note))))
-                self._unsaved.discard(goal.id)
-            except OSError as error:
-                self._unsaved.add(goal.id)
-                log.warning("how far goal %s is cannot be written down: %s", goal.id, error)
-
     def _ends(self) -> bool:
         return self._closed or self._is_ending()
-
-
-def _keeps_to(most: int, text: str, name: str) -> None:
-    if len(text) > most:
-        raise NanobotError(f"{name} has {len(text):,} characters; {most:,} are the most. Put the rest into a file.")
