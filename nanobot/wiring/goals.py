@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from nanobot.agent.goals.goal import Goal, GoalLimits
     from nanobot.agent.goals.keeper import GoalKeeper
     from nanobot.agent.goals.manager import GoalManager
+    from nanobot.agent.goals.store import GoalStore
     from nanobot.agent.loop import AgentLoop
     from nanobot.wiring.subagents import Subagents
 
@@ -70,19 +71,24 @@ class Goals:
         """The manager, with everything it stands on."""
         from nanobot.agent.goals.goal import GoalLimits  # most turns need none of it
         from nanobot.agent.goals.manager import GoalManager, GoalPolicy
-        from nanobot.agent.goals.store import GoalStore
         from nanobot.wiring.goal_turns import GoalTeam, GoalTurns
 
         loop, parts, defaults = self._loop, self._parts, self._around.defaults
         assert loop is not None and parts is not None  # noqa: S101 joined before the first turn
         return GoalManager(
-            GoalStore(self._folder),
+            self._store,
             GoalTurns(self._around.bus, parts, loop),
             GoalTeam(self._subagents, parts),
             parts.clock,
             GoalPolicy(GoalLimits(defaults.goal_steps, defaults.goal_usd), defaults.review),
             ending=lambda: loop.is_stopping,
         )
+
+    @cached_property
+    def _store(self) -> "GoalStore":
+        from nanobot.agent.goals.store import GoalStore  # where there has ever been a goal
+
+        return GoalStore(self._folder)
 
     def keeper(self) -> "GoalKeeper":
         """What the tool speaks to."""
@@ -109,8 +115,8 @@ class Goals:
         return not self.is_made or self.manager.wants_turn(message.session_key)
 
     async def recall(self, session_key: str) -> None:
-        """Know the goal of this session that waits for its person. Without a goal ever, a stat."""
-        if self.is_made or self._folder.is_dir():
+        """Know the goal of this session that waits for its person. Without a goal ever, a stat or two."""
+        if self._folder.is_dir() and self._store.has(session_key):
             await self.manager.recall(session_key)
 
     def note_for(self, message: InboundMessage) -> str:

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +24,12 @@ from nanobot.bus.events import InboundMessage
 from nanobot.bus.journal import open_journal
 from nanobot.bus.queue import MessageBus
 from nanobot.config.schema import Config
-from nanobot.messages.types import ChatMessage, Provenance, ToolSchema, text_of
-from nanobot.providers.base import Delta, Finished, LLMProvider, LLMResponse
+from nanobot.messages.types import ChatMessage, Provenance, text_of
+from nanobot.providers.base import LLMResponse
 from nanobot.runtime import build_runtime
 from nanobot.testing import calls
 from tests.stories.killed_tasks import send
+from tests.stories.killing import FittingModel
 
 LONGEST_S = 0.5
 SAYS = ("say 1", "say 2")
@@ -53,25 +54,10 @@ class Once(Tool):
         return f"did {label}"
 
 
-class Model(LLMProvider):
-    """Says what fits what it is shown, so that it can be killed anywhere."""
+class Model(FittingModel):
+    """What it says fits what it is shown."""
 
-    async def chat_stream(
-        self,
-        messages: Sequence[ChatMessage],
-        tools: Sequence[ToolSchema] | None = None,
-        model: str | None = None,
-        max_tokens: int = 4096,
-        temperature: float = 0.7,
-    ) -> AsyncIterator[Delta]:
-        await asyncio.sleep(0.01)
-        answer = self._answer(messages)
-        yield Finished(LLMResponse(answer) if isinstance(answer, str) else answer)
-
-    def get_default_model(self) -> str:
-        return "m"
-
-    def _answer(self, messages: Sequence[ChatMessage]) -> str | LLMResponse:
+    def answer(self, messages: Sequence[ChatMessage]) -> str | LLMResponse:
         system = text_of(messages[0]["content"])
         said = [text_of(row["content"]) for row in messages if row["role"] == "user"]
         called = {call["function"]["arguments"] for row in messages for call in row.get("tool_calls") or ()}

@@ -14,7 +14,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,38 +22,24 @@ from nanobot.bus.events import InboundMessage
 from nanobot.bus.journal import open_journal
 from nanobot.bus.queue import MessageBus
 from nanobot.config.schema import Config
-from nanobot.messages.types import ChatMessage, Provenance, ToolSchema, text_of
-from nanobot.providers.base import Delta, Finished, LLMProvider, LLMResponse
+from nanobot.messages.types import ChatMessage, Provenance, text_of
+from nanobot.providers.base import LLMResponse
 from nanobot.runtime import build_runtime
 from nanobot.testing import calls
+from tests.stories.killing import FittingModel
 
 STEPS = 3
 LONGEST_S = 0.35
 
 
-class Model(LLMProvider):
-    """Says what fits what it is shown, so that it can be killed anywhere."""
+class Model(FittingModel):
+    """What it says fits what it is shown."""
 
     def __init__(self, *, waits: bool) -> None:
         super().__init__()
         self._waits = waits
 
-    async def chat_stream(
-        self,
-        messages: Sequence[ChatMessage],
-        tools: Sequence[ToolSchema] | None = None,
-        model: str | None = None,
-        max_tokens: int = 4096,
-        temperature: float = 0.7,
-    ) -> AsyncIterator[Delta]:
-        await asyncio.sleep(0.01)
-        answer = self._answer(messages)
-        yield Finished(LLMResponse(answer) if isinstance(answer, str) else answer)
-
-    def get_default_model(self) -> str:
-        return "m"
-
-    def _answer(self, messages: Sequence[ChatMessage]) -> str | LLMResponse:
+    def answer(self, messages: Sequence[ChatMessage]) -> str | LLMResponse:
         tools = [text_of(row["content"]) for row in messages if row["role"] == "tool"]
         said = [text_of(row["content"]) for row in messages if row["role"] == "user"]
         if any("Your task:" in text for text in said):

@@ -14,7 +14,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,12 @@ from nanobot.bus.events import InboundMessage
 from nanobot.bus.journal import open_journal
 from nanobot.bus.queue import MessageBus
 from nanobot.config.schema import Config
-from nanobot.messages.types import ChatMessage, Provenance, ToolSchema, text_of
-from nanobot.providers.base import Delta, Finished, LLMProvider, LLMResponse
+from nanobot.messages.types import ChatMessage, Provenance, text_of
+from nanobot.providers.base import LLMResponse
 from nanobot.runtime import Runtime, build_runtime
 from nanobot.testing import calls
 from tests.stories.killed_tasks import send
+from tests.stories.killing import FittingModel
 
 WORDS = ("It is in euros.", "The page is gone.", "Take the other one.", "Never mind.")
 STEPS = 13
@@ -34,23 +35,11 @@ STARTS_S = 2.0
 LONGEST_S = 0.25
 
 
-class Model(LLMProvider):
-    """Says what fits what it is shown, so that it can be killed anywhere."""
+class Model(FittingModel):
+    """What it says fits what it is shown."""
 
-    async def chat_stream(
-        self,
-        messages: Sequence[ChatMessage],
-        tools: Sequence[ToolSchema] | None = None,
-        model: str | None = None,
-        max_tokens: int = 4096,
-        temperature: float = 0.7,
-    ) -> AsyncIterator[Delta]:
-        await asyncio.sleep(0.01)
-        answer = _answer(messages)
-        yield Finished(LLMResponse(answer) if isinstance(answer, str) else answer)
-
-    def get_default_model(self) -> str:
-        return "m"
+    def answer(self, messages: Sequence[ChatMessage]) -> str | LLMResponse:
+        return _answer(messages)
 
 
 def _answer(messages: Sequence[ChatMessage]) -> str | LLMResponse:

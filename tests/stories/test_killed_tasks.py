@@ -1,27 +1,17 @@
 """Kill -9 anywhere between the asking and the report: the subagent's work is told once, to who asked."""
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.stories.killing import killed
 from tests.stories.processes import POSIX
 
 pytestmark = POSIX
 
 
-def killed(homes: Path, rounds: int, seed: int) -> dict[str, object]:
-    words = [sys.executable, "-m", "tests.stories.killed_tasks", str(homes), str(rounds), str(seed)]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2_000:]
-    found: dict[str, object] = json.loads(done.stdout)
-    return found
-
-
 def test_a_subagent_that_is_killed_is_reported_once(tmp_path: Path):
-    found = killed(tmp_path, 4, 1)
+    found = killed("killed_tasks", tmp_path, 4, 1)
 
     assert found["problems"] == []
     assert found["kills"]
@@ -31,6 +21,6 @@ def test_a_subagent_that_is_killed_is_reported_once(tmp_path: Path):
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("seed", range(10, 14))
 def test_hundreds_of_killed_subagents_are_reported_once(tmp_path: Path, seed: int):
-    found = killed(tmp_path, 100, seed)
+    found = killed("killed_tasks", tmp_path, 100, seed)
 
     assert found["problems"] == []

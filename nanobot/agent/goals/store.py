@@ -29,6 +29,10 @@ class GoalStore:
         """Whether there has ever been a goal."""
         return self._folder.is_dir()
 
+    def has(self, session_key: str) -> bool:
+        """Whether this session has ever had one. A stat."""
+        return self._file_of(session_key).is_file()
+
     def load(self, session_key: str) -> Goal | None:
         """The last goal of this session; None where it never had one. One that cannot be read is put aside."""
         return self._read(self._file_of(session_key))
